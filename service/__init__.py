@@ -1,1 +1,1 @@
-
+"""The product people talk to: REST, database, supervisor, client and command line."""

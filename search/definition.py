@@ -1,0 +1,251 @@
+"""The study definition: one model that is the REST body, the YAML file and the client's type.
+
+Owns every rule a definition must meet before a study exists. Parsing resolves defaults (an optimizer's default
+space, the task's metric), so that what is stored says all that a trial needs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, JsonValue, SerializeAsAny, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+import admeta.registry
+import tasks.registry
+from admeta.errors import AdmetaError
+from admeta.registry import OptimInfo
+from search import pruners, samplers
+from search.errors import nearest_hint
+from search.space import Space, Strict, from_registry, ordered
+from tasks.config import TaskConfig
+from tasks.errors import TaskError
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}$"
+Name = Annotated[
+    str,
+    Field(pattern=NAME_PATTERN, description="1 to 100 letters, digits, '-', '_' or '.', not starting with a mark."),
+]
+
+
+def _parse_task(value: Any) -> Any:
+    if isinstance(value, TaskConfig):
+        return value
+    try:
+        return tasks.registry.parse_config(value)
+    except TaskError as error:
+        raise PydanticCustomError("unknown_task", "{message}", {"message": str(error)}) from None
+
+
+Task = Annotated[SerializeAsAny[TaskConfig], BeforeValidator(_parse_task, json_schema_input_type=dict[str, Any])]
+
+
+def _known_kind(kind: str, names: tuple[str, ...]) -> BeforeValidator:
+    """Names the nearest known kind where a tagged union would only list its tags."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and value.get("name") not in names:
+            hint = nearest_hint(str(value.get("name")), names)
+            raise PydanticCustomError(
+                f"unknown_{kind}", "{message}", {"message": f"unknown {kind} {value.get('name')!r}; {hint}"}
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
+class OptimizerSearch(Strict):
+    """One optimizer and where to look for its settings. Give a `label` to list an optimizer more than once."""
+
+    name: str = Field(description="A name from GET /v1/optimizers.", examples=["admetar"])
+    label: Name = Field(description="Name of this search within the study; default: the optimizer's name.")
+    space: Space = Field(
+        description="Parameters to search. Default: the optimizer's default space; also the name of a space "
+        "('default', 'finetune', 'paper')."
+    )
+    fixed: dict[str, JsonValue] = Field(description="Parameters held at a value. Default: the registry's.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict) or not isinstance(raw.get("name"), str):
+            return raw
+        try:
+            info = admeta.registry.get(raw["name"])
+        except AdmetaError as error:
+            raise PydanticCustomError("unknown_optimizer", "{message}", {"message": str(error)}) from None
+        return _resolve_spaces(info, raw)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        info = admeta.registry.get(self.name)
+        if not self.space:
+            raise ValueError("the space names no parameter; name at least one, or leave 'space' out for the default")
+        for name in [*self.space, *self.fixed]:
+            if name not in info.parameters:
+                raise ValueError(
+                    f"optimizer '{self.name}' has no parameter '{name}'; {nearest_hint(name, tuple(info.parameters))}"
+                )
+        both = sorted(self.space.keys() & self.fixed.keys())
+        if both:
+            raise ValueError(f"parameter '{both[0]}' is both in 'space' and in 'fixed'; keep one")
+        for name, parameter in self.space.items():
+            for value in parameter.end_points():
+                info.check(name, value)
+        for name, value in self.fixed.items():
+            info.check(name, value)
+        _check_conditions(self.space)
+        return self
+
+
+def _resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
+    space, fixed = raw.get("space", "default"), raw.get("fixed", {})
+    defaults = dict(info.fixed)
+    if space is None:
+        space = "default"
+    if isinstance(space, str):
+        known = info.spaces()
+        if space not in known:
+            hint = nearest_hint(space, tuple(known))
+            message = f"optimizer '{info.name}' has no space named '{space}'; {hint}"
+            raise PydanticCustomError("unknown_space", "{message}", {"message": message})
+        chosen = known[space]
+        defaults = dict(chosen.fixed)
+        space = {k: v for k, v in from_registry(chosen.space).items() if not isinstance(fixed, dict) or k not in fixed}
+    if isinstance(fixed, dict) and isinstance(space, dict):
+        fixed = {k: v for k, v in defaults.items() if k not in space and k not in fixed} | fixed
+    return {**raw, "label": raw.get("label", raw["name"]), "space": space, "fixed": fixed}
+
+
+def _check_conditions(space: Space) -> None:
+    for name, parameter in space.items():
+        for parent in parameter.when or ():
+            if parent not in space:
+                raise ValueError(f"parameter '{name}' depends on '{parent}', which the space does not have")
+    ordered(space)
+
+
+class Objective(Strict):
+    """What is compared: a validation metric of the task at the end of training. Default: the task's own."""
+
+    metric: str
+    direction: Literal["maximize", "minimize"]
+
+
+class Budget(Strict):
+    """What a study may spend. The same for every optimizer; a search ends at the limit it meets first."""
+
+    trials_per_optimizer: Annotated[int, Field(ge=1, le=100_000)] = 20
+    epochs_per_optimizer: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Epochs trained in all trials of an optimizer's search stage."
+    )
+    gpu_hours_per_optimizer: Annotated[float, Field(gt=0)] | None = None
+    max_hours: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Wall hours of the search stage.")
+    gpu_hours: Annotated[float, Field(gt=0)] | None = Field(default=None, description="GPU hours of the whole study.")
+    target: float | None = Field(default=None, description="A search ends once validation reaches this.")
+
+
+class Confirm(Strict):
+    """Which trials are trained again with several seeds, at full budget and without early stopping."""
+
+    top_k: Annotated[int, Field(ge=0, le=100)] = Field(default=1, description="Trials of each optimizer; 0: none.")
+    seeds: list[samplers.Seed] = Field(default=[0, 1, 2], min_length=1, max_length=100)
+
+    @field_validator("seeds")
+    @classmethod
+    def _unique(cls, seeds: list[int]) -> list[int]:
+        if len(set(seeds)) != len(seeds):
+            raise ValueError(f"seeds {seeds} repeat one; every seed must be another number")
+        return seeds
+
+
+class Resources(Strict):
+    """What one trial holds while it runs."""
+
+    cpus: Annotated[float, Field(gt=0, le=1024)] = 1
+    gpus: Annotated[float, Field(ge=0, le=64)] | Literal["auto"] = Field(
+        default="auto", description="Fractions pack several trials on a card; auto: a card where there is one."
+    )
+
+    @field_validator("gpus")
+    @classmethod
+    def _whole(cls, gpus: float | str) -> float | str:
+        if isinstance(gpus, float) and gpus > 1 and not math.isclose(gpus, round(gpus)):
+            raise ValueError(f"gpus = {gpus} must be at most 1 or a whole number")
+        return gpus
+
+
+class StudyDefinition(Strict):
+    """A study: a task, optimizers with their search spaces, and the protocol by which they are compared."""
+
+    name: Name
+    description: Annotated[str, Field(max_length=10_000)] = ""
+    task: Task
+    optimizers: list[OptimizerSearch] = Field(min_length=1, max_length=100)
+    objective: Objective
+    sampler: Annotated[
+        samplers.Sampler, _known_kind("sampler", samplers.NAMES), Field(discriminator="name")
+    ] = samplers.TpeSampler()
+    pruner: Annotated[
+        pruners.Pruner, _known_kind("pruner", pruners.NAMES), Field(discriminator="name")
+    ] = pruners.AshaPruner()
+    budget: Budget = Budget()
+    confirm: Confirm = Confirm()
+    resources: Resources = Resources()
+    training_seed: samplers.Seed = Field(
+        default=100, description="Seed of every run of the search stage; kept apart from the confirm seeds."
+    )
+    max_concurrent_trials: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        default=None, description="Default: as many as the cluster has room for."
+    )
+    max_failures: Annotated[int, Field(ge=0, le=100)] = Field(
+        default=2, description="Retries of a run whose worker died or raised. Divergence is not retried."
+    )
+    priority: Annotated[int, Field(ge=-100, le=100)] = Field(default=0, description="Higher goes first.")
+    checkpoint_every_s: Annotated[float, Field(ge=0)] = Field(
+        default=10, description="Least seconds between a run's checkpoints; 0: at every evaluation."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_objective(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        task = raw.get("task")
+        name = task.get("name") if isinstance(task, dict) else getattr(task, "name", None)
+        try:
+            info = tasks.registry.get(str(name))
+        except TaskError:
+            return raw  # the field's own check says which tasks there are
+        objective = raw.get("objective")
+        objective = {} if objective is None else objective
+        if not isinstance(objective, dict):
+            return raw
+        metric = objective.get("metric", info.default_metric)
+        direction = objective.get("direction", info.metrics.get(metric) if isinstance(metric, str) else None)
+        return {**raw, "objective": {**objective, "metric": metric, "direction": direction or "maximize"}}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        info = tasks.registry.get(self.task.name)
+        if self.objective.metric not in info.metrics:
+            hint = nearest_hint(self.objective.metric, tuple(info.metrics))
+            raise ValueError(f"task '{info.name}' has no metric '{self.objective.metric}'; {hint}")
+        labels = [optimizer.label for optimizer in self.optimizers]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"optimizer '{label}' is listed twice; give each its own 'label'")
+        if self.confirm.top_k and self.training_seed in self.confirm.seeds:
+            raise ValueError(
+                f"training_seed {self.training_seed} is also a confirm seed; the confirm stage must use seeds that "
+                "selected nothing"
+            )
+        if isinstance(self.sampler, samplers.GridSampler):
+            for optimizer in self.optimizers:
+                samplers.grid_size(optimizer.space)
+        return self
+
+    def to_json(self) -> dict[str, Any]:
+        """The resolved definition as plain JSON values; parsing it again gives an equal definition."""
+        return self.model_dump(mode="json")

@@ -1,0 +1,163 @@
+"""What the database remembers, as plain values: studies, searches, runs, attempts and curve points.
+
+Owns the words (states, stages) and the row types that the driver and the service exchange. How they are
+stored is the store's business; how they are decided is the coordinator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from search.definition import StudyDefinition
+
+
+class StudyState(StrEnum):
+    """Life of a study. QUEUED → RUNNING ⇄ PAUSED → COMPLETED, FAILED or CANCELLED."""
+
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (StudyState.COMPLETED, StudyState.FAILED, StudyState.CANCELLED)
+
+
+class RunState(StrEnum):
+    """State of a run; for a run of the search stage also that of its Optuna trial."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    COMPLETE = "COMPLETE"
+    PRUNED = "PRUNED"
+    FAIL = "FAIL"
+
+    @property
+    def is_finished(self) -> bool:
+        return self in (RunState.COMPLETE, RunState.PRUNED, RunState.FAIL)
+
+
+class Stage(StrEnum):
+    """SEARCH: the sampler proposes, one seed, early stopping. CONFIRM: the best ones, several seeds."""
+
+    SEARCH = "search"
+    CONFIRM = "confirm"
+
+
+class FailureKind(StrEnum):
+    """Why a run ended as FAIL. Only ERROR and LOST are retried."""
+
+    DIVERGED = "diverged"  # the loss became NaN or infinite: a result about the settings
+    NO_METRIC = "no_metric"  # training ended without the objective's metric, or it was not finite
+    ERROR = "error"  # an exception in the training code
+    LOST = "lost"  # the worker or its node died
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRecord:
+    """One row of studies."""
+
+    id: str
+    name: str
+    definition: StudyDefinition
+    state: StudyState
+    reason: str | None = None
+    created_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRecord:
+    """One optimizer's search within a study; `optuna_name` is the name of its Optuna study."""
+
+    id: int
+    study_id: str
+    label: str
+    optimizer: str
+    optuna_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One evaluation of a run: a point of its curves.
+
+    `value` is the objective's metric. Times are seconds since the evaluation before.
+    """
+
+    epoch: int
+    step: int
+    value: float | None
+    metrics: Mapping[str, float]
+    lr: float | None = None
+    train_s: float = 0.0
+    eval_s: float = 0.0
+    optimizer_s: float = 0.0
+    data_s: float = 0.0
+    gpu_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended."""
+
+    state: RunState
+    value: float | None = None
+    failure: FailureKind | None = None
+    error: str | None = None
+    test_metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """One training execution of a trial with one seed.
+
+    Unique by (search, trial_number, stage, seed). `attempt` counts from 1; it is 0 before the first start.
+    `epoch` and `step` are those of the last point stored.
+    """
+
+    id: int
+    search_id: int
+    trial_number: int
+    stage: Stage
+    seed: int
+    params: Mapping[str, Any]
+    state: RunState
+    attempt: int = 0
+    n_failures: int = 0  # attempts that count against max_failures (a driver's restart does not)
+    epoch: int = 0
+    step: int = 0
+    value: float | None = None
+    failure: FailureKind | None = None
+    error: str | None = None
+    test_metrics: Mapping[str, float] = field(default_factory=dict)
+    gpu_s: float = 0.0
+    train_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptStart:
+    """Where an attempt of a run began, as its worker tells with the first report."""
+
+    node: str
+    pid: int
+    device: str
+    resumed_from_epoch: int
+    environment: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lease:
+    """The right to drive a study. `owner` is unique to one driver's life."""
+
+    study_id: str
+    owner: str
+    ttl_s: float

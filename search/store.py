@@ -1,0 +1,94 @@
+"""What the driver needs of the database: the only way `search` reaches it.
+
+Implemented by `service.database` on SQLAlchemy, and in memory for tests; one conformance suite runs on both.
+Every writing call names the lease it is made under and raises `LeaseLostError` when another driver holds it.
+All calls are idempotent, so that a caller may repeat one whose answer was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import optuna
+
+from search.records import (
+    AttemptStart,
+    Lease,
+    Point,
+    RunOutcome,
+    RunRecord,
+    SearchRecord,
+    Stage,
+    StudyRecord,
+    StudyState,
+)
+
+
+class Store(Protocol):
+    """The driver's view of the database."""
+
+    def optuna_storage(self) -> optuna.storages.BaseStorage:
+        """Optuna's storage in the same database; its tables exist already."""
+        ...
+
+    def acquire_lease(self, study_id: str, *, owner: str, ttl_s: float) -> Lease | None:
+        """Take the study if nobody holds it, its lease has expired, or `owner` holds it; None otherwise.
+
+        Only studies in state QUEUED, RUNNING or PAUSED can be leased.
+        """
+        ...
+
+    def renew_lease(self, lease: Lease) -> None:
+        """Extend the lease by its ttl, also when it has expired but nobody took it. Raises LeaseLostError."""
+        ...
+
+    def release_lease(self, lease: Lease) -> None:
+        """Give the study back; nothing happens when another driver holds it."""
+        ...
+
+    def get_study(self, study_id: str) -> StudyRecord:
+        """The study. Raises StudyNotFoundError."""
+        ...
+
+    def set_study_state(self, lease: Lease, state: StudyState, *, reason: str | None = None) -> StudyState:
+        """Move the study on, unless it is terminal already. Returns the state it is in afterwards."""
+        ...
+
+    def searches(self, study_id: str) -> list[SearchRecord]:
+        """The study's searches, in the definition's order (they are created with the study)."""
+        ...
+
+    def runs(self, study_id: str) -> list[RunRecord]:
+        """All runs of the study, by id."""
+        ...
+
+    def points(self, run_id: int) -> list[Point]:
+        """The run's curve, by epoch."""
+        ...
+
+    def create_run(
+        self, lease: Lease, search_id: int, *, trial_number: int, stage: Stage, seed: int, params: Mapping[str, Any]
+    ) -> RunRecord:
+        """The run with this key, created WAITING where there is none."""
+        ...
+
+    def start_attempt(self, lease: Lease, run_id: int) -> RunRecord:
+        """Count a new attempt and set the run RUNNING; attempts left open by a dead driver are closed as LOST."""
+        ...
+
+    def describe_attempt(self, lease: Lease, run_id: int, start: AttemptStart) -> None:
+        """Record where the current attempt runs."""
+        ...
+
+    def add_points(self, lease: Lease, run_id: int, points: Sequence[Point]) -> None:
+        """Append to the run's curve; epochs already stored keep their first value."""
+        ...
+
+    def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:
+        """Close the current attempt as failed and set the run WAITING again; counts against max_failures."""
+        ...
+
+    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> None:
+        """Close the run and its attempt. A run that is finished stays as it is."""
+        ...

@@ -1,0 +1,247 @@
+"""What REST answers: the response models, shared by the service, the client and the command line.
+
+Imports neither the server nor torch, ray or optuna, so that the client stays light. The request for a new study is
+`search.definition.StudyDefinition`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Item = TypeVar("Item")
+
+
+class View(BaseModel):
+    """Base of every answer. Unknown fields are kept out; numbers that are not finite become null."""
+
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="null")
+
+
+class ErrorView(View):
+    """Every error: what went wrong, which value and rule, and the next step."""
+
+    error: str = Field(description="A short machine-readable name.", examples=["study_not_found"])
+    detail: str = Field(description="What is wrong, with the value and the rule.")
+    hint: str = Field(description="What to do next.")
+    fields: list[FieldError] = Field(default=[], description="422 only: each field at fault.")
+
+
+class FieldError(View):
+    """One field of a request body that breaks a rule."""
+
+    field: str = Field(examples=["optimizers.0.space.lr.low"])
+    value: Any = None
+    rule: str
+
+
+class Page(View, Generic[Item]):
+    """A page of a list; `next_cursor` is null on the last one."""
+
+    items: list[Item]
+    next_cursor: str | None = None
+
+
+class SearchView(View):
+    """Progress of one optimizer's search."""
+
+    label: str
+    optimizer: str
+    optuna_study: str
+    stage: str = Field(description="search, confirm or done")
+    n_trials: int = Field(description="Trials the search will run in all.")
+    n_waiting: int
+    n_running: int
+    n_complete: int
+    n_pruned: int
+    n_failed: int
+    n_confirm_runs: int = Field(description="Confirm runs the study will make for this optimizer.")
+    n_confirm_finished: int
+    best_value: float | None = Field(description="Best validation value of a complete trial so far.")
+    best_trial: int | None
+    best_params: dict[str, Any] | None
+
+
+class StudyView(View):
+    """A study and how far it is."""
+
+    id: str
+    name: str
+    task: str
+    model: str | None
+    state: str
+    reason: str | None = Field(description="Why it FAILED or was CANCELLED.")
+    metric: str
+    direction: str
+    priority: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    searches: list[SearchView]
+    definition: dict[str, Any] | None = Field(default=None, description="In single reads only.")
+    warnings: list[str] = []
+
+
+class PointView(View):
+    """One evaluation: a point of the curve."""
+
+    epoch: int
+    step: int
+    value: float | None
+    metrics: dict[str, float | None]
+    lr: float | None
+
+
+class AttemptView(View):
+    """One attempt of a run: a start on a worker."""
+
+    attempt: int
+    state: str
+    started_at: datetime
+    finished_at: datetime | None
+    node: str | None
+    device: str | None
+    resumed_from_epoch: int | None
+    error: str | None
+
+
+class RunView(View):
+    """One training execution with one seed."""
+
+    id: int
+    stage: str
+    seed: int
+    state: str
+    value: float | None
+    test_metrics: dict[str, float | None]
+    failure: str | None
+    error: str | None
+    epoch: int
+    step: int
+    train_s: float
+    gpu_s: float
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempts: list[AttemptView]
+
+
+class TrialView(View):
+    """One configuration = one Optuna trial, with its runs (search stage first, then confirm seeds)."""
+
+    number: int
+    label: str
+    optimizer: str
+    state: str
+    value: float | None
+    params: dict[str, Any] = Field(description="What the sampler drew.")
+    settings: dict[str, Any] = Field(description="params and fixed: constructs the optimizer.")
+    runs: list[RunView]
+    curve: list[PointView] | None = Field(default=None, description="Of the search run; in single reads only.")
+
+
+class SpreadView(View):
+    """Mean and sample standard deviation over seeds; std is null for n < 2."""
+
+    mean: float | None
+    std: float | None
+    n: int
+    n_failed: int
+
+
+class ComparisonRow(View):
+    """One optimizer in the comparison of a study."""
+
+    label: str
+    optimizer: str
+    rank: int | None
+    trial: int | None
+    settings: dict[str, Any] | None
+    search_value: float | None = Field(description="Validation value by which the trial was selected.")
+    validation: SpreadView
+    test: SpreadView
+    test_metric: str | None
+    n_trials: int
+    n_complete: int
+    n_pruned: int
+    n_failed: int
+    n_diverged: int
+    expected_best: list[float] = Field(description="Expected best validation value of 1, 2, … trials (Dodge 2019).")
+    train_s: float
+    gpu_s: float
+    optimizer_s: float
+
+
+class ComparisonView(View):
+    """The comparison of a study's optimizers, best first. Validation selects; test is only reported."""
+
+    study: str
+    task: str
+    metric: str
+    direction: str
+    complete: bool = Field(description="False while the study still runs.")
+    rows: list[ComparisonRow]
+
+
+class BestView(View):
+    """The best settings known for a task and optimizer over all studies."""
+
+    task: str
+    model: str | None
+    optimizer: str
+    metric: str
+    direction: str
+    settings: dict[str, Any] = Field(description="Constructs the optimizer: cls(parameters, **settings).")
+    search_value: float | None
+    validation: SpreadView
+    test: SpreadView
+    test_metric: str | None
+    study: str
+    label: str
+    trial: int
+    evidence: str = Field(description="'confirmed' over several seeds, or 'single run' of the search stage.")
+
+
+class TaskView(View):
+    """A task that studies can name."""
+
+    name: str
+    title: str
+    description: str
+    models: list[str]
+    metrics: dict[str, str]
+    default_metric: str
+    config_schema: dict[str, Any]
+
+
+class OptimizerParameterView(View):
+    """A parameter of an optimizer."""
+
+    name: str
+    default: Any
+    rule: str
+    doc: str
+
+
+class OptimizerView(View):
+    """An optimizer that studies can name."""
+
+    name: str
+    title: str
+    description: str
+    source: str
+    parameters: list[OptimizerParameterView]
+    default_space: dict[str, Any]
+    fixed: dict[str, Any]
+    spaces: dict[str, Any] = Field(description="Other named spaces: finetune, paper, …")
+
+
+class HealthView(View):
+    """Whether the service and what it rests on work."""
+
+    status: str
+    version: str
+    database: str
+    ray: str
