@@ -1,0 +1,41 @@
+"""The error of this package, and the rules that its inputs share: directions and finite numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from search.errors import SearchError
+
+Direction = Literal["maximize", "minimize"]
+
+
+class AnalysisError(SearchError):
+    """Numbers that cannot be analysed as asked."""
+
+
+def is_maximize(direction: str) -> bool:
+    """Whether more is better.
+
+    Raises:
+        AnalysisError: neither "maximize" nor "minimize".
+    """
+    if direction not in ("maximize", "minimize"):
+        raise AnalysisError(f"direction {direction!r} is unknown; it must be 'maximize' or 'minimize'")
+    return direction == "maximize"
+
+
+def finite(values: Sequence[float], *, what: str) -> list[float]:
+    """The values as floats.
+
+    Raises:
+        AnalysisError: one is NaN or infinite.
+    """
+    for index, value in enumerate(values):
+        if not math.isfinite(value):
+            raise AnalysisError(
+                f"{what}[{index}] is {value}; every value must be finite. Leave failed and diverged trials "
+                "out and count them by divergence_rate"
+            )
+    return [float(value) for value in values]
