@@ -1,0 +1,124 @@
+"""The optimizers that a study may name: look-up, construction, cautions.
+
+Owns: the registry's functions and optimizers from other packages (entry points). Does not own: the built-in
+entries (admeta.builtin) and the update rules. Imports no torch; ``create`` does.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any
+
+from admeta.builtin import OPTIMIZERS
+from admeta.errors import RegistrationError, UnknownOptimizerError
+from admeta.info import OptimInfo
+from admeta.spaces import Categorical, Float, Int, ParamSpace
+from admeta.theory import beta_cliff, stability_limit
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+    from torch.optim.optimizer import ParamsT
+
+__all__ = ["OPTIMIZERS", "cautions", "create", "get", "known_optimizers"]
+
+ENTRY_POINT_GROUP = "admeta.optimizers"
+
+
+@cache
+def known_optimizers() -> Mapping[str, OptimInfo]:
+    """Built-in optimizers and those of installed packages (entry point group ``admeta.optimizers``), by name.
+
+    Each entry point names an OptimInfo whose ``name`` is the entry point's.
+
+    Raises:
+        RegistrationError: an entry point is no OptimInfo, or its name is taken.
+    """
+    known = dict(OPTIMIZERS)
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        info = point.load()
+        if not isinstance(info, OptimInfo):
+            raise RegistrationError(
+                f"entry point {point.name!r} = {point.value!r} is a {type(info).__name__}; the group "
+                f"{ENTRY_POINT_GROUP!r} takes admeta.OptimInfo objects. Point it at one."
+            )
+        if info.name != point.name or info.name in known:
+            raise RegistrationError(
+                f"entry point {point.name!r} = {point.value!r} offers the optimizer {info.name!r}; the name must "
+                f"be the entry point's and not one of {', '.join(sorted(known))}. Rename it."
+            )
+        known[info.name] = info
+    return known
+
+
+def get(name: str) -> OptimInfo:
+    """The entry of one optimizer.
+
+    Raises:
+        UnknownOptimizerError: with the known names and the nearest one.
+    """
+    known = known_optimizers()
+    if name not in known:
+        raise UnknownOptimizerError(name=name, known=known)
+    return known[name]
+
+
+def create(name: str, params: ParamsT, **kwargs: Any) -> Optimizer:
+    """Constructs an optimizer by its registered name.
+
+    Args:
+        name: a registered name.
+        params: parameters, named parameters or groups, as any torch optimizer takes them.
+        **kwargs: constructor keywords; JSON lists (``betas``) become tuples. Implementation flags (``fused``,
+            ``foreach``, ``capturable``, ``maximize``) are passed through. The rest has its default.
+
+    Raises:
+        UnknownOptimizerError: no such optimizer.
+        ValueError: the constructor refuses a value.
+    """
+    info = get(name)
+    module, _, attribute = info.target.partition(":")
+    cls = getattr(importlib.import_module(module), attribute)
+    given = {**info.constructor_kwargs, **kwargs}
+    arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    optimizer: Optimizer = cls(params, **arguments)
+    return optimizer
+
+
+def cautions(name: str, space: Mapping[str, ParamSpace], fixed: Mapping[str, object]) -> tuple[str, ...]:
+    """What a study's author should hear about a valid but risky search space; empty when nothing is known.
+
+    Args:
+        name: a registered name.
+        space: searched parameters.
+        fixed: held parameters; what neither names has its default.
+    """
+    info = get(name)
+    if name != "admetas" or fixed.get("dema", "full") != "full":
+        return ()
+    ends = {
+        key: _extremes(space.get(key) or Categorical((fixed.get(key, info.parameters[key].default),)))
+        for key in ("lr", "beta", "lambd")
+    }
+    if any(not end for end in ends.values()):
+        return ()
+    beta, lambd = max(ends["beta"]), max(ends["lambd"])
+    cliff = beta_cliff(lambd)
+    if beta <= cliff:
+        return ()
+    lr = max(ends["lr"])
+    return (
+        f"admetas: beta reaches {beta:g}, past the stability cliff β* = {cliff:.3g} at lambd = {lambd:g}: "
+        f"at lr = {lr:g} it stays stable only up to curvature {stability_limit(lr, beta, lambd):.3g}, against "
+        f"{stability_limit(lr, cliff, lambd):.3g} at β*. Keep beta below {cliff:.3g} or lower lr.",
+    )
+
+
+def _extremes(space: ParamSpace) -> tuple[float, ...]:
+    """Smallest and largest number of a space; empty for a space without numbers."""
+    if isinstance(space, Float | Int):
+        return (float(space.low), float(space.high))
+    numbers = [float(c) for c in space.choices if isinstance(c, int | float) and not isinstance(c, bool)]
+    return (min(numbers), max(numbers)) if numbers else ()
