@@ -7,15 +7,28 @@ space, the task's metric), so that what is stored says all that a trial needs.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, SerializeAsAny, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 import admeta.registry
 import tasks.registry
 from admeta.errors import AdmetaError
-from admeta.registry import OptimInfo
+from admeta.info import OptimInfo
+from admeta.spaces import ParamSpace
 from search import pruners, samplers
 from search.errors import nearest_hint
 from search.space import Space, Strict, from_registry, ordered
@@ -25,17 +38,28 @@ from tasks.errors import TaskError
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}$"
 Name = Annotated[
     str,
-    Field(pattern=NAME_PATTERN, description="1 to 100 letters, digits, '-', '_' or '.', not starting with a mark."),
+    Field(
+        pattern=NAME_PATTERN,
+        description="1 to 100 letters, digits, '-', '_' or '.', not starting with a mark.",
+    ),
 ]
+
+
+def _fault(kind: str, message: str, *, at: str, value: Any) -> ValidationError:
+    """An error on one inner field, which pydantic places under the field whose validator raises it."""
+    error = PydanticCustomError(kind, "{message}", {"message": message})
+    return ValidationError.from_exception_data("", [{"type": error, "loc": (at,), "input": value}])
 
 
 def _parse_task(value: Any) -> Any:
     if isinstance(value, TaskConfig):
         return value
+    if not isinstance(value, dict):
+        raise ValueError("must be an object with at least a 'name'; GET /v1/tasks lists the tasks")
     try:
         return tasks.registry.parse_config(value)
     except TaskError as error:
-        raise PydanticCustomError("unknown_task", "{message}", {"message": str(error)}) from None
+        raise _fault("unknown_task", str(error), at="name", value=value.get("name")) from None
 
 
 Task = Annotated[SerializeAsAny[TaskConfig], BeforeValidator(_parse_task, json_schema_input_type=dict[str, Any])]
@@ -47,18 +71,26 @@ def _known_kind(kind: str, names: tuple[str, ...]) -> BeforeValidator:
     def check(value: Any) -> Any:
         if isinstance(value, dict) and value.get("name") not in names:
             hint = nearest_hint(str(value.get("name")), names)
-            raise PydanticCustomError(
-                f"unknown_{kind}", "{message}", {"message": f"unknown {kind} {value.get('name')!r}; {hint}"}
-            )
+            message = f"unknown {kind} {value.get('name')!r}; {hint}"
+            raise _fault(f"unknown_{kind}", message, at="name", value=value.get("name"))
         return value
 
     return BeforeValidator(check)
 
 
+def _known_optimizer(name: str) -> str:
+    try:
+        return admeta.registry.get(name).name
+    except AdmetaError as error:
+        raise PydanticCustomError("unknown_optimizer", "{message}", {"message": str(error)}) from None
+
+
 class OptimizerSearch(Strict):
     """One optimizer and where to look for its settings. Give a `label` to list an optimizer more than once."""
 
-    name: str = Field(description="A name from GET /v1/optimizers.", examples=["admetar"])
+    name: Annotated[str, AfterValidator(_known_optimizer)] = Field(
+        description="A name from GET /v1/optimizers.", examples=["admetar"]
+    )
     label: Name = Field(description="Name of this search within the study; default: the optimizer's name.")
     space: Space = Field(
         description="Parameters to search. Default: the optimizer's default space; also the name of a space "
@@ -73,30 +105,61 @@ class OptimizerSearch(Strict):
             return raw
         try:
             info = admeta.registry.get(raw["name"])
-        except AdmetaError as error:
-            raise PydanticCustomError("unknown_optimizer", "{message}", {"message": str(error)}) from None
+        except AdmetaError:  # the name's own validator tells; nothing more can be said of the rest
+            return {"name": raw["name"], "label": "unknown", "space": {}, "fixed": {}}
         return _resolve_spaces(info, raw)
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        info = admeta.registry.get(self.name)
-        if not self.space:
-            raise ValueError("the space names no parameter; name at least one, or leave 'space' out for the default")
-        for name in [*self.space, *self.fixed]:
-            if name not in info.parameters:
-                raise ValueError(
-                    f"optimizer '{self.name}' has no parameter '{name}'; {nearest_hint(name, tuple(info.parameters))}"
-                )
-        both = sorted(self.space.keys() & self.fixed.keys())
-        if both:
-            raise ValueError(f"parameter '{both[0]}' is both in 'space' and in 'fixed'; keep one")
-        for name, parameter in self.space.items():
+    @field_validator("space")
+    @classmethod
+    def _space_fits(cls, space: Space, context: ValidationInfo) -> Space:
+        if "name" not in context.data:
+            return space
+        info = admeta.registry.get(context.data["name"])
+        if not space:
+            raise ValueError("names no parameter; name at least one, or leave 'space' out for the default")
+        for name, parameter in space.items():
             for value in parameter.end_points():
-                info.check(name, value)
-        for name, value in self.fixed.items():
-            info.check(name, value)
-        _check_conditions(self.space)
-        return self
+                _check_parameter(info, name, value)
+        _check_conditions(space)
+        return space
+
+    @field_validator("fixed")
+    @classmethod
+    def _fixed_fits(cls, fixed: dict[str, JsonValue], context: ValidationInfo) -> dict[str, JsonValue]:
+        if "name" not in context.data:
+            return fixed
+        info = admeta.registry.get(context.data["name"])
+        for name, value in fixed.items():
+            _check_parameter(info, name, value)
+            if name in context.data.get("space", {}):
+                raise _fault("twice", "is both in 'space' and in 'fixed'; keep one", at=name, value=value)
+        return fixed
+
+
+def _check_parameter(info: OptimInfo, name: str, value: object) -> None:
+    try:
+        info.check(name, value)
+    except AdmetaError as error:
+        raise _fault("parameter", str(error), at=name, value=value) from None
+
+
+@dataclass(frozen=True)
+class NamedSpace:
+    """A search space of the registry and what it holds fixed, under the name a study may give."""
+
+    space: Mapping[str, ParamSpace]
+    fixed: Mapping[str, object]
+
+
+def named_spaces(info: OptimInfo) -> dict[str, NamedSpace]:
+    """The spaces a study may name for this optimizer: default, finetune and the paper's grids."""
+    named = {
+        "default": NamedSpace(info.default_space, info.fixed),
+        "finetune": NamedSpace(info.finetune_space, info.finetune_fixed),
+    }
+    for name, space in info.paper_spaces.items():
+        named[name] = NamedSpace(space, info.finetune_fixed if name.endswith("finetune") else info.fixed)
+    return named
 
 
 def _resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
@@ -105,11 +168,10 @@ def _resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
     if space is None:
         space = "default"
     if isinstance(space, str):
-        known = info.spaces()
+        known = named_spaces(info)
         if space not in known:
-            hint = nearest_hint(space, tuple(known))
-            message = f"optimizer '{info.name}' has no space named '{space}'; {hint}"
-            raise PydanticCustomError("unknown_space", "{message}", {"message": message})
+            message = f"optimizer '{info.name}' has no space named '{space}'; {nearest_hint(space, tuple(known))}"
+            raise _fault("unknown_space", message, at="space", value=space)
         chosen = known[space]
         defaults = dict(chosen.fixed)
         space = {k: v for k, v in from_registry(chosen.space).items() if not isinstance(fixed, dict) or k not in fixed}
@@ -165,7 +227,8 @@ class Resources(Strict):
 
     cpus: Annotated[float, Field(gt=0, le=1024)] = 1
     gpus: Annotated[float, Field(ge=0, le=64)] | Literal["auto"] = Field(
-        default="auto", description="Fractions pack several trials on a card; auto: a card where there is one."
+        default="auto",
+        description="Fractions pack several trials on a card; auto: a card where there is one.",
     )
 
     @field_validator("gpus")
@@ -184,12 +247,12 @@ class StudyDefinition(Strict):
     task: Task
     optimizers: list[OptimizerSearch] = Field(min_length=1, max_length=100)
     objective: Objective
-    sampler: Annotated[
-        samplers.Sampler, _known_kind("sampler", samplers.NAMES), Field(discriminator="name")
-    ] = samplers.TpeSampler()
-    pruner: Annotated[
-        pruners.Pruner, _known_kind("pruner", pruners.NAMES), Field(discriminator="name")
-    ] = pruners.AshaPruner()
+    sampler: Annotated[samplers.Sampler, _known_kind("sampler", samplers.NAMES), Field(discriminator="name")] = (
+        samplers.TpeSampler()
+    )
+    pruner: Annotated[pruners.Pruner, _known_kind("pruner", pruners.NAMES), Field(discriminator="name")] = (
+        pruners.AshaPruner()
+    )
     budget: Budget = Budget()
     confirm: Confirm = Confirm()
     resources: Resources = Resources()
@@ -216,8 +279,8 @@ class StudyDefinition(Strict):
         name = task.get("name") if isinstance(task, dict) else getattr(task, "name", None)
         try:
             info = tasks.registry.get(str(name))
-        except TaskError:
-            return raw  # the field's own check says which tasks there are
+        except TaskError:  # the task's own validator tells; the objective is not at fault
+            return {**raw, "objective": raw.get("objective") or {"metric": "unknown", "direction": "maximize"}}
         objective = raw.get("objective")
         objective = {} if objective is None else objective
         if not isinstance(objective, dict):

@@ -1,9 +1,9 @@
 """The errors of this package.
 
-    SearchError
-    ├── StudyNotFoundError
-    ├── StudyConflictError
-    └── LeaseLostError
+SearchError
+├── StudyNotFoundError
+├── StudyConflictError
+└── LeaseLostError
 """
 
 import difflib

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import optuna
 from pydantic import Field
 
 from search.space import Strict
+
+if TYPE_CHECKING:
+    import optuna
 
 
 class AshaPruner(Strict):
@@ -47,6 +49,8 @@ NAMES = ("asha", "hyperband", "median", "none")
 
 def build(pruner: Pruner, *, max_epochs: int) -> optuna.pruners.BasePruner:
     """Optuna's pruner; its resource is the epoch, counted from 1."""
+    import optuna
+
     match pruner:
         case AshaPruner():
             return optuna.pruners.SuccessiveHalvingPruner(
@@ -54,7 +58,9 @@ def build(pruner: Pruner, *, max_epochs: int) -> optuna.pruners.BasePruner:
             )
         case HyperbandPruner():
             return optuna.pruners.HyperbandPruner(
-                min_resource=pruner.min_epochs, max_resource=max_epochs, reduction_factor=pruner.reduction_factor
+                min_resource=pruner.min_epochs,
+                max_resource=max_epochs,
+                reduction_factor=pruner.reduction_factor,
             )
         case MedianPruner():
             return optuna.pruners.MedianPruner(

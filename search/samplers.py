@@ -8,12 +8,14 @@ tables and need one seed throughout.
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import optuna
 from pydantic import Field
 
 from search.space import Space, Strict
+
+if TYPE_CHECKING:
+    import optuna
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -77,7 +79,9 @@ def grid_size(space: Space) -> int:
     size = 1
     for name, parameter in space.items():
         if parameter.when is not None:
-            raise ValueError(f"parameter '{name}' is conditional; the grid sampler has no conditions, use tpe or random")
+            raise ValueError(
+                f"parameter '{name}' is conditional; the grid sampler has no conditions, use tpe or random"
+            )
         try:
             size *= len(parameter.grid_values())
         except ValueError as error:
@@ -87,6 +91,8 @@ def grid_size(space: Space) -> int:
 
 def build(sampler: Sampler, space: Space, *, label: str, trial_number: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler for the trial that comes next in this search."""
+    import optuna
+
     fixed = derive_seed(sampler.seed, label)
     fresh = derive_seed(sampler.seed, label, trial_number)
     match sampler:
@@ -108,4 +114,18 @@ def build(sampler: Sampler, space: Space, *, label: str, trial_number: int) -> o
             return optuna.samplers.RandomSampler(seed=fresh)
         case GridSampler():
             values = {name: parameter.grid_values() for name, parameter in space.items()}
-            return optuna.samplers.GridSampler(values, seed=fixed)
+            return _ask_tell_grid(values, seed=fixed)
+
+
+def _ask_tell_grid(
+    values: dict[str, list[bool | int | float | str | None]], *, seed: int
+) -> optuna.samplers.BaseSampler:
+    import optuna
+
+    class AskTellGrid(optuna.samplers.GridSampler):  # type: ignore[misc]
+        """Optuna's grid, without its attempt to stop an `optimize` loop that ask and tell don't have."""
+
+        def after_trial(self, *_: object) -> None:
+            pass
+
+    return AskTellGrid(values, seed=seed)

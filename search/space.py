@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import optuna
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 import admeta.spaces
+
+if TYPE_CHECKING:
+    import optuna
 
 
 class Strict(BaseModel):
@@ -128,7 +130,9 @@ def from_registry(space: Mapping[str, admeta.spaces.ParamSpace]) -> Space:
     return {name: _from_registry(parameter) for name, parameter in space.items()}
 
 
-def _from_registry(parameter: admeta.spaces.ParamSpace) -> FloatParameter | IntParameter | CategoricalParameter:
+def _from_registry(
+    parameter: admeta.spaces.ParamSpace,
+) -> FloatParameter | IntParameter | CategoricalParameter:
     match parameter:
         case admeta.spaces.Float():
             return FloatParameter(
@@ -136,10 +140,14 @@ def _from_registry(parameter: admeta.spaces.ParamSpace) -> FloatParameter | IntP
             )
         case admeta.spaces.Int():
             return IntParameter(
-                type="int", low=parameter.low, high=parameter.high, log=parameter.log, step=parameter.step or 1
+                type="int",
+                low=parameter.low,
+                high=parameter.high,
+                log=parameter.log,
+                step=parameter.step or 1,
             )
         case admeta.spaces.Categorical():
-            choices = [list(c) if isinstance(c, tuple) else c for c in parameter.choices]
+            choices: list[Any] = [list(c) if isinstance(c, tuple) else c for c in parameter.choices]
             return CategoricalParameter(type="categorical", choices=choices)
 
 

@@ -8,9 +8,7 @@ All calls are idempotent, so that a caller may repeat one whose answer was lost.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
-
-import optuna
+from typing import TYPE_CHECKING, Any, Protocol
 
 from search.records import (
     AttemptStart,
@@ -23,6 +21,9 @@ from search.records import (
     StudyRecord,
     StudyState,
 )
+
+if TYPE_CHECKING:
+    import optuna
 
 
 class Store(Protocol):
@@ -39,8 +40,11 @@ class Store(Protocol):
         """
         ...
 
-    def renew_lease(self, lease: Lease) -> None:
-        """Extend the lease by its ttl, also when it has expired but nobody took it. Raises LeaseLostError."""
+    def renew_lease(self, lease: Lease) -> StudyState:
+        """Extend the lease by its ttl, also when it has expired but nobody took it; the study's state now.
+
+        This is how a driver learns that its study was cancelled or paused. Raises LeaseLostError.
+        """
         ...
 
     def release_lease(self, lease: Lease) -> None:
@@ -68,7 +72,14 @@ class Store(Protocol):
         ...
 
     def create_run(
-        self, lease: Lease, search_id: int, *, trial_number: int, stage: Stage, seed: int, params: Mapping[str, Any]
+        self,
+        lease: Lease,
+        search_id: int,
+        *,
+        trial_number: int,
+        stage: Stage,
+        seed: int,
+        params: Mapping[str, Any],
     ) -> RunRecord:
         """The run with this key, created WAITING where there is none."""
         ...
