@@ -1,0 +1,131 @@
+"""What a user may write under `task:` in a study definition: the part common to every task.
+
+Owns the fields, their bounds and their defaults. Each task subclasses `TaskConfig` with its own name, models and
+defaults (tasks/*/config.py). Never imports torch: the service and the client read these models too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from tasks.errors import nearest
+
+# JSON's true is not the number 1, nor is "3" the number 3.
+Count = Annotated[int, Field(strict=True)]
+Number = Annotated[float, Field(strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+
+
+def check_relative(value: str) -> str:
+    """A path as it may stand in a definition: relative, forward slashes, without `..`; resolved under the data folder.
+
+    Raises:
+        ValueError: the path is empty, absolute, or could leave the data folder.
+    """
+    parts = PurePosixPath(value).parts
+    bad = not parts or value.startswith(("/", "~")) or ".." in parts or "\\" in value or not value.isprintable()
+    if bad or re.match(r"^[A-Za-z][A-Za-z0-9+.-]*:", value):
+        raise ValueError(
+            f"{value!r} is not a path inside the data folder; give it relative to that folder "
+            "(ADMETA_DATA or --data), without '..', a drive or a scheme"
+        )
+    return value
+
+
+RelativePath = Annotated[str, Field(max_length=500), AfterValidator(check_relative)]
+
+
+class Part(BaseModel):
+    """Base of the configuration's parts: no unknown fields, no NaN or infinity, immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+
+
+class Schedule(Part):
+    """The learning rate as a factor on the optimizer's own, over fractions of the run.
+
+    Fractions, so that a shorter budget keeps the shape: the paper's 80 and 120 of 160 epochs are 0.5 and 0.75.
+    A plain name stands for that schedule with its defaults: `schedule: cosine`.
+    """
+
+    name: Literal["constant", "linear", "cosine", "multistep"] = "constant"
+    warmup: Number = Field(0.0, ge=0.0, lt=1.0, description="fraction of the run over which lr rises linearly from 0")
+    milestones: tuple[Number, ...] = Field((0.5, 0.75), description="multistep: fractions at which lr drops")
+    gamma: Number = Field(0.1, gt=0.0, le=1.0, description="multistep: factor at each milestone")
+    final: Number = Field(0.0, ge=0.0, le=1.0, description="linear, cosine: factor at the end of the run")
+
+    @model_validator(mode="after")
+    def _milestones_rise(self) -> Schedule:
+        marks = self.milestones
+        if any(not 0.0 < mark < 1.0 for mark in marks) or list(marks) != sorted(set(marks)):
+            raise ValueError(f"milestones {list(marks)} must rise strictly within (0, 1): fractions of the run")
+        return self
+
+
+def named_schedule(value: object) -> object:
+    """Let a plain name stand for the schedule with that name and its defaults."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+Epochs = Annotated[int, Field(strict=True, ge=1, le=100_000)]
+BatchSize = Annotated[int, Field(strict=True, ge=1, le=1_000_000, description="samples in one forward pass")]
+NamedSchedule = Annotated[Schedule, BeforeValidator(named_schedule)]
+
+
+class TrialRef(Part):
+    """A trial of an earlier study, whose best checkpoint starts this one's training."""
+
+    study: str = Field(min_length=1, max_length=100)
+    optimizer: str = Field(min_length=1, max_length=100)
+    trial: Count = Field(ge=0)
+
+
+class TaskConfig(Part):
+    """What a trial trains, apart from the optimizer: the fields that every task has."""
+
+    models: ClassVar[tuple[str, ...]] = ()
+    open_models: ClassVar[str | None] = None
+    """A regular expression of further model names that a task accepts (hub names, say); None: only `models`."""
+
+    name: str
+    model: str
+    epochs: Epochs
+    batch_size: BatchSize
+    accumulation: Count = Field(1, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step")
+    schedule: NamedSchedule = Schedule()
+    grad_clip: Number | None = Field(None, gt=0.0, description="largest 2-norm of the whole gradient")
+    label_smoothing: Number = Field(0.0, ge=0.0, lt=1.0)
+    weight_decay_on: Literal["all", "matrices"] = Field(
+        "all", description="matrices: none on biases, norms and other one-dimensional parameters"
+    )
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = Field("auto", description="auto: bf16 on a GPU, fp32 on a CPU")
+    acceleration: Literal["eager", "graph", "compile"] = Field(
+        "graph", description="GPU only: graph captures the whole step; compile also compiles the model first"
+    )
+    deterministic: Flag = Field(False, description="bit-for-bit repeatable on a GPU too, at some speed")
+    split_seed: Count = Field(0, ge=0, le=2**32 - 1, description="of the validation split: one for all trials")
+    data_dir: RelativePath | None = Field(None, description="the data set's folder, inside the data folder")
+    init_from: TrialRef | RelativePath | None = Field(
+        None, description="start from a trial's best weights, or from a checkpoint file inside the data folder"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _model_is_known(cls, raw: Any) -> Any:
+        model = raw.get("model") if isinstance(raw, Mapping) else None
+        if isinstance(model, str) and not cls.accepts_model(model):
+            raise ValueError(
+                f"unknown model {model!r} for task {cls.model_fields['name'].default!r}; "
+                f"known models: {', '.join(cls.models)}.{nearest(model, cls.models)}"
+            )
+        return raw
+
+    @classmethod
+    def accepts_model(cls, model: str) -> bool:
+        """Whether this task knows a model of that name."""
+        return model in cls.models or (cls.open_models is not None and bool(re.fullmatch(cls.open_models, model)))

@@ -1,0 +1,204 @@
+"""Checkpoints: written whole or not at all, checked when read, pruned to the last and the best.
+
+A file is a magic word, a digest of what follows, and torch's own format; so a torn or foreign file is told from a good
+one before anything is unpickled, and unpickling takes tensors and plain containers only (`weights_only=True`).
+
+    <directory>/epoch-000012.pt    the newest
+    <directory>/best.pt            the best so far, where the caller said so
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import pickle
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tasks.config import TaskConfig
+from tasks.errors import CheckpointError
+
+_MAGIC = b"ADMETA1\n"
+_DIGEST_BYTES = 32
+_NAME = re.compile(r"epoch-(\d{6,})\.pt")
+BEST = "best.pt"
+
+
+def save(directory: str | Path, state: Mapping[str, Any], *, epoch: int, rank: Literal["last", "best"] = "last") -> Path:
+    """Write a checkpoint, then drop the older ones.
+
+    Args:
+        directory: made where missing.
+        state: tensors and plain containers, such as {"run": run.state_dict(), …}.
+        epoch: epochs completed, ≥ 0; the newest has the highest.
+        rank: "best" also keeps it as `best.pt`, in place of the former best.
+
+    Returns:
+        The file of this epoch. It is complete on disk (fsync) before it takes its name.
+    """
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    payload = buffer.getvalue()
+    content = (_MAGIC, hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest(), payload)
+    path = folder / f"epoch-{epoch:06d}.pt"
+    _write_atomically(path, content)
+    if rank == "best":
+        _write_atomically(folder / BEST, content)
+    for other_epoch, other in _epochs(folder):
+        if other_epoch != epoch:
+            other.unlink(missing_ok=True)
+    return path
+
+
+def load_latest(directory: str | Path) -> dict[str, Any] | None:
+    """The newest checkpoint of a directory, on the CPU; None where there is none.
+
+    Raises:
+        CheckpointError: the newest file is torn or not ours.
+    """
+    found = _epochs(Path(directory))
+    return load(max(found)[1]) if found else None
+
+
+def load_best(directory: str | Path) -> dict[str, Any] | None:
+    """The best checkpoint of a directory, on the CPU; the newest where none was marked best; None where empty."""
+    best = Path(directory) / BEST
+    return load(best) if best.exists() else load_latest(directory)
+
+
+def load(path: str | Path) -> dict[str, Any]:
+    """One checkpoint file, on the CPU.
+
+    Raises:
+        CheckpointError: the file is missing, torn, foreign, or holds more than tensors and plain containers.
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror}") from error
+    if not raw.startswith(_MAGIC):
+        raise CheckpointError(f"{path} is not a checkpoint of admeta-search; give a file that this service wrote")
+    head = len(_MAGIC) + _DIGEST_BYTES
+    digest, payload = raw[len(_MAGIC) : head], raw[head:]
+    if hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest() != digest:
+        raise CheckpointError(
+            f"checkpoint {path} is torn or damaged ({len(raw)} bytes, its digest does not match); "
+            "delete it and the run starts from the beginning"
+        )
+    return _unpickle(io.BytesIO(payload), path)
+
+
+def read_weights(path: Path) -> Mapping[str, Tensor]:
+    """The model weights in a checkpoint of ours, or in a plain `torch.save` of a state dict.
+
+    Raises:
+        CheckpointError: the file holds no weights.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"init_from: {path} cannot be read: {error.strerror}") from error
+    content: Any = load(path) if raw.startswith(_MAGIC) else _unpickle(io.BytesIO(raw), path)
+    for key in ("run", "model", "state_dict"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    weights = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    if not weights:
+        raise CheckpointError(f"init_from: {path} holds no weights; give a checkpoint or a saved state dict")
+    return weights
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str) -> None:
+    """Copy weights into a model, in place.
+
+    Raises:
+        CheckpointError: names or shapes differ; the message names the first that does.
+    """
+    own = model.state_dict()
+    for name in [*own, *weights]:
+        have, want = weights.get(name), own.get(name)
+        if have is None or want is None or have.shape != want.shape:
+            raise CheckpointError(
+                f"{source} is of another model: {name!r} is {_shape(have)} there and {_shape(want)} here; "
+                "use the model it was trained with, or start without it"
+            )
+    model.load_state_dict(weights)
+
+
+def identity(config: TaskConfig, *, optimizer: str, params: Mapping[str, Any], seed: int) -> dict[str, str]:
+    """What a checkpoint must share with the run that resumes it, as plain text by field."""
+    return {
+        "task": config.name,
+        "model": config.model,
+        "optimizer": optimizer,
+        "params": json.dumps(dict(params), sort_keys=True, default=list),
+        "seed": str(seed),
+        "config": config.model_dump_json(exclude={"name", "model", "acceleration"}),
+    }
+
+
+def check_identity(state: Mapping[str, Any], expected: Mapping[str, str]) -> None:
+    """Refuse a state of another run.
+
+    Raises:
+        CheckpointError: naming the first field that differs, with both values.
+    """
+    found = state.get("identity")
+    if not isinstance(found, Mapping):
+        raise CheckpointError("the checkpoint holds no run; it was not written by the training engine")
+    for field, value in expected.items():
+        if found.get(field) != value:
+            raise CheckpointError(
+                f"the checkpoint is of another run: its {field} is {found.get(field)!r}, this run's is {value!r}; "
+                "resume with the configuration it was written with, or start without it"
+            )
+
+
+def _epochs(folder: Path) -> list[tuple[int, Path]]:
+    if not folder.is_dir():
+        return []
+    matches = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
+    return [(int(match[1]), path) for match, path in matches if match]
+
+
+def _write_atomically(path: Path, content: tuple[bytes, ...]) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the rename itself
+    finally:
+        os.close(folder)
+
+
+def _unpickle(buffer: io.BytesIO, path: Path) -> dict[str, Any]:
+    try:
+        content = torch.load(buffer, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds a {type(content).__name__}; a checkpoint is a dictionary")
+    return content
+
+
+def _shape(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"shape {tuple(tensor.shape)}"

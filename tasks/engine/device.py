@@ -1,0 +1,84 @@
+"""Which device a run uses and how torch is set while it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+
+from tasks.errors import ConfigError
+
+Precision = Literal["fp32", "tf32", "bf16"]
+
+
+def pick_device(wanted: str | None) -> torch.device:
+    """The device of that name; None: the first GPU that is visible, or else the CPU.
+
+    Raises:
+        ConfigError: no such device here.
+    """
+    if wanted is None:
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise ConfigError(f"device {wanted!r} is not a torch device: {error}; use 'cpu', 'cuda' or 'cuda:0'") from error
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError(f"device {wanted!r} was asked for, but torch sees no GPU here; leave device out for a CPU")
+        return torch.device("cuda", device.index or 0)
+    if device.type != "cpu":
+        raise ConfigError(f"device {wanted!r} is not supported; use 'cpu' or 'cuda'")
+    return device
+
+
+def pick_precision(wanted: str, *, device: torch.device) -> Precision:
+    """`auto` resolved: bf16 on a GPU, fp32 on a CPU. tf32 on a CPU is fp32."""
+    match wanted:
+        case "auto":
+            return "bf16" if device.type == "cuda" else "fp32"
+        case "tf32":
+            return "tf32" if device.type == "cuda" else "fp32"
+        case "bf16":
+            return "bf16"
+        case _:
+            return "fp32"
+
+
+def configure_torch(
+    *, precision: Precision, determinism: Literal["strict", "free"], device: torch.device, threads: int
+) -> Callable[[], None]:
+    """Set torch for one run: threads, matrix precision, deterministic kernels.
+
+    Returns:
+        A function that puts the former settings back.
+    """
+    before = (
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.benchmark,
+        torch.backends.cudnn.deterministic,
+        torch.are_deterministic_algorithms_enabled(),
+    )
+    strict = determinism == "strict"
+    if strict and device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when its first handle is made
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    torch.backends.cudnn.benchmark = not strict
+    torch.backends.cudnn.deterministic = strict
+    torch.use_deterministic_algorithms(strict)
+
+    def restore() -> None:
+        torch.set_num_threads(before[0])
+        torch.set_float32_matmul_precision(before[1])
+        torch.backends.cudnn.allow_tf32 = before[2]
+        torch.backends.cudnn.benchmark = before[3]
+        torch.backends.cudnn.deterministic = before[4]
+        torch.use_deterministic_algorithms(before[5])
+
+    return restore

@@ -1,0 +1,50 @@
+"""The trial's optimizer, built as the engine needs it: parameter groups, and on a graph lr as a device tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from admeta import registry
+from admeta.groups import decay_groups
+
+NamedParameters = Iterable[tuple[str, nn.Parameter]]
+
+
+def build_optimizer(
+    parameters: NamedParameters,
+    *,
+    name: str,
+    params: Mapping[str, Any],
+    weight_decay_on: Literal["all", "matrices"] = "all",
+    graph_kwargs: Mapping[str, Any] | None = None,
+) -> torch.optim.Optimizer:
+    """An optimizer of `admeta.registry` over a model's parameters.
+
+    Args:
+        name: its registered name.
+        params: its constructor keywords, as a study's trial has them (JSON lists allowed for tuples).
+        weight_decay_on: "matrices" takes the decay off parameters of fewer than two dimensions.
+        graph_kwargs: what the registry says a captured `step` needs; None outside a graph.
+
+    Raises:
+        admeta.errors.AdmetaError: an unknown optimizer, or a parameter or value it does not take.
+    """
+    info = registry.get(name)
+    groups: Any = list(parameters)
+    if weight_decay_on == "matrices" and "weight_decay" in info.parameters:
+        decay = params.get("weight_decay", info.parameters["weight_decay"].default)
+        groups = decay_groups(groups, float(decay), on="matrices")
+    return registry.create(name, groups, **{**params, **(graph_kwargs or {})})
+
+
+def lr_tensors(optimizer: torch.optim.Optimizer, *, device: torch.device) -> list[Tensor]:
+    """Turn each group's lr into a 0-dim float32 tensor on the device, which a captured step reads at each replay."""
+    tensors = []
+    for group in optimizer.param_groups:
+        group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32, device=device)
+        tensors.append(group["lr"])
+    return tensors

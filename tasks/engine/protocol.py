@@ -1,0 +1,90 @@
+"""What a run is to those who drive it (`search`), without torch: the verbs and what an evaluation reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """One report: an epoch of training and the evaluation that followed it.
+
+    Attributes:
+        epoch: epochs completed, from 1.
+        step: optimizer steps completed since the start of the run.
+        metrics: the task's `val_…` metrics and `train_loss` (mean over the epoch's steps).
+        lr: the learning rate of the epoch's last step (of the first parameter group).
+        train_s, eval_s: wall seconds of this epoch's training and of its evaluation.
+        optimizer_s: seconds of this epoch's optimizer steps alone; on a GPU sampled and scaled up.
+        data_s: host seconds spent waiting for batches; part of `train_s`.
+        setup_s: seconds spent in this epoch on what happens once (capture, compilation); part of `train_s`.
+        samples_per_s: training samples a second, without `setup_s`.
+        peak_memory_bytes: most device memory held since the run began (on a CPU: the process's peak resident set).
+        gpu_s: seconds this epoch held a GPU; 0 on a CPU. Multiply by the share of the card for a packed trial.
+    """
+
+    epoch: int
+    step: int
+    metrics: Mapping[str, float]
+    lr: float
+    train_s: float
+    eval_s: float
+    optimizer_s: float
+    data_s: float
+    setup_s: float
+    samples_per_s: float
+    peak_memory_bytes: int
+    gpu_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """A plain dictionary of numbers, with `metrics` nested."""
+        return {**asdict(self), "metrics": dict(self.metrics)}
+
+
+class Run(Protocol):
+    """One training execution with one seed, advanced an epoch at a time by its caller."""
+
+    @property
+    def epoch(self) -> int:
+        """Epochs completed."""
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps completed."""
+
+    @property
+    def n_epochs(self) -> int:
+        """Epochs in the full budget."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the budget is spent."""
+
+    def advance(self) -> Evaluation:
+        """Train one epoch and evaluate on validation.
+
+        Raises:
+            Diverged: the loss became NaN or infinite.
+            OutOfMemory: the device has no room.
+        """
+
+    def test(self) -> dict[str, float]:
+        """The test set's metrics of the current weights, named `test_…`."""
+
+    def environment(self) -> dict[str, Any]:
+        """What the run's record needs to be judged: device, versions, commit, precision, graph or why not."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything an exact resume needs; loads with `torch.load(weights_only=True)`."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`.
+
+        Raises:
+            CheckpointError: the state is of another task, model or optimizer.
+        """
+
+    def close(self) -> None:
+        """Give back device memory and child processes; may be called twice."""

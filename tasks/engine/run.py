@@ -1,0 +1,286 @@
+"""The training run: one loop for every task. Owns the model, the optimizer and the place in the budget.
+
+The task gives model, batches, loss and evaluation; `step.py` and `graph.py` make the steps; `schedule.py` sets the rate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from admeta import registry as optimizers
+from tasks.config import TaskConfig
+from tasks.engine import checkpoint
+from tasks.engine.cache import load_task
+from tasks.engine.device import configure_torch, pick_device, pick_precision
+from tasks.engine.graph import GraphStep
+from tasks.engine.meter import LossMeter
+from tasks.engine.optimizers import build_optimizer, lr_tensors
+from tasks.engine.protocol import Evaluation
+from tasks.engine.record import describe_machine, peak_memory_bytes
+from tasks.engine.schedule import lr_factor
+from tasks.engine.seeds import derive_seed
+from tasks.engine.step import EagerStep
+from tasks.engine.task import Batch
+from tasks.errors import Diverged, OutOfMemory, TaskError
+
+
+class TrainingRun:
+    """A `tasks.engine.protocol.Run` on the engine. Arguments as `tasks.runs.open_run`."""
+
+    def __init__(
+        self,
+        config: TaskConfig,
+        *,
+        optimizer: str,
+        params: Mapping[str, Any],
+        seed: int,
+        data_dir: Path | None = None,
+        device: str | None = None,
+        threads: int = 1,
+        init_from: Path | None = None,
+    ) -> None:
+        self._config = config
+        self._seed = seed
+        self._identity = checkpoint.identity(config, optimizer=optimizer, params=params, seed=seed)
+        self._device = pick_device(device)
+        self._precision = pick_precision(config.precision, device=self._device)
+        self._restore_torch = configure_torch(
+            precision=self._precision,
+            determinism="strict" if config.deterministic else "free",
+            device=self._device,
+            threads=threads,
+        )
+        self._threads = threads
+        self._epoch = 0
+        self._step = 0
+        self._closed = False
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        with self._guard("set-up"):
+            self._task = load_task(config, data_dir=data_dir, device=self._device)
+            self._task.check_fit(config)
+            self._steps_per_epoch = self._task.batches_per_epoch(config) // config.accumulation
+            self._model = self._initial_model(init_from)
+            torch.manual_seed(derive_seed(seed, "noise"))
+            self._optimizer, self._lrs = self._build_optimizer(optimizer, params)
+            self._base_lrs = [float(group["lr"]) for group in self._optimizer.param_groups]
+            self._meter = LossMeter(self._device)
+            self._stepper = self._build_stepper()
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @property
+    def n_epochs(self) -> int:
+        return self._config.epochs
+
+    @property
+    def done(self) -> bool:
+        return self._epoch >= self._config.epochs
+
+    @property
+    def model(self) -> nn.Module:
+        """The model being trained, on the run's device."""
+        return self._model
+
+    def advance(self) -> Evaluation:
+        """Train one epoch and evaluate on validation; raises Diverged, OutOfMemory."""
+        if self.done:
+            raise TaskError(f"the run has spent its {self.n_epochs} epochs; open a new run to train more")
+        setup_before = self._stepper.setup_s, self._stepper.setup_steps
+        begin = time.perf_counter()
+        with self._guard("training"):
+            data_s = self._train_epoch()
+            train_loss, bad_step, bad_loss = self._meter.read()
+        train_s = time.perf_counter() - begin
+        if bad_step is not None:
+            raise Diverged(self._step - self._steps_per_epoch + bad_step, loss=bad_loss)
+        setup_s = self._stepper.setup_s - setup_before[0]
+        n_steady = self._steps_per_epoch - (self._stepper.setup_steps - setup_before[1])
+        begin = time.perf_counter()
+        metrics = self._evaluate("val")
+        eval_s = time.perf_counter() - begin
+        self._epoch += 1
+        if not math.isfinite(metrics.get("val_loss", 0.0)):
+            raise Diverged(self._step, loss=metrics["val_loss"], what="validation loss")
+        samples = n_steady * self._config.batch_size * self._config.accumulation
+        return Evaluation(
+            epoch=self._epoch,
+            step=self._step,
+            metrics={**metrics, "train_loss": train_loss},
+            lr=self._base_lrs[0] * self._factor(self._step - 1),
+            train_s=train_s,
+            eval_s=eval_s,
+            optimizer_s=self._stepper.optimizer_s(),
+            data_s=data_s,
+            setup_s=setup_s,
+            samples_per_s=samples / max(1e-9, train_s - setup_s),
+            peak_memory_bytes=peak_memory_bytes(self._device),
+            gpu_s=train_s + eval_s if self._stream is not None else 0.0,
+        )
+
+    def test(self) -> dict[str, float]:
+        """The test set's metrics of the current weights, named `test_…`."""
+        return self._evaluate("test")
+
+    def environment(self) -> dict[str, Any]:
+        """Device, versions, commit, precision, and how the steps run (or why not in a graph)."""
+        return {
+            **describe_machine(self._device),
+            "precision": self._precision,
+            "step": self._stepper.status,
+            "deterministic": self._config.deterministic,
+            "threads": self._threads,
+            "parameters": sum(p.numel() for p in self._model.parameters()),
+            "steps_per_epoch": self._steps_per_epoch,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, optimizer, place and random states: all that an exact resume needs."""
+        if self._stream is not None:
+            torch.cuda.synchronize(self._device)
+        return {
+            "identity": dict(self._identity),
+            "epoch": self._epoch,
+            "step": self._step,
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "rng_cpu": torch.get_rng_state(),
+            "rng_device": torch.cuda.get_rng_state(self._device) if self._stream is not None else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`; raises CheckpointError where it is of another configuration."""
+        checkpoint.check_identity(state, self._identity)
+        with self._guard("loading a checkpoint"):
+            checkpoint.load_weights(self._model, state["model"], source="the checkpoint")
+            self._optimizer.load_state_dict(state["optimizer"])
+            self._epoch, self._step = int(state["epoch"]), int(state["step"])
+            torch.set_rng_state(state["rng_cpu"].cpu())
+            if self._stream is not None and state["rng_device"] is not None:
+                torch.cuda.set_rng_state(state["rng_device"].cpu(), self._device)
+            if self._lrs is not None:
+                self._lrs = lr_tensors(self._optimizer, device=self._device)
+            self._stepper.close()
+            self._stepper = self._build_stepper()
+
+    def close(self) -> None:
+        """Give the device memory back and torch its settings; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stepper.close()
+        del self._stepper, self._optimizer, self._model, self._lrs, self._meter
+        self._restore_torch()
+        if self._stream is not None:
+            torch.cuda.synchronize(self._device)
+            torch.cuda.empty_cache()
+
+    def _initial_model(self, init_from: Path | None) -> nn.Module:
+        # Weights are drawn on the CPU, so that they are the same whatever the device.
+        torch.manual_seed(derive_seed(self._seed, "weights"))
+        model = self._task.build_model(self._config)
+        if init_from is not None:
+            checkpoint.load_weights(model, checkpoint.read_weights(init_from), source=str(init_from.name))
+        return model.to(device=self._device, memory_format=self._task.memory_format)  # type: ignore[call-overload,no-any-return]
+
+    def _build_optimizer(self, name: str, params: Mapping[str, Any]) -> tuple[torch.optim.Optimizer, list[Tensor] | None]:
+        info = optimizers.get(name)
+        captured = self._wants_graph() and info.capturable
+        optimizer = build_optimizer(
+            self._model.named_parameters(),
+            name=name,
+            params=params,
+            weight_decay_on=self._config.weight_decay_on,
+            graph_kwargs=info.graph_kwargs if captured else None,
+        )
+        return optimizer, lr_tensors(optimizer, device=self._device) if captured else None
+
+    def _wants_graph(self) -> bool:
+        return self._stream is not None and self._config.acceleration != "eager"
+
+    def _build_stepper(self) -> EagerStep:
+        model = self._model
+        if self._stream is not None and self._config.acceleration == "compile":
+            model = torch.compile(model, dynamic=False)  # type: ignore[assignment]
+        parts = {
+            "task": self._task,
+            "model": model,
+            "optimizer": self._optimizer,
+            "config": self._config,
+            "meter": self._meter,
+            "autocast": self._autocast,
+        }
+        if self._stream is None:
+            return EagerStep(**parts, status="eager: no GPU")
+        if not self._wants_graph():
+            return EagerStep(**parts, status="eager: acceleration is 'eager'")
+        if self._lrs is None:
+            return EagerStep(**parts, status=f"eager: {self._identity['optimizer']} cannot be captured")
+        return GraphStep(**parts, stream=self._stream)
+
+    def _train_epoch(self) -> float:
+        """Make the epoch's steps; returns the host seconds spent on getting batches."""
+        self._model.train()
+        data_s = 0.0
+        batches = self._task.train_batches(self._config, seed=self._seed, epoch=self._epoch)
+        for _ in range(self._steps_per_epoch):
+            begin = time.perf_counter()
+            micro_batches = list(itertools.islice(batches, self._config.accumulation))
+            data_s += time.perf_counter() - begin
+            self._set_lr(self._factor(self._step))
+            self._stepper.run(micro_batches)
+            self._step += 1
+        _finish(batches)
+        return data_s
+
+    def _factor(self, step: int) -> float:
+        return lr_factor(self._config.schedule, step=step, n_steps=self._config.epochs * self._steps_per_epoch)
+
+    def _set_lr(self, factor: float) -> None:
+        if self._lrs is not None:
+            for tensor, base in zip(self._lrs, self._base_lrs, strict=True):
+                tensor.fill_(base * factor)
+        else:
+            for group, base in zip(self._optimizer.param_groups, self._base_lrs, strict=True):
+                group["lr"] = base * factor
+
+    def _evaluate(self, split: str) -> dict[str, float]:
+        self._model.eval()
+        with self._guard("evaluation"), torch.no_grad(), self._autocast():
+            metrics = self._task.evaluate(self._model, split, self._config)
+        return {f"{split}_{name}": value for name, value in metrics.items()}
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._precision != "bf16":
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=torch.bfloat16)
+
+    @contextlib.contextmanager
+    def _guard(self, phase: str) -> Iterator[None]:
+        """Work on the run's own stream; out of memory becomes our error, with the phase."""
+        on_stream = torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext()
+        try:
+            with on_stream:
+                yield
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(phase=phase, device=str(self._device), detail=str(error).split(". ")[0]) from error
+
+
+def _finish(batches: Iterator[Batch]) -> None:
+    """Let a generator of batches end its work (worker processes) even where accumulation leaves some unread."""
+    if (close := getattr(batches, "close", None)) is not None:
+        close()

@@ -1,0 +1,76 @@
+"""The errors of `tasks`, all under one base.
+
+    TaskError
+    ├── UnknownTaskError      no task of that name
+    ├── ConfigError           a configuration that cannot be trained, known before training
+    ├── DataError             a data set that is missing, broken or does not fit the task
+    ├── CheckpointError       a torn, foreign or mismatching checkpoint
+    ├── OutOfMemory           the device has no room for this run
+    └── Diverged              the loss became NaN or infinite: a result, not a crash
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TaskError(Exception):
+    """Base of every error that `tasks` raises on purpose."""
+
+
+class UnknownTaskError(TaskError):
+    """No task is registered under this name."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = sorted(known)
+        super().__init__(f"unknown task {name!r}; known tasks: {', '.join(self.known)}.{nearest(name, self.known)}")
+
+
+class ConfigError(TaskError):
+    """The configuration cannot be trained (a batch larger than the training set, a model that does not fit)."""
+
+
+class DataError(TaskError):
+    """The data set is missing, broken, or does not fit the task."""
+
+
+class CheckpointError(TaskError):
+    """A checkpoint is torn, not ours, or of another model, optimizer or task."""
+
+
+class OutOfMemory(TaskError):  # noqa: N818 - the search's words: a state of a run, not a kind of mistake
+    """The device ran out of memory; this run alone fails, and may succeed with fewer neighbours."""
+
+    def __init__(self, *, phase: str, device: str, detail: str) -> None:
+        self.phase = phase
+        super().__init__(
+            f"out of memory on {device} during {phase}: {detail}. "
+            "Run fewer trials on one card (a larger resources.gpus), or lower batch_size or the model's size."
+        )
+
+
+class Diverged(TaskError):  # noqa: N818 - a result of a run
+    """The loss (or the validation loss) became NaN or infinite at an optimizer step."""
+
+    def __init__(self, step: int, *, loss: float, what: str = "loss") -> None:
+        self.step = step
+        self.loss = loss
+        super().__init__(f"diverged at step {step}: {what} is {loss}")
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Pickle by message: the error travels from a worker to the driver."""
+        return (_rebuild_diverged, (self.step, self.loss, str(self)))
+
+
+def _rebuild_diverged(step: int, loss: float, message: str) -> Diverged:
+    error = Diverged(step, loss=loss)
+    error.args = (message,)
+    return error
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` Did you mean 'x'?`, or the empty string where nothing known resembles `name`."""
+    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""

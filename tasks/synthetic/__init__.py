@@ -1,0 +1,1 @@
+"""Toy surfaces: the optimizer itself walks them; no data, no network."""

@@ -1,0 +1,194 @@
+"""Runs on toy surfaces: no data, no model; `idle` does not even import torch.
+
+The surfaces start from a point drawn by the seed and are minimised by the trial's optimizer itself:
+
+    quadratic        0.5·(x² + 25 y²)                   a valley with condition number 25
+    rosenbrock       (1 − x)² + 100·(y − x²)²           Rosenbrock, Computer Journal 3 (1960)
+    noisy_quadratic  0.5·Σ aᵢ xᵢ², a = 1/i, gradient noise of variance aᵢ    Zhang et al., NeurIPS 2019
+    idle             score by formula: a parabola over log10(lr) around −2
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.engine.protocol import Evaluation
+from tasks.engine.schedule import lr_factor
+from tasks.engine.seeds import derive_seed
+from tasks.errors import CheckpointError, Diverged
+from tasks.synthetic.config import SyntheticConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NOISY_DIM = 20
+
+
+class SyntheticRun:
+    """A `tasks.engine.protocol.Run` on a toy surface."""
+
+    def __init__(
+        self,
+        config: SyntheticConfig,
+        *,
+        optimizer: str,
+        params: Mapping[str, Any],
+        seed: int,
+        data_dir: Path | None = None,
+        device: str | None = None,
+        threads: int = 1,
+        init_from: Path | None = None,
+    ) -> None:
+        """Args: as `tasks.runs.open_run`; the surfaces live on the CPU and ignore data_dir, device and init_from."""
+        del data_dir, device, init_from, threads
+        self._config = config
+        self._identity = {"task": config.name, "model": config.model, "optimizer": optimizer}
+        self._params = dict(params)
+        self._seed = seed
+        self._epoch = 0
+        self._step = 0
+        self._walk = None if config.model == "idle" else _Walk(config, optimizer=optimizer, params=params, seed=seed)
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @property
+    def n_epochs(self) -> int:
+        return self._config.epochs
+
+    @property
+    def done(self) -> bool:
+        return self._epoch >= self._config.epochs
+
+    def advance(self) -> Evaluation:
+        """Walk `steps_per_epoch` steps, then sleep `sleep_s`; raises Diverged where the surface blows up."""
+        begin = time.perf_counter()
+        lr = float(self._params.get("lr", 0.01))
+        if self._walk is None:
+            loss = self._idle_loss(lr)
+            self._step += 1
+        else:
+            for _ in range(self._config.steps_per_epoch):
+                lr = self._walk.step(self._step)
+                self._step += 1
+                if not math.isfinite(loss := self._walk.loss()):
+                    raise Diverged(self._step, loss=loss)
+        if self._config.sleep_s:
+            time.sleep(self._config.sleep_s)
+        self._epoch += 1
+        train_s = time.perf_counter() - begin
+        return Evaluation(
+            epoch=self._epoch,
+            step=self._step,
+            metrics={"val_score": 1.0 / (1.0 + loss), "val_loss": loss, "train_loss": loss},
+            lr=lr,
+            train_s=train_s,
+            eval_s=0.0,
+            optimizer_s=0.0,
+            data_s=0.0,
+            setup_s=0.0,
+            samples_per_s=0.0,
+            peak_memory_bytes=0,
+            gpu_s=0.0,
+        )
+
+    def _idle_loss(self, lr: float) -> float:
+        """A parabola over log10(lr), lower with every epoch, with a little noise from the seed."""
+        noise = 0.01 * random.Random(derive_seed(self._seed, "idle", self._epoch)).random()
+        return (math.log10(max(lr, 1e-12)) + 2.0) ** 2 + 1.0 / (self._epoch + 1) + noise
+
+    def test(self) -> dict[str, float]:
+        """The surface has no second sample: the loss where the walk stands."""
+        loss = self._idle_loss(float(self._params.get("lr", 0.01))) if self._walk is None else self._walk.loss()
+        return {"test_score": 1.0 / (1.0 + loss), "test_loss": loss}
+
+    def environment(self) -> dict[str, Any]:
+        return {"device": "cpu", "graph": "off: a toy surface"}
+
+    def state_dict(self) -> dict[str, Any]:
+        walk = None if self._walk is None else self._walk.state_dict()
+        return {"identity": dict(self._identity), "epoch": self._epoch, "step": self._step, "walk": walk}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`; raises CheckpointError for another surface or optimizer."""
+        if state.get("identity") != self._identity:
+            raise CheckpointError(f"the checkpoint is of {state.get('identity')}; this run is {self._identity}")
+        self._epoch, self._step = int(state["epoch"]), int(state["step"])
+        if self._walk is not None:
+            self._walk.load_state_dict(state["walk"])
+
+    def close(self) -> None:
+        self._walk = None
+
+
+class _Walk:
+    """A point on a surface and the optimizer that moves it."""
+
+    def __init__(self, config: SyntheticConfig, *, optimizer: str, params: Mapping[str, Any], seed: int) -> None:
+        import torch
+
+        from tasks.engine.optimizers import build_optimizer
+
+        torch.set_num_threads(1)
+        self._config = config
+        self._surface = _SURFACES[config.model]
+        self._noise = torch.Generator().manual_seed(derive_seed(seed, "noise"))
+        dim = NOISY_DIM if config.model == "noisy_quadratic" else 2
+        start = torch.Generator().manual_seed(derive_seed(seed, "start"))
+        self._point = torch.nn.Parameter(torch.rand(dim, generator=start) * 2.0 - 1.0)
+        self._optimizer = build_optimizer([("point", self._point)], name=optimizer, params=params)
+        self._lrs = [group["lr"] for group in self._optimizer.param_groups]
+
+    def loss(self) -> float:
+        return float(self._surface(self._point.detach()))
+
+    def step(self, step: int) -> float:
+        import torch
+
+        n_steps = self._config.epochs * self._config.steps_per_epoch
+        factor = lr_factor(self._config.schedule, step=step, n_steps=n_steps)
+        for group, lr in zip(self._optimizer.param_groups, self._lrs, strict=True):
+            group["lr"] = lr * factor
+        self._optimizer.zero_grad()
+        loss = self._surface(self._point)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._config.model == "noisy_quadratic" and self._point.grad is not None:
+            scale = _curvature(self._point).sqrt()
+            self._point.grad += scale * torch.randn(NOISY_DIM, generator=self._noise)
+        self._optimizer.step()
+        return float(self._lrs[0]) * factor
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "point": self._point.detach().clone(),
+            "optimizer": self._optimizer.state_dict(),
+            "noise": self._noise.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._point.data.copy_(state["point"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._noise.set_state(state["noise"])
+
+
+def _curvature(point: Tensor) -> Tensor:
+    import torch
+
+    return 1.0 / torch.arange(1, point.numel() + 1, dtype=point.dtype)
+
+
+_SURFACES: dict[str, Callable[[Tensor], Tensor]] = {
+    "quadratic": lambda p: 0.5 * (p[0] ** 2 + 25.0 * p[1] ** 2),
+    "rosenbrock": lambda p: (1.0 - p[0]) ** 2 + 100.0 * (p[1] - p[0] ** 2) ** 2,
+    "noisy_quadratic": lambda p: 0.5 * (_curvature(p) * p**2).sum(),
+}
