@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from enum import StrEnum
 
+import numpy as np
+
 from search.analysis.checks import Direction, finite, is_maximize
 
 
@@ -25,7 +27,7 @@ class Draws(StrEnum):
 
 
 def expected_best_curve(
-    values: Sequence[float], *, direction: Direction | str, draws: Draws | str = Draws.WITH_REPLACEMENT
+    values: Sequence[float], *, direction: Direction | str, draws: Draws = Draws.WITH_REPLACEMENT
 ) -> list[float]:
     """Expected best value of n random trials, for n = 1 … B, exactly (no sampling).
 
@@ -38,20 +40,28 @@ def expected_best_curve(
         B numbers in the objective's unit; the first is the mean. Monotone towards the better side.
 
     Raises:
-        AnalysisError: a value is not finite, or the direction or the draws are unknown.
+        AnalysisError: a value is not finite, or the direction is unknown.
 
     Source: Dodge et al., "Show Your Work", EMNLP 2019; Tang et al., "Showing Your Work Doesn't Always Work",
     ACL 2020.
     """
-    scheme = Draws(draws)
     sign = 1.0 if is_maximize(direction) else -1.0
-    ordered = sorted(sign * value for value in finite(values, what="values"))
-    weights = _subset_weights if scheme is Draws.WITHOUT_REPLACEMENT else _replaced_weights
+    ordered = np.sort(sign * np.array(finite(values, what="values"), dtype=np.float64))
+    if not len(ordered):
+        return []
     n_trials = len(ordered)
-    return [
-        sign * math.fsum(w * v for w, v in zip(weights(n_trials, n), ordered, strict=True))
-        for n in range(1, n_trials + 1)
-    ]
+    i = np.arange(1, n_trials, dtype=np.float64)
+    gaps = np.diff(ordered)
+    # E[max of n] = v_B − Σ_{i<B} P(max ≤ v_i)·(v_{i+1} − v_i): summation by parts, where ties need no care.
+    below = np.ones(n_trials - 1)
+    curve = []
+    for drawn in range(n_trials):
+        if draws is Draws.WITH_REPLACEMENT:
+            below *= i / n_trials
+        else:
+            below *= np.maximum(i - drawn, 0.0) / (n_trials - drawn)
+        curve.append(sign * float(ordered[-1] - below @ gaps))
+    return curve
 
 
 def best_so_far(values: Sequence[float | None], *, direction: Direction | str) -> list[float | None]:
@@ -69,14 +79,3 @@ def best_so_far(values: Sequence[float | None], *, direction: Direction | str) -
             best = value if best is None else better(best, value)
         curve.append(best)
     return curve
-
-
-def _replaced_weights(n_trials: int, n: int) -> list[float]:
-    """P(the i-th smallest of B is the largest of n draws) = (i/B)^n − ((i−1)/B)^n; tied values add up."""
-    return [(i / n_trials) ** n - ((i - 1) / n_trials) ** n for i in range(1, n_trials + 1)]
-
-
-def _subset_weights(n_trials: int, n: int) -> list[float]:
-    """P(the i-th smallest of B is the largest of an n-subset) = C(i−1, n−1) / C(B, n)."""
-    total = math.comb(n_trials, n)
-    return [math.comb(i - 1, n - 1) / total for i in range(1, n_trials + 1)]

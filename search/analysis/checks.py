@@ -39,3 +39,8 @@ def finite(values: Sequence[float], *, what: str) -> list[float]:
                 "out and count them by divergence_rate"
             )
     return [float(value) for value in values]
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """The value as strict JSON can write it: None for NaN and ±inf."""
+    return value if value is not None and math.isfinite(value) else None

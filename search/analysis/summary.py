@@ -1,0 +1,106 @@
+"""One optimizer's runs in a few numbers: mean and spread over seeds, and how often training diverged.
+
+Owns what is counted, and what is left out of the count. Does not own comparisons (search.analysis.significance).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from search.records import FailureKind, RunOutcome, RunState
+
+Z_95 = statistics.NormalDist().inv_cdf(0.975)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Mean ± sample standard deviation, in the unit of the values.
+
+    Attributes:
+        n: how many values count.
+        n_failed: how many were missing, NaN or infinite; they are in no other number.
+        mean: None for n = 0.
+        std: with n − 1 in the denominator; None for n < 2.
+    """
+
+    n: int
+    n_failed: int
+    mean: float | None
+    std: float | None
+
+
+def spread(values: Sequence[float | None]) -> Spread:
+    """Mean and sample standard deviation of the values that there are.
+
+    Args:
+        values: one a seed; None, NaN and ±inf stand for a run that failed.
+    """
+    good = [float(value) for value in values if value is not None and math.isfinite(value)]
+    return Spread(
+        n=len(good),
+        n_failed=len(values) - len(good),
+        mean=_mean(good) if good else None,
+        std=_std(good) if len(good) > 1 else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """A share of runs with its 95 % interval (Wilson's score interval).
+
+    Attributes:
+        count, n: `count` of `n` runs.
+        rate: count / n; None for n = 0, as the interval.
+        low, high: the interval, within [0, 1].
+    """
+
+    count: int
+    n: int
+    rate: float | None
+    low: float | None
+    high: float | None
+
+
+def divergence_rate(outcomes: Sequence[RunOutcome]) -> Rate:
+    """How often the settings made training diverge.
+
+    Args:
+        outcomes: one a run. A run that ended by an error, a lost worker or a cancellation says nothing of its
+            settings and is left out of n; a pruned or a complete one counts as not diverged.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", JASA 1927.
+    """
+    telling = [
+        outcome
+        for outcome in outcomes
+        if outcome.state in (RunState.COMPLETE, RunState.PRUNED)
+        or outcome.failure in (FailureKind.DIVERGED, FailureKind.NO_METRIC)
+    ]
+    count = sum(outcome.failure is FailureKind.DIVERGED for outcome in telling)
+    return _wilson(count, len(telling))
+
+
+def _wilson(count: int, n: int) -> Rate:
+    if n == 0:
+        return Rate(count=0, n=0, rate=None, low=None, high=None)
+    p, z2 = count / n, Z_95**2
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = Z_95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+    # At count = 0 and count = n the interval ends exactly at 0 and 1; rounding must not move it.
+    low = 0.0 if count == 0 else max(0.0, centre - half)
+    high = 1.0 if count == n else min(1.0, centre + half)
+    return Rate(count=count, n=n, rate=p, low=low, high=high)
+
+
+def _mean(values: list[float]) -> float:
+    return float(statistics.mean(values))  # exact: values near the largest float don't overflow
+
+
+def _std(values: list[float]) -> float | None:
+    try:
+        return float(statistics.stdev(values))
+    except OverflowError:  # a spread beyond the largest float
+        return None
