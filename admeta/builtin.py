@@ -33,9 +33,7 @@ __all__ = ["OPTIMIZERS"]
 POSITIVE = FloatDomain(low=0.0, low_open=True)
 NON_NEGATIVE = FloatDomain(low=0.0)
 DECAY = FloatDomain(low=0.0, high=1.0, high_open=True)
-SLOW_STEP = AnyOf(
-    (ChoiceDomain(SLOW_STEPS), FloatDomain(low=0.0, high=1.0, low_open=True), NoneDomain("no lookahead"))
-)
+SLOW_STEP = AnyOf((ChoiceDomain(SLOW_STEPS), FloatDomain(low=0.0, high=1.0, low_open=True), NoneDomain("no lookahead")))
 
 
 def _p(name: str, default: object, domain: Domain, doc: str) -> ParamInfo:
@@ -77,9 +75,7 @@ DEMA = _p(
     "h: the DEMA of the gradients, the gradient, or the released bug",
 )
 NU_SCALE = _p("nu_scale", 1.0, NON_NEGATIVE, "scale of the start-up term λ^t·g_1")
-SLOW = _p(
-    "slow_step", "dynamic_0.8", SLOW_STEP, "η of the slow weights: a schedule, a constant, or no lookahead"
-)
+SLOW = _p("slow_step", "dynamic_0.8", SLOW_STEP, "η of the slow weights: a schedule, a constant, or no lookahead")
 SLOW_HALF = _p("slow_step", 0.5, SLOW_STEP, SLOW.doc)
 RECTIFY = _p("rectify", True, BoolDomain(), "RAdam's variance rectification")
 RHO_MIN = _p("rho_min", 5.0, FloatDomain(low=4.0), "ρ_t from which steps are rectified")
@@ -250,9 +246,7 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
             "Liu et al., On the Variance of the Adaptive Learning Rate and Beyond, ICLR 2020",
             "https://arxiv.org/abs/1908.03265",
         ),
-        parameters=_by_name(
-            _lr(1e-3), _betas([0.9, 0.999]), _eps(1e-8), _weight_decay(0.0), _decoupled(False)
-        ),
+        parameters=_by_name(_lr(1e-3), _betas([0.9, 0.999]), _eps(1e-8), _weight_decay(0.0), _decoupled(False)),
         default_space={"lr": Float(3e-4, 0.1, log=True)},
         fixed=SCRATCH_ADAPTIVE,
         finetune_space={"lr": Float(1e-5, 1e-3, log=True)},

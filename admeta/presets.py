@@ -7,12 +7,24 @@ Source: Chen et al., ICML 2023, Algorithms 1 and 2; the authors' compiled files 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
+from typing import Final
 
 from admeta.errors import UnknownPresetError
 
 __all__ = [
-    "ADMETAR_PRESETS", "ADMETAS_PRESETS", "DEMA_FORMS", "SLOW_STEPS", "UNRECTIFIED_FORMS", "preset_options",
+    "ADMETAR_PRESETS", "ADMETAS_PRESETS", "DEMA_FORMS", "FROM_PRESET", "SLOW_STEPS", "UNRECTIFIED_FORMS",
+    "FromPreset", "preset_options",
 ]  # fmt: skip
+
+
+class FromPreset(Enum):
+    """Type of FROM_PRESET, the default of an option that its preset decides (None is a value of its own)."""
+
+    TOKEN = "from preset"
+
+
+FROM_PRESET: Final = FromPreset.TOKEN
 
 DEMA_FORMS = ("full", "off", "released")
 SLOW_STEPS = ("dynamic_0.8", "dynamic_0.5")
@@ -48,11 +60,12 @@ def preset_options(
         optimizer: for the error's text.
         presets: ADMETAR_PRESETS or ADMETAS_PRESETS.
         name: the preset.
-        given: options that the caller stated; they win over the preset.
+        given: every option of the preset, FROM_PRESET where the caller said nothing; what is stated wins.
 
     Raises:
         UnknownPresetError: no such preset.
     """
     if name not in presets:
         raise UnknownPresetError(optimizer=optimizer, name=name, known=presets)
-    return {**presets[name], **given}
+    stated = {option: value for option, value in given.items() if value is not FROM_PRESET}
+    return {**presets[name], **stated}

@@ -1,0 +1,102 @@
+"""AdaBelief: Adam that divides by the gradient's deviation from its own moving average.
+
+Paper: Zhuang et al., "AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed Gradients", NeurIPS 2020,
+Algorithm 2, with the rectification of its authors' source.
+Deviations: rectified steps too use √ŝ + ε (there: √s + ε).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from admeta import options
+from admeta.base import RuleOptimizer
+from admeta.rule import Moments, UpdateRule
+
+__all__ = ["AdaBelief"]
+
+
+class AdaBelief(RuleOptimizer):
+    """Adaptive optimizer that takes large steps where the gradient is as its average foretold.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups of either.
+        lr: learning rate; a one-element tensor for graph capture.
+        betas: decay rates of m and of s, the mean of (g − m)², each in [0, 1).
+        eps: added to s at every update and to √ŝ.
+        weight_decay: coefficient, ≥ 0; decoupled unless ``decoupled_weight_decay=False``.
+        rectify: RAdam's rectification.
+        rho_min: ρ_t from which steps are rectified, ≥ 4.
+        unrectified: before that, "skip" the step or take an "sgd" one, θ − lr·m̂.
+        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
+        foreach, fused: implementation; None for the fastest one available.
+        maximize: ascend.
+        capturable: the step may be captured in a CUDA graph.
+        differentiable: autograd follows the step (single-tensor implementation).
+
+    Raises:
+        ValueError: a value is refused.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-16,
+        weight_decay: float = 0.0,
+        *,
+        rectify: bool = True,
+        rho_min: float = 5.0,
+        unrectified: str = "sgd",
+        decoupled_weight_decay: bool = True,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "rectify": rectify,
+            "rho_min": rho_min,
+            "unrectified": unrectified,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "foreach": foreach,
+            "fused": fused,
+            "maximize": maximize,
+            "capturable": capturable,
+            "differentiable": differentiable,
+        }
+        super().__init__(params, defaults)
+
+    @staticmethod
+    def check_options(group: dict[str, Any]) -> None:
+        options.check_lr(group)
+        options.check_eps(group)
+        options.check_betas(group)
+        options.check_weight_decay(group)
+        options.check_rectification(group)
+
+    @staticmethod
+    def rule_of(group: dict[str, Any]) -> UpdateRule:
+        return UpdateRule(
+            beta1=group["betas"][0],
+            weight_decay=group["weight_decay"],
+            decoupled=group["decoupled_weight_decay"],
+            maximize=group["maximize"],
+            moments=Moments(
+                beta2=group["betas"][1],
+                eps=group["eps"],
+                belief=True,
+                rectify=group["rectify"],
+                rho_min=group["rho_min"],
+                step_unrectified=group["unrectified"] == "sgd",
+            ),
+        )

@@ -1,0 +1,132 @@
+"""AdmetaR: RAdam on the double exponential moving average of the gradients, with dynamic lookahead.
+
+Paper: Chen et al., "Bidirectional Looking with A Novel Double Exponential Moving Average to Adaptive and
+Non-adaptive Momentum Optimizers", ICML 2023, Algorithm 1.
+Deviations: the one-state form of DEMA (exact, no cancellation); slow weights start at θ_0, not at 0; by default
+v is updated from the first step, steps start at ρ_t ≥ 5 and nothing moves before, as the authors ran it.
+``preset="paper"`` is the paper to the letter.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from admeta import options
+from admeta.base import RuleOptimizer
+from admeta.presets import ADMETAR_PRESETS, FROM_PRESET, FromPreset, preset_options
+from admeta.rule import Moments, UpdateRule, dema_of, slow_schedule_of
+
+__all__ = ["AdmetaR"]
+
+
+class AdmetaR(RuleOptimizer):
+    """Adaptive optimizer that looks backward by DEMA and forward by dynamic lookahead.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups of either.
+        lr: learning rate; a one-element tensor for graph capture.
+        betas: decay rates of the moving averages m of h and v of h², each in [0, 1).
+        eps: added to √v̂.
+        weight_decay: coefficient, ≥ 0; decoupled unless ``decoupled_weight_decay=False``.
+        lambd: inner decay λ of DEMA, in (0, 1). Changing it during a run changes what the state J means.
+        k: updates between synchronisations with the slow weights.
+        preset: "default", "paper", "paper_finetune", "authors" or "released": values of the options left out.
+        dema: "full", "off" (h = g, the −DEMA ablation) or "released" (the released source's scalar-μ bug).
+        nu_scale: scale of the start-up term λ^t·g_1.
+        slow_step: η: "dynamic_0.8", "dynamic_0.5", a constant in (0, 1], or None for no lookahead.
+        rectify: RAdam's rectification; without it, Adam's step from the first update on.
+        rho_min: ρ_t from which steps are rectified, ≥ 4.
+        unrectified: before that, "skip" the step or take an "sgd" one, θ − lr·m̂.
+        gate_exp_avg_sq: leave v alone before that.
+        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
+        foreach, fused: implementation; None for the fastest one available.
+        maximize: ascend.
+        capturable: the step may be captured in a CUDA graph.
+        differentiable: autograd follows the step (single-tensor implementation).
+
+    Raises:
+        ValueError: a value is refused. UnknownPresetError (a ValueError): no such preset.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-9,
+        weight_decay: float = 0.0,
+        *,
+        lambd: float = 0.1,
+        k: int = 6,
+        preset: str = "default",
+        dema: str | FromPreset = FROM_PRESET,
+        nu_scale: float | FromPreset = FROM_PRESET,
+        slow_step: str | float | FromPreset | None = FROM_PRESET,
+        rectify: bool | FromPreset = FROM_PRESET,
+        rho_min: float | FromPreset = FROM_PRESET,
+        unrectified: str | FromPreset = FROM_PRESET,
+        gate_exp_avg_sq: bool | FromPreset = FROM_PRESET,
+        decoupled_weight_decay: bool = True,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        given = {
+            "dema": dema,
+            "nu_scale": nu_scale,
+            "slow_step": slow_step,
+            "rectify": rectify,
+            "rho_min": rho_min,
+            "unrectified": unrectified,
+            "gate_exp_avg_sq": gate_exp_avg_sq,
+        }
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "lambd": lambd,
+            "k": k,
+            **preset_options("AdmetaR", ADMETAR_PRESETS, preset, given),
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "foreach": foreach,
+            "fused": fused,
+            "maximize": maximize,
+            "capturable": capturable,
+            "differentiable": differentiable,
+        }
+        super().__init__(params, defaults)
+
+    @staticmethod
+    def check_options(group: dict[str, Any]) -> None:
+        options.check_lr(group)
+        options.check_eps(group)
+        options.check_betas(group)
+        options.check_weight_decay(group)
+        options.check_dema(group)
+        options.check_slow(group)
+        options.check_rectification(group)
+
+    @staticmethod
+    def rule_of(group: dict[str, Any]) -> UpdateRule:
+        return UpdateRule(
+            beta1=group["betas"][0],
+            weight_decay=group["weight_decay"],
+            decoupled=group["decoupled_weight_decay"],
+            maximize=group["maximize"],
+            dema=dema_of(group["dema"], lambd=group["lambd"], nu_scale=group["nu_scale"]),
+            moments=Moments(
+                beta2=group["betas"][1],
+                eps=group["eps"],
+                rectify=group["rectify"],
+                rho_min=group["rho_min"],
+                step_unrectified=group["unrectified"] == "sgd",
+                gate=group["gate_exp_avg_sq"],
+            ),
+            slow=slow_schedule_of(group["slow_step"], k=group["k"]),
+        )

@@ -1,0 +1,103 @@
+"""AdmetaS: SGD along a momentum of the double exponential moving average, with dynamic lookahead.
+
+Paper: Chen et al., "Bidirectional Looking with A Novel Double Exponential Moving Average to Adaptive and
+Non-adaptive Momentum Optimizers", ICML 2023, Algorithm 2.
+Deviations: the one-state form of DEMA (exact, no cancellation); slow weights start at θ_0, not at 0.
+At λ = 0.9 steps are 5.1 times those of SGD with momentum 0.9 at one lr, and β past 0.302 shrinks the stable
+step size (admeta.theory.stability_limit).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from admeta import options
+from admeta.base import RuleOptimizer
+from admeta.presets import ADMETAS_PRESETS, FROM_PRESET, FromPreset, preset_options
+from admeta.rule import UpdateRule, dema_of, slow_schedule_of
+
+__all__ = ["AdmetaS"]
+
+
+class AdmetaS(RuleOptimizer):
+    """Non-adaptive optimizer that looks backward by DEMA and forward by dynamic lookahead.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups of either.
+        lr: learning rate; a one-element tensor for graph capture.
+        beta: outer decay β of m, in [0, 1); the paper's values are 0.1–0.4.
+        lambd: inner decay λ of DEMA, in (0, 1). Changing it during a run changes what the state J means.
+        k: updates between synchronisations with the slow weights.
+        weight_decay: coefficient, ≥ 0; added to the gradient unless ``decoupled_weight_decay``.
+        preset: "default", "paper", "paper_finetune", "authors" or "released": values of the options left out.
+        dema: "full", "off" (h = g, the −DEMA ablation) or "released" (the released source's scalar-μ bug).
+        nu_scale: scale of the start-up term λ^t·g_1.
+        slow_step: η: "dynamic_0.8", "dynamic_0.5", a constant in (0, 1], or None for no lookahead.
+        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
+        foreach, fused: implementation; None for the fastest one available.
+        maximize: ascend.
+        capturable: the step may be captured in a CUDA graph.
+        differentiable: autograd follows the step (single-tensor implementation).
+
+    Raises:
+        ValueError: a value is refused. UnknownPresetError (a ValueError): no such preset.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        beta: float = 0.2,
+        lambd: float = 0.9,
+        k: int = 6,
+        weight_decay: float = 0.0,
+        *,
+        preset: str = "default",
+        dema: str | FromPreset = FROM_PRESET,
+        nu_scale: float | FromPreset = FROM_PRESET,
+        slow_step: str | float | FromPreset | None = FROM_PRESET,
+        decoupled_weight_decay: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        given = {"dema": dema, "nu_scale": nu_scale, "slow_step": slow_step}
+        defaults = {
+            "lr": lr,
+            "beta": beta,
+            "lambd": lambd,
+            "k": k,
+            "weight_decay": weight_decay,
+            **preset_options("AdmetaS", ADMETAS_PRESETS, preset, given),
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "foreach": foreach,
+            "fused": fused,
+            "maximize": maximize,
+            "capturable": capturable,
+            "differentiable": differentiable,
+        }
+        super().__init__(params, defaults)
+
+    @staticmethod
+    def check_options(group: dict[str, Any]) -> None:
+        options.check_lr(group)
+        options.check_beta(group)
+        options.check_weight_decay(group)
+        options.check_dema(group)
+        options.check_slow(group)
+
+    @staticmethod
+    def rule_of(group: dict[str, Any]) -> UpdateRule:
+        return UpdateRule(
+            beta1=group["beta"],
+            weight_decay=group["weight_decay"],
+            decoupled=group["decoupled_weight_decay"],
+            maximize=group["maximize"],
+            dema=dema_of(group["dema"], lambd=group["lambd"], nu_scale=group["nu_scale"]),
+            slow=slow_schedule_of(group["slow_step"], k=group["k"]),
+        )

@@ -1,0 +1,233 @@
+"""The torch optimizer around the update rule: groups, state, choice of implementation, checkpoints.
+
+Owns: what AdmetaR, AdmetaS, Ranger and AdaBelief share as ``torch.optim.Optimizer``s. Does not own: their
+options (one module each) and the update (admeta.rule, admeta.single, admeta.multi, admeta.fused).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, ParamsT, _get_scalar_dtype, _use_grad_for_differentiable
+
+from admeta.coefficients import Number
+from admeta.multi import multi_tensor_update
+from admeta.options import check_flags
+from admeta.rule import UpdateRule
+from admeta.single import single_tensor_update
+from admeta.tensors import GroupTensors, centralized, local_grad, local_view, state_dtype
+
+__all__ = ["RuleOptimizer"]
+
+_CAPTURABLE_DEVICES = ("cuda", "xpu", "hpu")
+
+
+class RuleOptimizer(Optimizer, ABC):
+    """Base of the optimizers whose update is an ``UpdateRule``.
+
+    State of a parameter, all but ``step`` of its shape and at least float32: ``step``, ``dema`` (J),
+    ``exp_avg`` (m), ``exp_avg_sq`` (v), ``slow`` (φ), each only where the rule uses it.
+    """
+
+    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
+        self.check_options(defaults)
+        check_flags(defaults)
+        super().__init__(params, defaults)
+
+    @staticmethod
+    @abstractmethod
+    def check_options(group: dict[str, Any]) -> None:
+        """Refuses a group's option values with torch's messages (ValueError), in the order of the constructor."""
+
+    @staticmethod
+    @abstractmethod
+    def rule_of(group: dict[str, Any]) -> UpdateRule:
+        """The update rule of a parameter group."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Adds a group; any option may differ from the other groups'.
+
+        Raises:
+            ValueError: an option's value is refused, or torch's own checks fail.
+        """
+        if isinstance(param_group, dict):
+            merged = {**self.defaults, **param_group}
+            self.check_options(merged)
+            check_flags(merged)
+        super().add_param_group(param_group)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name in ("maximize", "capturable", "differentiable"):
+                group.setdefault(name, False)
+            group.setdefault("foreach", None)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads a state dict; state keeps the optimizer's own dtype, where torch casts it to the parameter's."""
+        loaded: list[dict[str, Any]] = []
+        # Registered here, so that they run after the user's pre-hooks and before the user's post-hooks.
+        seen = self.register_load_state_dict_pre_hook(lambda _, final: loaded.append(final))
+        restored = self.register_load_state_dict_post_hook(lambda _: self._restore_dtypes(loaded[0]), prepend=True)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            seen.remove()
+            restored.remove()
+
+    def _restore_dtypes(self, loaded: dict[str, Any]) -> None:
+        ids = [i for group in loaded["param_groups"] for i in group["params"]]
+        params = [p for group in self.param_groups for p in group["params"]]
+        for i, param in zip(ids, params, strict=True):
+            dtype = state_dtype(param)
+            for name, value in loaded["state"].get(i, {}).items():
+                if name != "step" and isinstance(value, Tensor) and self.state[param][name].dtype != dtype:
+                    self.state[param][name] = value.to(dtype=dtype, device=param.device)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Performs a single optimization step.
+
+        Args:
+            closure: reevaluates the model and returns the loss.
+
+        Returns:
+            The closure's loss, or None.
+
+        Raises:
+            RuntimeError: sparse gradients, or graph capture without ``capturable``.
+        """
+        self._check_graph_capture()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._update_group(group)
+        return loss
+
+    def _check_graph_capture(self) -> None:
+        if torch.compiler.is_compiling() or not torch.cuda.is_available():
+            return
+        if torch.cuda.is_current_stream_capturing() and not all(g["capturable"] for g in self.param_groups):
+            raise RuntimeError(
+                f"Attempting CUDA graph capture of step() for an instance of {type(self).__name__} "
+                "but param_groups' capturable is False."
+            )
+
+    def _update_group(self, group: dict[str, Any]) -> None:
+        raw = GroupTensors()
+        self._init_group(group, raw.params, raw.grads, raw.demas, raw.exp_avgs, raw.exp_avg_sqs, raw.slows, raw.steps)
+        if not raw.params:
+            return
+        rule = self.rule_of(group)
+        tensors = _viewed(raw, rule)
+        lr: Number = group["lr"]
+        on_device = group["capturable"] or torch.compiler.is_compiling()
+        if _uses_foreach(group, lr, on_device=on_device):
+            multi_tensor_update(tensors, rule, lr=lr, on_device=on_device)
+        else:
+            single_tensor_update(tensors, rule, lr=lr, on_device=on_device)
+
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        demas: list[Tensor],
+        exp_avgs: list[Tensor],
+        exp_avg_sqs: list[Tensor],
+        slows: list[Tensor],
+        steps: list[Tensor],
+    ) -> bool:
+        """Fills the lists with the parameters that have a gradient, and their state; makes missing state.
+
+        torch.compile knows the method by its name: it runs it outside the graph and maps the lists' tensors.
+        """
+        rule = self.rule_of(group)
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None:
+                continue
+            if grad.is_sparse or grad.is_sparse_csr:
+                raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
+            state = self.state[param]
+            if len(state) == 0:
+                _make_state(state, param, rule, capturable=group["capturable"])
+            _check_step(state["step"], param, capturable=group["capturable"])
+            params.append(param)
+            grads.append(grad)
+            steps.append(state["step"])
+            exp_avgs.append(state["exp_avg"])
+            if rule.dema is not None:
+                demas.append(state["dema"])
+            if rule.moments is not None:
+                exp_avg_sqs.append(state["exp_avg_sq"])
+            if rule.slow is not None:
+                slows.append(state["slow"])
+        return False
+
+
+def _make_state(state: dict[str, Any], param: Tensor, rule: UpdateRule, *, capturable: bool) -> None:
+    dtype = state_dtype(param)
+
+    def zeros() -> Tensor:
+        return torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+
+    state["step"] = torch.zeros((), dtype=_get_scalar_dtype(), device=param.device if capturable else "cpu")
+    if rule.dema is not None:
+        state["dema"] = zeros()
+    state["exp_avg"] = zeros()
+    if rule.moments is not None:
+        state["exp_avg_sq"] = zeros()
+    if rule.slow is not None:
+        state["slow"] = param.detach().to(dtype, copy=True, memory_format=torch.preserve_format)
+
+
+def _check_step(step: Tensor, param: Tensor, *, capturable: bool) -> None:
+    """torch's rule: a capturable optimizer has its parameters and step counts on a device that can capture."""
+    if not capturable or torch.compiler.is_compiling():
+        return
+    if not (param.device.type == step.device.type and param.device.type in _CAPTURABLE_DEVICES):
+        raise AssertionError(
+            f"If capturable=True, params and state_steps must be on supported devices: {list(_CAPTURABLE_DEVICES)}."
+        )
+
+
+def _viewed(raw: GroupTensors, rule: UpdateRule) -> GroupTensors:
+    """What the update works on: local shards, real views; gradients centralised where the rule says so."""
+    grads = [local_grad(grad, param) for grad, param in zip(raw.grads, raw.params, strict=True)]
+    if rule.centralize:
+        grads = [centralized(g, p) for g, p in zip(grads, raw.params, strict=True)]
+    return GroupTensors(
+        [local_view(p) for p in raw.params],
+        grads,
+        [local_view(j) for j in raw.demas],
+        [local_view(m) for m in raw.exp_avgs],
+        [local_view(v) for v in raw.exp_avg_sqs],
+        [local_view(s) for s in raw.slows],
+        raw.steps,
+    )
+
+
+def _uses_foreach(group: dict[str, Any], lr: Number, *, on_device: bool) -> bool:
+    """torch's choice: foreach unless told otherwise, differentiable, or lr is a tensor on an uncaptured step."""
+    foreach: bool | None = group["foreach"]
+    tensor_lr = isinstance(lr, Tensor) and not on_device
+    if foreach and group["differentiable"]:
+        raise AssertionError("_foreach ops don't support autograd")
+    if foreach and tensor_lr:
+        raise RuntimeError("lr as a Tensor is not supported for capturable=False and foreach=True")
+    if foreach is None:
+        return not group["differentiable"] and not tensor_lr
+    return foreach

@@ -1,0 +1,109 @@
+"""Ranger: RAdam with constant lookahead and centralised gradients.
+
+Origin: Wright, "Ranger", 2019, with Yong et al., "Gradient Centralization", ECCV 2020.
+Deviations: ε is added to √v̂, not to √v; decoupled weight decay is AdamW's, not scaled by the rectified step;
+steps are rectified from ρ_t ≥ 5 as in the origin (there: > 5).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import ParamsT
+
+from admeta import options
+from admeta.base import RuleOptimizer
+from admeta.rule import Moments, UpdateRule, slow_schedule_of
+
+__all__ = ["Ranger"]
+
+
+class Ranger(RuleOptimizer):
+    """RAdam + lookahead + gradient centralisation.
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups of either.
+        lr: learning rate; a one-element tensor for graph capture.
+        betas: decay rates of m and v, each in [0, 1).
+        eps: added to √v̂.
+        weight_decay: coefficient, ≥ 0; decoupled unless ``decoupled_weight_decay=False``.
+        k: updates between synchronisations with the slow weights.
+        slow_step: η, a constant in (0, 1] (also "dynamic_0.8", "dynamic_0.5"), or None for no lookahead.
+        rho_min: ρ_t from which steps are rectified, ≥ 4.
+        unrectified: before that, "skip" the step or take an "sgd" one, θ − lr·m̂.
+        centralize: subtract its mean by row from every gradient of two or more dimensions.
+        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
+        foreach, fused: implementation; None for the fastest one available.
+        maximize: ascend.
+        capturable: the step may be captured in a CUDA graph.
+        differentiable: autograd follows the step (single-tensor implementation).
+
+    Raises:
+        ValueError: a value is refused.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.95, 0.999),
+        eps: float = 1e-5,
+        weight_decay: float = 0.0,
+        *,
+        k: int = 6,
+        slow_step: str | float | None = 0.5,
+        rho_min: float = 5.0,
+        unrectified: str = "sgd",
+        centralize: bool = True,
+        decoupled_weight_decay: bool = True,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "k": k,
+            "slow_step": slow_step,
+            "rho_min": rho_min,
+            "unrectified": unrectified,
+            "centralize": centralize,
+            "decoupled_weight_decay": decoupled_weight_decay,
+            "foreach": foreach,
+            "fused": fused,
+            "maximize": maximize,
+            "capturable": capturable,
+            "differentiable": differentiable,
+        }
+        super().__init__(params, defaults)
+
+    @staticmethod
+    def check_options(group: dict[str, Any]) -> None:
+        options.check_lr(group)
+        options.check_eps(group)
+        options.check_betas(group)
+        options.check_weight_decay(group)
+        options.check_slow(group)
+        options.check_rectification(group)
+
+    @staticmethod
+    def rule_of(group: dict[str, Any]) -> UpdateRule:
+        return UpdateRule(
+            beta1=group["betas"][0],
+            weight_decay=group["weight_decay"],
+            decoupled=group["decoupled_weight_decay"],
+            maximize=group["maximize"],
+            moments=Moments(
+                beta2=group["betas"][1],
+                eps=group["eps"],
+                rho_min=group["rho_min"],
+                step_unrectified=group["unrectified"] == "sgd",
+            ),
+            slow=slow_schedule_of(group["slow_step"], k=group["k"]),
+            centralize=group["centralize"],
+        )
