@@ -96,7 +96,9 @@ class TaskConfig(Part):
     model: str
     epochs: Epochs
     batch_size: BatchSize
-    accumulation: Count = Field(1, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step")
+    accumulation: Count = Field(
+        1, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step"
+    )
     schedule: NamedSchedule = Schedule()
     grad_clip: Number | None = Field(None, gt=0.0, description="largest 2-norm of the whole gradient")
     label_smoothing: Number = Field(0.0, ge=0.0, lt=1.0)
@@ -107,7 +109,7 @@ class TaskConfig(Part):
     acceleration: Literal["eager", "graph", "compile"] = Field(
         "graph", description="GPU only: graph captures the whole step; compile also compiles the model first"
     )
-    deterministic: Flag = Field(False, description="bit-for-bit repeatable on a GPU too, at some speed")
+    deterministic: Flag = Field(default=False, description="bit-for-bit repeatable on a GPU too, at some speed")
     split_seed: Count = Field(0, ge=0, le=2**32 - 1, description="of the validation split: one for all trials")
     data_dir: RelativePath | None = Field(None, description="the data set's folder, inside the data folder")
     init_from: TrialRef | RelativePath | None = Field(

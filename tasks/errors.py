@@ -1,12 +1,12 @@
 """The errors of `tasks`, all under one base.
 
-    TaskError
-    ├── UnknownTaskError      no task of that name
-    ├── ConfigError           a configuration that cannot be trained, known before training
-    ├── DataError             a data set that is missing, broken or does not fit the task
-    ├── CheckpointError       a torn, foreign or mismatching checkpoint
-    ├── OutOfMemory           the device has no room for this run
-    └── Diverged              the loss became NaN or infinite: a result, not a crash
+TaskError
+├── UnknownTaskError      no task of that name
+├── ConfigError           a configuration that cannot be trained, known before training
+├── DataError             a data set that is missing, broken or does not fit the task
+├── CheckpointError       a torn, foreign or mismatching checkpoint
+├── OutOfMemory           the device has no room for this run
+└── Diverged              the loss became NaN or infinite: a result, not a crash
 """
 
 from __future__ import annotations

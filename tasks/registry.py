@@ -30,7 +30,7 @@ class TaskInfo:
     Attributes:
         config: the pydantic model of the task's part of a study definition; its defaults are the task's.
         target: "module:Class" of the `tasks.engine.task.Task`; None where `run` needs none.
-        run: "module:Class" of the run (`tasks.engine.protocol.Run`); the engine's own, except for tasks without training.
+        run: "module:Class" of the run (`tasks.engine.protocol.Run`); the engine's own, unless a task trains otherwise.
         metrics: what each evaluation reports, with the direction that is better. All names start with `val_`;
             the test set's are the same with `test_` (see `test_name`).
         default_metric: the objective where a study names none.
@@ -88,8 +88,8 @@ TASKS: dict[str, TaskInfo] = {
     "synthetic": TaskInfo(
         name="synthetic",
         title="Toy surfaces",
-        description="Quadratic valley, Rosenbrock and a noisy quadratic, minimised by the optimizer itself; and 'idle', "
-        "which trains nothing and scores the learning rate by a formula.",
+        description="Quadratic valley, Rosenbrock and a noisy quadratic, minimised by the optimizer itself; "
+        "and 'idle', which trains nothing and scores the learning rate by a formula.",
         config=SyntheticConfig,
         target=None,
         run="tasks.synthetic.run:SyntheticRun",
@@ -111,9 +111,9 @@ def all_tasks() -> Mapping[str, TaskInfo]:
     for point in entry_points(group=ENTRY_POINT_GROUP):
         info = point.load()
         if not isinstance(info, TaskInfo):
-            raise TaskError(f"entry point {point.name!r} ({point.value}) is {type(info).__name__}; it must be a TaskInfo")
+            raise TaskError(f"entry point {point.name!r} is a {type(info).__name__}; point it at a TaskInfo")
         if info.name in known:
-            raise TaskError(f"entry point {point.name!r} ({point.value}) takes the name {info.name!r}, which is taken; rename it")
+            raise TaskError(f"entry point {point.name!r} offers the task {info.name!r}, which exists; rename it")
         known[info.name] = info
     return MappingProxyType(known)
 

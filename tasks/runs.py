@@ -60,6 +60,10 @@ def check(config: TaskConfig, *, data_dir: Path | None = None) -> None:
         ConfigError: a batch larger than the training set, a model that does not fit the inputs.
         DataError: data missing or broken.
     """
-    target = get(config.name).target
-    if target is not None:
-        load_target(target).check(config, data_dir=data_dir)
+    if get(config.name).target is None:
+        return
+    import torch
+
+    from tasks.engine.cache import load_task
+
+    load_task(config, data_dir=data_dir, device=torch.device("cpu")).check_fit()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from tasks.config import BatchSize, Epochs, NamedSchedule, Schedule, TaskConfig
+from tasks.config import BatchSize, Epochs, NamedSchedule, Schedule
+from tasks.vision.config import Augmentation, ImageConfig
 
 
-class DigitsConfig(TaskConfig):
+class DigitsConfig(ImageConfig):
     """Handwritten digits 8×8: 18 steps an epoch at the default batch."""
 
     models: ClassVar[tuple[str, ...]] = ("convnet", "mlp", "linear")
@@ -17,3 +18,4 @@ class DigitsConfig(TaskConfig):
     epochs: Epochs = 20
     batch_size: BatchSize = 64
     schedule: NamedSchedule = Schedule(name="cosine")
+    augment: Augmentation = "none"

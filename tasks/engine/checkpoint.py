@@ -32,7 +32,9 @@ _NAME = re.compile(r"epoch-(\d{6,})\.pt")
 BEST = "best.pt"
 
 
-def save(directory: str | Path, state: Mapping[str, Any], *, epoch: int, rank: Literal["last", "best"] = "last") -> Path:
+def save(
+    directory: str | Path, state: Mapping[str, Any], *, epoch: int, rank: Literal["last", "best"] = "last"
+) -> Path:
     """Write a checkpoint, then drop the older ones.
 
     Args:

@@ -27,7 +27,7 @@ def pick_device(wanted: str | None) -> torch.device:
         raise ConfigError(f"device {wanted!r} is not a torch device: {error}; use 'cpu', 'cuda' or 'cuda:0'") from error
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise ConfigError(f"device {wanted!r} was asked for, but torch sees no GPU here; leave device out for a CPU")
+            raise ConfigError(f"device {wanted!r} was asked for, but torch sees no GPU here; leave it out for a CPU")
         return torch.device("cuda", device.index or 0)
     if device.type != "cpu":
         raise ConfigError(f"device {wanted!r} is not supported; use 'cpu' or 'cuda'")
@@ -71,7 +71,7 @@ def configure_torch(
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
     torch.backends.cudnn.benchmark = not strict
     torch.backends.cudnn.deterministic = strict
-    torch.use_deterministic_algorithms(strict)
+    _set_deterministic(strict=strict)
 
     def restore() -> None:
         torch.set_num_threads(before[0])
@@ -79,6 +79,11 @@ def configure_torch(
         torch.backends.cudnn.allow_tf32 = before[2]
         torch.backends.cudnn.benchmark = before[3]
         torch.backends.cudnn.deterministic = before[4]
-        torch.use_deterministic_algorithms(before[5])
+        _set_deterministic(strict=before[5])
 
     return restore
+
+
+def _set_deterministic(*, strict: bool) -> None:
+    if torch.are_deterministic_algorithms_enabled() != strict:  # the call itself imports the compiler: seconds
+        torch.use_deterministic_algorithms(strict)

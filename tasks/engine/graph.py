@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tasks.engine.step import EagerStep
+from tasks.engine.step import EagerStep, StepParts
 from tasks.engine.task import Batch
 
 N_EAGER = 3  # workspaces, algorithm choice and optimizer state are made in the first steps
@@ -32,8 +32,8 @@ class _Captured:
 class GraphStep(EagerStep):
     """As `EagerStep`, replaying a captured step where one exists; runs on the stream that is current."""
 
-    def __init__(self, *, stream: torch.cuda.Stream, **parts: Any) -> None:
-        super().__init__(**parts, status="graph: not captured yet")
+    def __init__(self, parts: StepParts, *, stream: torch.cuda.Stream) -> None:
+        super().__init__(parts, status="graph: not captured yet")
         self._stream = stream
         self._seen: dict[_Key, int] = {}
         self._captured: dict[_Key, _Captured] = {}
@@ -75,7 +75,7 @@ class GraphStep(EagerStep):
     def _capture(self, key: _Key, micro_batches: Sequence[Batch]) -> None:
         """Record the step without running it; gradients are born inside the graph, at fixed addresses."""
         inputs = [{name: tensor.clone() for name, tensor in batch.items()} for batch in micro_batches]
-        self._optimizer.zero_grad(set_to_none=True)
+        self._parts.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         self._stream.synchronize()
         try:
@@ -90,7 +90,7 @@ class GraphStep(EagerStep):
             self._pool = graph.pool()
             self._captured[key] = _Captured(graph, inputs)
             self.status = f"graph: {len(self._captured)} shape(s)"
-        self._optimizer.zero_grad(set_to_none=True)
+        self._parts.optimizer.zero_grad(set_to_none=True)
 
 
 def _shapes(micro_batches: Sequence[Batch]) -> _Key:

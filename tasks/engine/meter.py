@@ -24,7 +24,7 @@ class LossMeter:
         self._bad_loss.copy_(torch.where(first, loss, self._bad_loss))
 
     def read(self) -> tuple[float, int | None, float]:
-        """(mean loss, step of the first bad loss counted from 1 or None, that loss); waits for the device, and resets."""
+        """(mean loss, step of the first bad loss from 1 or None, that loss); waits for the device, and resets."""
         total, steps, first_bad, bad_loss = (
             torch.stack([value.double() for value in (self._sum, self._steps, self._first_bad, self._bad_loss)])
         ).tolist()

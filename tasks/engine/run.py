@@ -1,6 +1,6 @@
 """The training run: one loop for every task. Owns the model, the optimizer and the place in the budget.
 
-The task gives model, batches, loss and evaluation; `step.py` and `graph.py` make the steps; `schedule.py` sets the rate.
+The task gives model, batches, loss and evaluation; `step.py` and `graph.py` make the steps; `schedule.py` sets lr.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tasks.engine.protocol import Evaluation
 from tasks.engine.record import describe_machine, peak_memory_bytes
 from tasks.engine.schedule import lr_factor
 from tasks.engine.seeds import derive_seed
-from tasks.engine.step import EagerStep
-from tasks.engine.task import Batch
+from tasks.engine.step import EagerStep, StepParts
+from tasks.engine.task import Batch, Split
 from tasks.errors import Diverged, OutOfMemory, TaskError
 
 
@@ -63,13 +63,12 @@ class TrainingRun:
         self._epoch = 0
         self._step = 0
         self._closed = False
-        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        self._stream = _own_stream(self._device)
         with self._guard("set-up"):
             self._task = load_task(config, data_dir=data_dir, device=self._device)
-            self._task.check_fit(config)
-            self._steps_per_epoch = self._task.batches_per_epoch(config) // config.accumulation
+            self._task.check_fit()
+            self._steps_per_epoch = self._task.batches_per_epoch // config.accumulation
             self._model = self._initial_model(init_from)
-            torch.manual_seed(derive_seed(seed, "noise"))
             self._optimizer, self._lrs = self._build_optimizer(optimizer, params)
             self._base_lrs = [float(group["lr"]) for group in self._optimizer.param_groups]
             self._meter = LossMeter(self._device)
@@ -149,7 +148,7 @@ class TrainingRun:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, place and random states: all that an exact resume needs."""
+        """Weights, optimizer and place: batch order, augmentation and noise follow from the seed and the epoch."""
         if self._stream is not None:
             torch.cuda.synchronize(self._device)
         return {
@@ -158,8 +157,6 @@ class TrainingRun:
             "step": self._step,
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "rng_cpu": torch.get_rng_state(),
-            "rng_device": torch.cuda.get_rng_state(self._device) if self._stream is not None else None,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -169,9 +166,6 @@ class TrainingRun:
             checkpoint.load_weights(self._model, state["model"], source="the checkpoint")
             self._optimizer.load_state_dict(state["optimizer"])
             self._epoch, self._step = int(state["epoch"]), int(state["step"])
-            torch.set_rng_state(state["rng_cpu"].cpu())
-            if self._stream is not None and state["rng_device"] is not None:
-                torch.cuda.set_rng_state(state["rng_device"].cpu(), self._device)
             if self._lrs is not None:
                 self._lrs = lr_tensors(self._optimizer, device=self._device)
             self._stepper.close()
@@ -192,12 +186,14 @@ class TrainingRun:
     def _initial_model(self, init_from: Path | None) -> nn.Module:
         # Weights are drawn on the CPU, so that they are the same whatever the device.
         torch.manual_seed(derive_seed(self._seed, "weights"))
-        model = self._task.build_model(self._config)
+        model = self._task.build_model()
         if init_from is not None:
             checkpoint.load_weights(model, checkpoint.read_weights(init_from), source=str(init_from.name))
         return model.to(device=self._device, memory_format=self._task.memory_format)  # type: ignore[call-overload,no-any-return]
 
-    def _build_optimizer(self, name: str, params: Mapping[str, Any]) -> tuple[torch.optim.Optimizer, list[Tensor] | None]:
+    def _build_optimizer(
+        self, name: str, params: Mapping[str, Any]
+    ) -> tuple[torch.optim.Optimizer, list[Tensor] | None]:
         info = optimizers.get(name)
         captured = self._wants_graph() and info.capturable
         optimizer = build_optimizer(
@@ -216,27 +212,29 @@ class TrainingRun:
         model = self._model
         if self._stream is not None and self._config.acceleration == "compile":
             model = torch.compile(model, dynamic=False)  # type: ignore[assignment]
-        parts = {
-            "task": self._task,
-            "model": model,
-            "optimizer": self._optimizer,
-            "config": self._config,
-            "meter": self._meter,
-            "autocast": self._autocast,
-        }
+        parts = StepParts(
+            task=self._task,
+            model=model,
+            optimizer=self._optimizer,
+            config=self._config,
+            meter=self._meter,
+            autocast=self._autocast,
+        )
         if self._stream is None:
-            return EagerStep(**parts, status="eager: no GPU")
+            return EagerStep(parts, status="eager: no GPU")
         if not self._wants_graph():
-            return EagerStep(**parts, status="eager: acceleration is 'eager'")
+            return EagerStep(parts, status="eager: acceleration is 'eager'")
         if self._lrs is None:
-            return EagerStep(**parts, status=f"eager: {self._identity['optimizer']} cannot be captured")
-        return GraphStep(**parts, stream=self._stream)
+            return EagerStep(parts, status=f"eager: {self._identity['optimizer']} cannot be captured")
+        return GraphStep(parts, stream=self._stream)
 
     def _train_epoch(self) -> float:
         """Make the epoch's steps; returns the host seconds spent on getting batches."""
         self._model.train()
+        # Dropout's stream starts anew each epoch, so that nothing the process does in between can move it.
+        torch.manual_seed(derive_seed(self._seed, "noise", self._epoch))
         data_s = 0.0
-        batches = self._task.train_batches(self._config, seed=self._seed, epoch=self._epoch)
+        batches = self._task.train_batches(seed=self._seed, epoch=self._epoch)
         for _ in range(self._steps_per_epoch):
             begin = time.perf_counter()
             micro_batches = list(itertools.islice(batches, self._config.accumulation))
@@ -258,10 +256,10 @@ class TrainingRun:
             for group, base in zip(self._optimizer.param_groups, self._base_lrs, strict=True):
                 group["lr"] = base * factor
 
-    def _evaluate(self, split: str) -> dict[str, float]:
+    def _evaluate(self, split: Split) -> dict[str, float]:
         self._model.eval()
         with self._guard("evaluation"), torch.no_grad(), self._autocast():
-            metrics = self._task.evaluate(self._model, split, self._config)
+            metrics = self._task.evaluate(self._model, split)
         return {f"{split}_{name}": value for name, value in metrics.items()}
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -278,6 +276,10 @@ class TrainingRun:
                 yield
         except torch.OutOfMemoryError as error:
             raise OutOfMemory(phase=phase, device=str(self._device), detail=str(error).split(". ")[0]) from error
+
+
+def _own_stream(device: torch.device) -> torch.cuda.Stream | None:
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
 def _finish(batches: Iterator[Batch]) -> None:

@@ -1,10 +1,11 @@
-"""One optimizer step: forward and backward over the micro-batches, clipping, update. Eager; see graph.py for capture."""
+"""One optimizer step: forward and backward over the micro-batches, clipping, update. graph.py captures the same."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,6 +14,18 @@ from torch import Tensor, nn
 from tasks.config import TaskConfig
 from tasks.engine.meter import LossMeter
 from tasks.engine.task import Batch, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepParts:
+    """What a step is made of; `autocast` opens the precision's context around each forward pass."""
+
+    task: Task[Any, Any]
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    config: TaskConfig
+    meter: LossMeter
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]]
 
 
 class EagerStep:
@@ -24,34 +37,20 @@ class EagerStep:
         status: how steps are run, for the run's record.
     """
 
-    def __init__(
-        self,
-        *,
-        task: Task[Any],
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        config: TaskConfig,
-        meter: LossMeter,
-        autocast: Callable[[], contextlib.AbstractContextManager[Any]],
-        status: str = "eager",
-    ) -> None:
+    def __init__(self, parts: StepParts, *, status: str) -> None:
         self.setup_s = 0.0
         self.setup_steps = 0
         self.status = status
-        self._task = task
-        self._model = model
-        self._optimizer = optimizer
-        self._config = config
-        self._meter = meter
-        self._autocast = autocast
-        self._clipped = [p for p in model.parameters() if p.requires_grad] if config.grad_clip else []
-        self._clock = _clock(next(model.parameters()).device)
+        self._parts = parts
+        trained = [p for p in parts.model.parameters() if p.requires_grad]
+        self._clipped = trained if parts.config.grad_clip else []
+        self._clock = _clock(trained[0].device)
 
     def run(self, micro_batches: Sequence[Batch]) -> None:
         """Make one step from `config.accumulation` batches."""
         self._clock.begin_step()
         self._step_body(micro_batches)
-        self._optimizer.zero_grad(set_to_none=True)
+        self._parts.optimizer.zero_grad(set_to_none=True)
 
     def optimizer_s(self) -> float:
         """Seconds of the optimizer's steps since the last call (on a GPU: sampled, scaled to all steps)."""
@@ -61,19 +60,20 @@ class EagerStep:
         """Nothing to give back."""
 
     def _step_body(self, micro_batches: Sequence[Batch]) -> None:
+        parts = self._parts
         total: Tensor | None = None
         for batch in micro_batches:
-            with self._autocast():
-                loss = self._task.loss(self._model, batch, self._config) / len(micro_batches)
+            with parts.autocast():
+                loss = parts.task.loss(parts.model, batch) / len(micro_batches)
             loss.backward()  # type: ignore[no-untyped-call]
             total = loss.detach() if total is None else total + loss.detach()
-        if self._config.grad_clip:
-            nn.utils.clip_grad_norm_(self._clipped, self._config.grad_clip)
+        if parts.config.grad_clip:
+            nn.utils.clip_grad_norm_(self._clipped, parts.config.grad_clip)
         self._clock.begin_update()
-        self._optimizer.step()
+        parts.optimizer.step()
         self._clock.end_update()
         assert total is not None
-        self._meter.add(total.float())
+        parts.meter.add(total.float())
 
 
 class HostClock:
@@ -104,7 +104,7 @@ class DeviceClock:
     """
 
     def __init__(self) -> None:
-        self._events = [torch.cuda.Event(enable_timing=True, external=True) for _ in range(2)]
+        self._events = [_timing_event() for _ in range(2)]
         self._steps = 0
 
     def begin_step(self) -> None:
@@ -121,7 +121,11 @@ class DeviceClock:
         if steps == 0:
             return 0.0
         self._events[1].synchronize()
-        return steps * self._events[0].elapsed_time(self._events[1]) / 1000.0
+        return float(steps * self._events[0].elapsed_time(self._events[1]) / 1000.0)
+
+
+def _timing_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True, external=True)  # type: ignore[no-untyped-call]
 
 
 def _clock(device: torch.device) -> HostClock | DeviceClock:

@@ -5,35 +5,40 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from tasks.config import TaskConfig
+from tasks.errors import ConfigError
+
+Split = Literal["val", "test"]
 
 Batch = Mapping[str, Tensor]
 """Named tensors on the run's device, first dimension = samples. Equal shapes share one captured graph."""
 
 ConfigT = TypeVar("ConfigT", bound=TaskConfig)
+DataT = TypeVar("DataT")
 
 
-class Task(ABC, Generic[ConfigT]):
-    """A data set made ready on one device, and what to do with it.
+class Task(ABC, Generic[ConfigT, DataT]):
+    """A configuration bound to a data set that is ready on one device; holds no state of a run.
 
-    An instance is loaded once a process (see `tasks.engine.cache`) and shared by all runs whose `cache_key` is equal,
-    so it holds no state of a run: everything else comes as an argument.
+    The data set is loaded once a process (see `tasks.engine.cache`) and shared by all runs whose `cache_key` is equal.
     """
 
     memory_format: torch.memory_format = torch.preserve_format
     """The layout the engine gives the model; `torch.channels_last` for convolutional nets."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, config: ConfigT, data: DataT, *, device: torch.device) -> None:
+        self.config = config
+        self.data = data
         self.device = device
 
     @classmethod
     @abstractmethod
-    def load(cls, config: ConfigT, *, data_dir: Path | None, device: torch.device) -> Self:
+    def load(cls, config: ConfigT, *, data_dir: Path | None, device: torch.device) -> DataT:
         """Read the data set and put it where training wants it.
 
         Args:
@@ -48,40 +53,41 @@ class Task(ABC, Generic[ConfigT]):
         """The fields of the configuration that decide what `load` returns."""
         return (config.data_dir, config.split_seed)
 
-    @classmethod
-    def check(cls, config: ConfigT, *, data_dir: Path | None) -> None:
-        """Refuse, before any trial starts, what could not be trained.
-
-        Raises:
-            ConfigError, DataError: with the reason and the next step.
-        """
-        task = cls.load(config, data_dir=data_dir, device=torch.device("cpu"))
-        task.check_fit(config)
-
+    @property
     @abstractmethod
-    def check_fit(self, config: ConfigT) -> None:
-        """Refuse a configuration that does not fit the loaded data (batch too large, model for other inputs)."""
-
-    @abstractmethod
-    def n_train(self, config: ConfigT) -> int:
+    def n_train(self) -> int:
         """Training samples an epoch draws from."""
 
-    @abstractmethod
-    def batches_per_epoch(self, config: ConfigT) -> int:
-        """How many batches `train_batches` yields."""
+    @property
+    def batches_per_epoch(self) -> int:
+        """How many batches `train_batches` yields; by default full ones only (drop_last)."""
+        return self.n_train // self.config.batch_size
 
     @abstractmethod
-    def build_model(self, config: ConfigT) -> nn.Module:
+    def build_model(self) -> nn.Module:
         """A freshly initialised model on the CPU; draws only from torch's global generator, which the engine seeds."""
 
     @abstractmethod
-    def train_batches(self, config: ConfigT, *, seed: int, epoch: int) -> Iterator[Batch]:
-        """The batches of one epoch, a function of (config, seed, epoch) alone, so that a resume needs no position."""
+    def train_batches(self, *, seed: int, epoch: int) -> Iterator[Batch]:
+        """The batches of one epoch, a function of (configuration, seed, epoch): a resume needs no place in the data."""
 
     @abstractmethod
-    def loss(self, model: nn.Module, batch: Batch, config: ConfigT) -> Tensor:
-        """The mean training loss of a batch: a scalar, differentiable, no host reads (it is captured)."""
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean training loss of a batch: a scalar, differentiable, without host reads (it is captured)."""
 
     @abstractmethod
-    def evaluate(self, model: nn.Module, split: str, config: ConfigT) -> dict[str, float]:
-        """Metrics of `split` ("val" or "test") without prefix; the model is in eval mode, gradients are off."""
+    def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
+        """Metrics of a split, without prefix; the model is in eval mode, gradients are off."""
+
+    def check_fit(self) -> None:
+        """Refuse a configuration that does not fit the loaded data; overriders call this first.
+
+        Raises:
+            ConfigError: with the reason and the next step.
+        """
+        need = self.config.batch_size * self.config.accumulation
+        if need > self.n_train:
+            raise ConfigError(
+                f"batch_size × accumulation is {need}, more than the {self.n_train} training samples of "
+                f"{self.config.name!r}; lower batch_size or accumulation"
+            )
