@@ -1,0 +1,31 @@
+"""Chen et al., ICML 2023, as data: its result tables, best settings, set-ups and grids.
+
+Literal files in this package (results.yaml, settings.yaml, setups.yaml), read at the first call. What the paper says is
+here; what the optimizers search by default is in admeta's registry, and what we measured is in the database.
+"""
+
+from search.paper.results import PaperResult, paper_result, result_tables, results
+from search.paper.settings import PaperSettings, all_settings, best_settings, settings_tables
+from search.paper.setups import OptimizerSetup, PaperModel, Setup, model_id, paper_models, setup_of, setups
+from search.paper.tables import Column, Row, Table
+
+__all__ = [
+    "Column",
+    "OptimizerSetup",
+    "PaperModel",
+    "PaperResult",
+    "PaperSettings",
+    "Row",
+    "Setup",
+    "Table",
+    "all_settings",
+    "best_settings",
+    "model_id",
+    "paper_models",
+    "paper_result",
+    "result_tables",
+    "results",
+    "settings_tables",
+    "setup_of",
+    "setups",
+]

@@ -1,0 +1,121 @@
+"""The paper's results: every number of its result tables, found by task, model and optimizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from search.paper.tables import EMPTY, Column, Row, Table, read_tables
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperResult:
+    """One number of the paper.
+
+    Attributes:
+        table, row, column: the cell, `table` by our name and the others by their headings.
+        task, model, optimizer: as the product names them; a model by the paper's name (see `search.paper.model_id`).
+        metric: without `val_` or `test_`, which `split` tells: accuracy, f1, mcc, …, training_time.
+        split: what it was measured on: "test" or "dev" (GLUE's and SQuAD's development sets).
+        value: accuracies and the like as fractions, as our tasks report them; times in seconds.
+        std: ± in the unit of value; None where the paper prints none. It does not say over how many runs.
+        text: the cell as printed (percent; 8h27m33s).
+        variant: an ablation or another departure from the optimizer's main result; None for that.
+        changes: the variant as settings, on top of the optimizer's best.
+    """
+
+    table: str
+    row: tuple[str, ...]
+    column: tuple[str, ...]
+    task: str
+    model: str
+    optimizer: str
+    metric: str
+    split: str
+    value: float
+    std: float | None
+    text: str
+    variant: str | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=1)
+def result_tables() -> Mapping[str, Table]:
+    """The paper's result tables in its own layout, by our name of each, in the paper's order."""
+    return read_tables("results.yaml")
+
+
+@lru_cache(maxsize=1)
+def _all_results() -> tuple[PaperResult, ...]:
+    return tuple(
+        _result(name, table, row, column, token)
+        for name, table in result_tables().items()
+        for row in table.rows
+        for column, token in zip(table.columns, row.tokens(), strict=True)
+        if token != EMPTY
+    )
+
+
+def results(
+    *,
+    table: str | None = None,
+    task: str | None = None,
+    model: str | None = None,
+    optimizer: str | None = None,
+    metric: str | None = None,
+) -> tuple[PaperResult, ...]:
+    """The paper's numbers that match everything given, in the paper's order; none is an empty tuple.
+
+    Args:
+        table: our name of a table: cifar, glue, squad_ner, audio, ablation, finetune, sgd_lr.
+        task, model, optimizer, metric: as in `PaperResult`.
+    """
+    wanted = {"table": table, "task": task, "model": model, "optimizer": optimizer, "metric": metric}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return tuple(r for r in _all_results() if all(getattr(r, name) == value for name, value in given.items()))
+
+
+def paper_result(*, task: str, model: str, optimizer: str, metric: str) -> PaperResult | None:
+    """The paper's main result of an optimizer: of the first table that has it, ablations and other variants aside."""
+    found = results(task=task, model=model, optimizer=optimizer, metric=metric)
+    return next((result for result in found if result.variant is None), None)
+
+
+def _result(name: str, table: Table, row: Row, column: Column, token: str) -> PaperResult:
+    facts = table.cell_facts(row, column)
+    unit = facts.pop("unit")
+    value, std = _parse(token, unit=unit)
+    return PaperResult(
+        table=name,
+        row=tuple(row.head),
+        column=tuple(column.head),
+        value=value,
+        std=std,
+        text=token,
+        changes=row.changes,
+        **facts,
+    )
+
+
+def _parse(token: str, *, unit: str) -> tuple[float, float | None]:
+    """A printed cell as (value, std): percent to fractions, durations to seconds."""
+    if unit == "duration":
+        found = _DURATION.fullmatch(token)
+        if not found or not token:
+            raise ValueError(f"{token!r} is no duration; it must be like 8h27m33s")
+        hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return 3600.0 * hours + 60.0 * minutes + seconds, None
+    if unit != "percent":
+        raise ValueError(f"unit {unit!r} is unknown; it must be percent or duration")
+    mean, _, std = token.partition("±")
+    return _fraction(mean), _fraction(std) if std else None
+
+
+def _fraction(percent: str) -> float:
+    """94.12 → 0.9412 exactly as a literal would be, which dividing by 100 does not always give."""
+    return float(f"{percent}e-2")

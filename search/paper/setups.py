@@ -1,0 +1,88 @@
+"""How the paper trained and searched: its set-ups, its grids, and which of our models count as its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import Field, JsonValue
+
+from search.paper.tables import Part, read
+
+
+class PaperModel(Part):
+    """A model of the paper, and our models' names that count as it."""
+
+    title: str
+    ours: list[str]
+
+
+class OptimizerSetup(Part):
+    """How the paper searched one optimizer: the printed grid (None: not printed) and what it held fixed."""
+
+    grid: Mapping[str, list[float]] | None = None
+    fixed: Mapping[str, JsonValue] = Field(default_factory=dict)
+
+    @property
+    def n_configurations(self) -> int | None:
+        """Points of the grid; None where it is not printed."""
+        return math.prod(len(values) for values in self.grid.values()) if self.grid else None
+
+
+class Setup(Part):
+    """How a group of the paper's cells was trained.
+
+    Attributes:
+        source: the section of the paper.
+        tasks, models: those it holds for, models by the paper's names.
+        variant: None for the main results; "finetune" for the appendix's SGDM and AdmetaS.
+        training: fields of our task configuration that the paper states.
+        unprinted: what the authors' configuration files add, in words.
+        optimizers: by name, in the order of the text.
+    """
+
+    source: str
+    tasks: list[str]
+    models: list[str]
+    variant: str | None = None
+    training: Mapping[str, Any]
+    unprinted: str | None = None
+    optimizers: Mapping[str, OptimizerSetup]
+    notes: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=1)
+def _file() -> Mapping[str, Any]:
+    content: dict[str, Any] = read("setups.yaml")
+    return content
+
+
+@lru_cache(maxsize=1)
+def paper_models() -> Mapping[str, PaperModel]:
+    """The paper's models by their name here."""
+    return MappingProxyType({name: PaperModel.model_validate(raw) for name, raw in _file()["models"].items()})
+
+
+def model_id(model: str) -> str | None:
+    """The paper's model that one of ours counts as, or that this is; None for a model that the paper doesn't use."""
+    for name, known in paper_models().items():
+        if model == name or model in known.ours:
+            return name
+    return None
+
+
+@lru_cache(maxsize=1)
+def setups() -> Mapping[str, Setup]:
+    """The paper's set-ups by name."""
+    return MappingProxyType({name: Setup.model_validate(raw) for name, raw in _file()["setups"].items()})
+
+
+def setup_of(*, task: str, model: str, variant: str | None = None) -> Setup | None:
+    """How the paper trained this task and model (by the paper's name); None where it did not."""
+    for setup in setups().values():
+        if task in setup.tasks and model in setup.models and setup.variant == variant:
+            return setup
+    return None
