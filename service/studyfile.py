@@ -1,0 +1,81 @@
+"""Reading a study from a YAML or JSON file, as JSON values that the service can be sent.
+
+Owns the syntax only; what a study may say is checked by the service (`search.definition`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from service.errors import StudyFileError
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the numbers people write: 1e-4 is a number, and on, off, yes and no are words, not booleans."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' stands twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+_BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
+_FLOAT = re.compile(
+    r"^([-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
+    r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
+)
+_TAG = "tag:yaml.org,2002:"
+_REPLACED = ("timestamp", "bool", "float")
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.removeprefix(_TAG) not in _REPLACED]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_TAG + "bool", _BOOL, list("tTfF"))
+_Loader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The study in the file.
+
+    Raises:
+        StudyFileError: the file cannot be read, is not YAML, or is not one object.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise StudyFileError(
+            f"file '{path}' cannot be read: {error.strerror}.", hint="Give the path of a study's YAML or JSON file."
+        ) from None
+    except UnicodeDecodeError:
+        raise StudyFileError(f"file '{path}' is not UTF-8 text.", hint="Save it as UTF-8.") from None
+    try:
+        value = yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise StudyFileError(f"file '{path}' is not YAML: {_where(error)}", hint="Correct the file there.") from None
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise StudyFileError(
+            f"file '{path}' holds what JSON cannot say: {error}.", hint="Use numbers, text, true, false, lists."
+        ) from None
+    if not isinstance(value, dict):
+        raise StudyFileError(
+            f"file '{path}' holds {type(value).__name__}; it must hold one study, an object with a 'name'.",
+            hint="studies/digits.yaml is an example.",
+        )
+    return value
+
+
+def _where(error: Exception) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}." if mark else f"{problem}."

@@ -1,0 +1,63 @@
+"""Flags before environment before defaults, and refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.errors import SettingsError
+from service.settings import is_loopback, load
+
+
+def test_nothing_needs_to_be_set() -> None:
+    settings = load({})
+    home = Path.home() / ".admeta"
+    assert settings.home == home
+    assert settings.database_url == f"sqlite:///{home}/admeta.sqlite3"
+    assert settings.storage == str(home / "checkpoints")
+    assert settings.data == home / "data"
+    assert settings.ray_address is None
+    assert settings.url == "http://127.0.0.1:8000"
+
+
+def test_flags_before_environment(tmp_path: Path) -> None:
+    environ = {
+        "ADMETA_HOME": str(tmp_path / "env"),
+        "ADMETA_DATABASE_URL": "postgresql://u@h/d",
+        "ADMETA_RAY_ADDRESS": "",
+        "ADMETA_STORAGE": "s3://bucket/x",
+        "ADMETA_DATA": str(tmp_path / "data"),
+    }
+    settings = load(environ)
+    assert (settings.home, settings.database_url) == (tmp_path / "env", "postgresql://u@h/d")
+    assert (settings.storage, settings.data) == ("s3://bucket/x", tmp_path / "data")
+    assert settings.ray_address is None
+    flags = load(environ, home=tmp_path / "flag", storage=str(tmp_path / "s"), ray_address="auto")
+    assert (flags.home, flags.storage, flags.ray_address) == (tmp_path / "flag", str(tmp_path / "s"), "auto")
+
+
+@pytest.mark.parametrize("url", ["postgresql://user:secret@host/db", "postgresql+psycopg://user:s/e?c@host:5432/db"])
+def test_the_password_is_not_shown(url: str) -> None:
+    settings = load({}, database_url=url)
+    assert "secret" not in repr(settings)
+    assert "s/e?c" not in settings.safe_database_url
+    assert "secret" not in settings.safe_database_url
+    assert settings.safe_database_url.startswith("postgresql")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
+def test_other_machines_are_not_served_without_tokens(host: str) -> None:
+    with pytest.raises(SettingsError, match="other machines"):
+        load({}, host=host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "::1", "localhost"])
+def test_loopback(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_ports(port: int) -> None:
+    with pytest.raises(SettingsError, match="port"):
+        load({}, port=port)
