@@ -1,0 +1,39 @@
+"""The errors of the database layer.
+
+    ServiceError
+    └── DatabaseError
+        ├── DatabaseUrlError          the URL names no database that we can use
+        ├── DatabaseVersionError      the tables are older or newer than this code
+        ├── DatabaseUnavailableError  the database could not be reached in the time given
+        ├── InvalidCursorError        a page cursor that no list gave out
+        └── TrialNotFoundError        the study has no such trial
+
+`StudyNotFoundError`, `StudyConflictError` and `LeaseLostError` are `search.errors`: the driver knows them too.
+"""
+
+from search.errors import SearchError, StudyNotFoundError
+from service.errors import ServiceError
+
+
+class DatabaseError(ServiceError):
+    """Base of the errors of `service.database`."""
+
+
+class DatabaseUrlError(DatabaseError):
+    """The URL cannot be parsed, or names a kind of database that is not supported."""
+
+
+class DatabaseVersionError(DatabaseError):
+    """The tables in the database are not those of this code."""
+
+
+class DatabaseUnavailableError(DatabaseError):
+    """The database did not answer, or stayed locked, for as long as the caller was willing to wait."""
+
+
+class InvalidCursorError(DatabaseError, SearchError):
+    """The cursor was not given out by this list."""
+
+
+class TrialNotFoundError(DatabaseError, StudyNotFoundError):
+    """The study is there, but has no such search, trial or run."""

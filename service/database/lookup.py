@@ -1,0 +1,26 @@
+"""Find the study that a request names: by id or by name."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from search.errors import StudyNotFoundError
+from service.database.models import Study
+
+
+def find_study(session: Session, study: str) -> Study:
+    """The study with this id, or else with this name.
+
+    Raises:
+        StudyNotFoundError: there is neither.
+    """
+    row = None if "\0" in study else session.get(Study, study) or by_name(session, study)
+    if row is None:
+        raise StudyNotFoundError(f"no study has the id or name {study!r}")
+    return row
+
+
+def by_name(session: Session, name: str) -> Study | None:
+    """The study with this name."""
+    return session.execute(select(Study).where(Study.name == name)).scalar_one_or_none()

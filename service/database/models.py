@@ -1,0 +1,162 @@
+"""Our tables. Optuna's (`studies`, `trials`, …) live in the same database, so ours are prefixed `admeta_`.
+
+    admeta_studies ─< admeta_searches ─< admeta_runs ─< admeta_attempts
+                                                     └< admeta_points
+
+A change here needs a revision under `migrations/versions`; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Enum, ForeignKey, Index, MetaData, String, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from search.records import FailureKind, RunState, Stage, StudyState
+from service.database.types import Count, FiniteFloat, Id, JsonText, MetricsText, PlainText, UtcDateTime
+
+NAMING_CONVENTION = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class AttemptState(StrEnum):
+    """State of one attempt of a run. LOST: its driver died before it could tell how the attempt ended."""
+
+    RUNNING = "RUNNING"
+    COMPLETE = "COMPLETE"
+    PRUNED = "PRUNED"
+    FAIL = "FAIL"
+    LOST = "LOST"
+
+
+def _enum(kind: type[StrEnum]) -> Enum:
+    """An enum stored by its value in a plain string column: a new member needs no migration."""
+    return Enum(kind, native_enum=False, length=16, values_callable=lambda members: [m.value for m in members])
+
+
+class Base(DeclarativeBase):
+    """Base of our tables."""
+
+    metadata = MetaData(naming_convention=NAMING_CONVENTION)
+
+
+class Study(Base):
+    """A study and who drives it. `definition` is the resolved definition; its hash tells a repeat from a conflict."""
+
+    __tablename__ = "admeta_studies"
+    __table_args__ = (
+        Index(None, "created_at", "id"),
+        Index(None, "state", "priority", "created_at"),
+        Index(None, "task", "metric"),
+    )
+
+    id: Mapped[str] = mapped_column(String(12), primary_key=True)
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    task: Mapped[str] = mapped_column(String(100))
+    model: Mapped[str | None] = mapped_column(String(200))
+    metric: Mapped[str] = mapped_column(String(100))
+    direction: Mapped[str] = mapped_column(String(8))
+    definition: Mapped[dict[str, Any]] = mapped_column(JsonText)
+    definition_sha256: Mapped[str] = mapped_column(String(64))
+    priority: Mapped[int]
+    state: Mapped[StudyState] = mapped_column(_enum(StudyState))
+    reason: Mapped[str | None] = mapped_column(PlainText)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    lease_owner: Mapped[str | None] = mapped_column(String(200))
+    lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class Search(Base):
+    """One optimizer's search. What it will run (`n_trials`, `n_confirm_runs`) follows from the definition."""
+
+    __tablename__ = "admeta_searches"
+    __table_args__ = (UniqueConstraint("study_id", "label"), Index(None, "optimizer"))
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    study_id: Mapped[str] = mapped_column(ForeignKey("admeta_studies.id", ondelete="CASCADE"))
+    label: Mapped[str] = mapped_column(String(100))
+    position: Mapped[int]
+    optimizer: Mapped[str] = mapped_column(String(100))
+    optuna_name: Mapped[str] = mapped_column(String(250), unique=True)
+    fixed: Mapped[dict[str, Any]] = mapped_column(JsonText)
+    n_trials: Mapped[int]
+    n_confirm_runs: Mapped[int]
+
+
+class Run(Base):
+    """One training execution of a trial with one seed. A trial of Optuna is its run of stage `search`."""
+
+    __tablename__ = "admeta_runs"
+    __table_args__ = (
+        UniqueConstraint("search_id", "trial_number", "stage", "seed"),
+        Index(None, "search_id", "stage", "state", "value"),
+    )
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    search_id: Mapped[int] = mapped_column(Id, ForeignKey("admeta_searches.id", ondelete="CASCADE"))
+    trial_number: Mapped[int]
+    stage: Mapped[Stage] = mapped_column(_enum(Stage))
+    seed: Mapped[int] = mapped_column(Count)
+    params: Mapped[dict[str, Any]] = mapped_column(JsonText)
+    state: Mapped[RunState] = mapped_column(_enum(RunState))
+    attempt: Mapped[int] = mapped_column(default=0)
+    n_failures: Mapped[int] = mapped_column(default=0)
+    epoch: Mapped[int] = mapped_column(default=0)
+    step: Mapped[int] = mapped_column(Count, default=0)
+    value: Mapped[float | None] = mapped_column(FiniteFloat)
+    failure: Mapped[FailureKind | None] = mapped_column(_enum(FailureKind))
+    error: Mapped[str | None] = mapped_column(PlainText)
+    test_metrics: Mapped[dict[str, float]] = mapped_column(MetricsText, default=dict)
+    train_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
+    gpu_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
+    optimizer_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class Attempt(Base):
+    """One start of a run on a worker. `owner` is the driver that started it."""
+
+    __tablename__ = "admeta_attempts"
+
+    run_id: Mapped[int] = mapped_column(Id, ForeignKey("admeta_runs.id", ondelete="CASCADE"), primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    owner: Mapped[str] = mapped_column(String(200))
+    state: Mapped[AttemptState] = mapped_column(_enum(AttemptState))
+    node: Mapped[str | None] = mapped_column(PlainText)
+    pid: Mapped[int | None] = mapped_column(Count)
+    device: Mapped[str | None] = mapped_column(PlainText)
+    environment: Mapped[dict[str, Any] | None] = mapped_column(JsonText)
+    resumed_from_epoch: Mapped[int | None]
+    error: Mapped[str | None] = mapped_column(PlainText)
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class CurvePoint(Base):
+    """One evaluation of a run. Seconds are since the evaluation before."""
+
+    __tablename__ = "admeta_points"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  (SQLAlchemy's declaration; clustered by key)
+
+    run_id: Mapped[int] = mapped_column(Id, ForeignKey("admeta_runs.id", ondelete="CASCADE"), primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    step: Mapped[int] = mapped_column(Count)
+    value: Mapped[float | None] = mapped_column(FiniteFloat)
+    metrics: Mapped[dict[str, float]] = mapped_column(MetricsText)
+    lr: Mapped[float | None] = mapped_column(FiniteFloat)
+    train_s: Mapped[float] = mapped_column(FiniteFloat)
+    eval_s: Mapped[float] = mapped_column(FiniteFloat)
+    optimizer_s: Mapped[float] = mapped_column(FiniteFloat)
+    data_s: Mapped[float] = mapped_column(FiniteFloat)
+    gpu_s: Mapped[float] = mapped_column(FiniteFloat)

@@ -1,0 +1,166 @@
+"""Studies with their progress: single, and in pages, newest first."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine, exists, func, select, tuple_
+from sqlalchemy.orm import Session
+
+from search.records import RunState, Stage, StudyState
+from service.database.engine import reading
+from service.database.lookup import find_study
+from service.database.models import Run, Search, Study
+from service.database.queries.paging import decode_cursor, encode_cursor
+from service.database.queries.winners import best_run_id
+from service.database.retry import REQUEST, retried
+from service.models import Page, SearchView, StudyView
+
+Counts = Counter[tuple[Stage, RunState]]
+
+
+@retried(REQUEST)
+def get_study_view(engine: Engine, study: str) -> StudyView:
+    """A study by id or name, with its definition.
+
+    Raises:
+        StudyNotFoundError: no study has this id or name.
+    """
+    with reading(engine) as session:
+        row = find_study(session, study)
+        views = _search_views(session, [row])
+    return _view(row, views[row.id]).model_copy(update={"definition": row.definition})
+
+
+@retried(REQUEST)
+def list_studies(
+    engine: Engine,
+    *,
+    state: StudyState | None = None,
+    task: str | None = None,
+    optimizer: str | None = None,
+    limit: int = 50,
+    cursor: str | None = None,
+) -> Page[StudyView]:
+    """A page of studies, newest first, without their definitions.
+
+    Args:
+        state: only studies in this state.
+        task: only studies of this task.
+        optimizer: only studies that search this optimizer.
+        limit: studies on a page.
+        cursor: `next_cursor` of the page before.
+
+    Raises:
+        InvalidCursorError: the cursor is not one of this list.
+    """
+    query = select(Study).order_by(Study.created_at.desc(), Study.id.desc()).limit(limit + 1)
+    if state is not None:
+        query = query.where(Study.state == state)
+    if task is not None:
+        query = query.where(Study.task == task)
+    if optimizer is not None:
+        query = query.where(exists().where(Search.study_id == Study.id, Search.optimizer == optimizer))
+    if cursor is not None:
+        microseconds, last_id = decode_cursor(cursor, int, str)
+        query = query.where(tuple_(Study.created_at, Study.id) < tuple_(_time(microseconds), last_id))
+    with reading(engine) as session:
+        rows = session.execute(query).scalars().all()
+        page = rows[:limit]
+        views = _search_views(session, page)
+    last = page[-1] if len(rows) > limit else None
+    return Page(
+        items=[_view(row, views[row.id]) for row in page],
+        next_cursor=None if last is None else encode_cursor(_microseconds(last.created_at), last.id),
+    )
+
+
+def _microseconds(time: datetime) -> int:
+    return int(time.timestamp()) * 1_000_000 + time.microsecond
+
+
+def _time(microseconds: int) -> datetime:
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return datetime.fromtimestamp(min(max(seconds, 0), 2**33), UTC).replace(microsecond=rest)
+
+
+def _search_views(session: Session, studies: Sequence[Study]) -> dict[str, list[SearchView]]:
+    """The searches of some studies, in three queries whatever their number."""
+    by_id = {row.id: row for row in studies}
+    rows = session.execute(
+        select(Search, best_run_id().label("best"))
+        .join(Study, Study.id == Search.study_id)
+        .where(Search.study_id.in_(by_id))
+        .order_by(Search.study_id, Search.position)
+    ).all()
+    counts = _counts(session, [search.id for search, _ in rows])
+    best_runs = {
+        run.id: run
+        for run in session.execute(
+            select(Run).where(Run.id.in_([best for _, best in rows if best is not None]))
+        ).scalars()
+    }
+    views: dict[str, list[SearchView]] = {study_id: [] for study_id in by_id}
+    for search, best in rows:
+        view = _search_view(
+            by_id[search.study_id], search, counts[search.id], None if best is None else best_runs[best]
+        )
+        views[search.study_id].append(view)
+    return views
+
+
+def _counts(session: Session, search_ids: Sequence[int]) -> dict[int, Counts]:
+    counts: dict[int, Counts] = defaultdict(Counter)
+    query = (
+        select(Run.search_id, Run.stage, Run.state, func.count())
+        .where(Run.search_id.in_(search_ids))
+        .group_by(Run.search_id, Run.stage, Run.state)
+    )
+    for search_id, stage, state, n in session.execute(query):
+        counts[search_id][stage, state] = n
+    return counts
+
+
+def _search_view(study: Study, search: Search, counts: Counts, best: Run | None) -> SearchView:
+    n_finished = sum(n for (stage, state), n in counts.items() if stage == Stage.SEARCH and state.is_finished)
+    n_confirm = sum(n for (stage, _), n in counts.items() if stage == Stage.CONFIRM)
+    n_confirmed = sum(n for (stage, state), n in counts.items() if stage == Stage.CONFIRM and state.is_finished)
+    searched = n_finished >= search.n_trials or n_confirm > 0
+    done = study.state.is_terminal or (searched and n_confirmed >= search.n_confirm_runs)
+    return SearchView(
+        label=search.label,
+        optimizer=search.optimizer,
+        optuna_study=search.optuna_name,
+        stage="done" if done else ("confirm" if searched else "search"),
+        n_trials=search.n_trials,
+        n_waiting=counts[Stage.SEARCH, RunState.WAITING],
+        n_running=counts[Stage.SEARCH, RunState.RUNNING],
+        n_complete=counts[Stage.SEARCH, RunState.COMPLETE],
+        n_pruned=counts[Stage.SEARCH, RunState.PRUNED],
+        n_failed=counts[Stage.SEARCH, RunState.FAIL],
+        n_confirm_runs=search.n_confirm_runs,
+        n_confirm_finished=n_confirmed,
+        best_value=None if best is None else best.value,
+        best_trial=None if best is None else best.trial_number,
+        best_params=None if best is None else best.params,
+    )
+
+
+def _view(row: Study, searches: list[SearchView]) -> StudyView:
+    return StudyView(
+        id=row.id,
+        name=row.name,
+        task=row.task,
+        model=row.model,
+        state=row.state,
+        reason=row.reason,
+        metric=row.metric,
+        direction=row.direction,
+        priority=row.priority,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        searches=searches,
+    )

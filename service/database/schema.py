@@ -1,0 +1,145 @@
+"""The tables' versions: make them, upgrade them, refuse what does not fit.
+
+Owns the one moment when tables are made, ours by Alembic and Optuna's by Optuna, under a lock that all processes
+respect: two services that start on an empty database must not both make them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import alembic.command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Connection, Engine, text
+
+from service.database.engine import immediate, make_single_engine, sqlite_path
+from service.database.errors import DatabaseVersionError
+from service.database.optuna_storage import upgrade_optuna_tables
+from service.database.retry import REQUEST, call
+
+TABLE_PREFIX = "admeta_"
+VERSION_TABLE = "admeta_alembic_version"
+_LOCK_KEY = 0x61646D657461  # "admeta": the advisory lock on PostgreSQL
+
+
+def prepare(url: str | URL) -> None:
+    """Make the database ready: create or upgrade our tables and Optuna's. Safe to call from several processes at once.
+
+    Args:
+        url: sqlite:///path (file and folder are created) or postgresql://… (the database must exist).
+
+    Raises:
+        DatabaseUrlError: the URL cannot be used.
+        DatabaseUnavailableError: the server does not answer.
+        DatabaseVersionError: the database was made by a newer version of this program, or of Optuna.
+    """
+    engine = make_single_engine(url)
+    try:
+        with _sole_user(engine):
+            _check_not_newer(engine)
+            upgrade(engine)
+            upgrade_optuna_tables(engine)
+    finally:
+        engine.dispose()
+
+
+def upgrade(engine: Engine, revision: str = "head") -> None:
+    """Bring our tables forward to a revision."""
+    with _migrating(engine) as config:
+        alembic.command.upgrade(config, revision)
+
+
+def downgrade(engine: Engine, revision: str) -> None:
+    """Take our tables back to a revision; "base" removes them."""
+    with _migrating(engine) as config:
+        alembic.command.downgrade(config, revision)
+
+
+def current_revision(engine: Engine) -> str | None:
+    """The revision of our tables; None where there are none yet."""
+    with engine.connect() as connection:
+        return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
+
+
+def head_revision() -> str | None:
+    """The revision that this code needs."""
+    return ScriptDirectory.from_config(_config(None)).get_current_head()
+
+
+def check_current(engine: Engine) -> None:
+    """Refuse a database that was not prepared, or by another version.
+
+    Raises:
+        DatabaseVersionError: its tables are not at this code's revision.
+    """
+    found, needed = current_revision(engine), head_revision()
+    if found != needed:
+        raise DatabaseVersionError(
+            f"The database's tables are at revision {found}; this version needs {needed}.",
+            hint="Run 'admeta db upgrade', or start 'admeta serve' once: it upgrades the tables.",
+        )
+
+
+def _check_not_newer(engine: Engine) -> None:
+    found = current_revision(engine)
+    known = {script.revision for script in ScriptDirectory.from_config(_config(None)).walk_revisions()}
+    if found is not None and found not in known:
+        raise DatabaseVersionError(
+            f"The database's tables are at revision {found}; the newest that this version knows is {head_revision()}.",
+            hint="A newer admeta-search upgraded this database; install that version, or use another database.",
+        )
+
+
+def _config(connection: Connection | None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", "service.database:migrations")
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    return config
+
+
+@contextmanager
+def _migrating(engine: Engine) -> Iterator[Config]:
+    """One transaction around all revisions: on both databases a revision that fails leaves nothing behind."""
+    logging.getLogger("alembic.runtime").setLevel(logging.WARNING)
+    with immediate(), engine.begin() as connection:
+        yield _config(connection)
+
+
+@contextmanager
+def _sole_user(engine: Engine) -> Iterator[None]:
+    path = sqlite_path(engine.url)
+    if path is None:
+        with _advisory_lock(engine):
+            yield
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _file_lock(path.with_name(path.name + ".lock")):
+        with engine.connect() as connection:
+            # Kept in the file from then on. Not at every connect: the switch itself fails when others are reading.
+            connection.connection.dbapi_connection.execute("PRAGMA journal_mode = WAL")  # type: ignore[union-attr]
+        yield
+
+
+@contextmanager
+def _file_lock(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield  # closing the file gives the lock back
+
+
+@contextmanager
+def _advisory_lock(engine: Engine) -> Iterator[None]:
+    connection = call(engine.connect, REQUEST).execution_options(isolation_level="AUTOCOMMIT")
+    with connection:
+        connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
+        try:
+            yield
+        finally:
+            connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK_KEY})

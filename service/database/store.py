@@ -1,0 +1,421 @@
+"""The driver's store on SQL: `search.store.Store`, fenced by the study's lease, patient with a database that is away.
+
+Every leased write holds the study's row while it checks the owner, so that a driver which lost its study cannot write
+behind the new one's back. Every write looks first whether it was done already: a call whose answer was lost may be
+repeated.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
+
+from pydantic import ValidationError
+from sqlalchemy import CursorResult, Engine, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from search.definition import StudyDefinition
+from search.errors import LeaseLostError, SearchError, StudyNotFoundError
+from search.records import (
+    AttemptStart,
+    Lease,
+    Point,
+    RunOutcome,
+    RunRecord,
+    RunState,
+    SearchRecord,
+    Stage,
+    StudyRecord,
+    StudyState,
+)
+from service.database import retry
+from service.database.engine import reading, writing
+from service.database.lease import lease_end, lease_is_free
+from service.database.models import Attempt, AttemptState, CurvePoint, Run, Search, Study
+from service.database.optuna_storage import optuna_storage
+
+if TYPE_CHECKING:
+    import optuna
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_LEASABLE = (StudyState.QUEUED, StudyState.RUNNING, StudyState.PAUSED)
+
+
+def _patient(
+    method: Callable[Concatenate[SqlStore, P], T],
+) -> Callable[Concatenate[SqlStore, P], T]:
+    """Repeat the method while the database is away."""
+
+    @functools.wraps(method)
+    def wrapper(self: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return retry.call(lambda: method(self, *args, **kwargs), self.policy)
+
+    return wrapper
+
+
+class SqlStore:
+    """`search.store.Store` on SQLite or PostgreSQL. The tables must exist: see `service.database.schema.prepare`.
+
+    Args:
+        engine: made by `service.database.engine.make_engine`.
+        policy: how long each call waits for a database that is away.
+        clock: the time of rows. Leases go by the database's clock, which all hosts share.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        policy: retry.RetryPolicy = retry.DRIVER,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.engine = engine
+        self.policy = policy
+        self._clock = clock
+        self._optuna: optuna.storages.BaseStorage | None = None
+        self._definitions: dict[str, StudyDefinition] = {}
+
+    def __repr__(self) -> str:
+        return f"SqlStore({self.engine.url.render_as_string(hide_password=True)!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a SqlStore cannot be pickled: it would carry the password; make one where it is used")
+
+    def optuna_storage(self) -> optuna.storages.BaseStorage:
+        """See `Store`; one storage, and one cache of finished trials, for the life of this store."""
+        if self._optuna is None:
+            self._optuna = optuna_storage(self.engine, self.policy)
+        return self._optuna
+
+    @_patient
+    def acquire_lease(self, study_id: str, *, owner: str, ttl_s: float) -> Lease | None:
+        with writing(self.engine) as session:
+            taken = session.execute(
+                update(Study)
+                .where(
+                    Study.id == study_id,
+                    Study.state.in_(_LEASABLE),
+                    or_(Study.lease_owner == owner, lease_is_free(self.engine)),
+                )
+                .values(lease_owner=owner, lease_expires_at=lease_end(self.engine, ttl_s))
+            )
+        return Lease(study_id=study_id, owner=owner, ttl_s=ttl_s) if _n_rows(taken) else None
+
+    @_patient
+    def renew_lease(self, lease: Lease) -> StudyState:
+        with writing(self.engine) as session:
+            kept = session.execute(
+                update(Study)
+                .where(Study.id == lease.study_id, Study.lease_owner == lease.owner)
+                .values(lease_expires_at=lease_end(self.engine, lease.ttl_s))
+            )
+            if not _n_rows(kept):
+                raise _lost(lease)
+            return session.execute(select(Study.state).where(Study.id == lease.study_id)).scalar_one()
+
+    @_patient
+    def release_lease(self, lease: Lease) -> None:
+        with writing(self.engine) as session:
+            session.execute(
+                update(Study)
+                .where(Study.id == lease.study_id, Study.lease_owner == lease.owner)
+                .values(lease_owner=None, lease_expires_at=None)
+            )
+
+    @_patient
+    def get_study(self, study_id: str) -> StudyRecord:
+        with reading(self.engine) as session:
+            row = session.get(Study, study_id)
+        if row is None:
+            raise StudyNotFoundError(f"no study has the id '{study_id}'")
+        return StudyRecord(
+            id=row.id,
+            name=row.name,
+            definition=self._definition(row),
+            state=row.state,
+            reason=row.reason,
+            created_at=row.created_at,
+            started_at=row.started_at,
+            finished_at=row.finished_at,
+        )
+
+    @_patient
+    def set_study_state(self, lease: Lease, state: StudyState, *, reason: str | None = None) -> StudyState:
+        """See `Store`. A driver that starts does not undo a pause: only a QUEUED study is set RUNNING."""
+        with writing(self.engine) as session:
+            row = session.get(Study, lease.study_id, with_for_update=True)
+            if row is None or row.lease_owner != lease.owner:
+                raise _lost(lease)
+            paused = state == StudyState.RUNNING and row.state == StudyState.PAUSED
+            if row.state.is_terminal or row.state == state or paused:
+                return row.state
+            row.state, row.reason = state, reason
+            if state == StudyState.RUNNING and row.started_at is None:
+                row.started_at = self._clock()
+            if state.is_terminal:
+                row.finished_at = self._clock()
+            return state
+
+    @_patient
+    def searches(self, study_id: str) -> list[SearchRecord]:
+        query = select(Search).where(Search.study_id == study_id).order_by(Search.position)
+        with reading(self.engine) as session:
+            rows = session.execute(query).scalars().all()
+        return [
+            SearchRecord(
+                id=row.id,
+                study_id=row.study_id,
+                label=row.label,
+                optimizer=row.optimizer,
+                optuna_name=row.optuna_name,
+            )
+            for row in rows
+        ]
+
+    @_patient
+    def runs(self, study_id: str) -> list[RunRecord]:
+        query = select(Run).join(Search, Search.id == Run.search_id).where(Search.study_id == study_id).order_by(Run.id)
+        with reading(self.engine) as session:
+            return [_record(row) for row in session.execute(query).scalars()]
+
+    @_patient
+    def points(self, run_id: int) -> list[Point]:
+        query = select(CurvePoint).where(CurvePoint.run_id == run_id).order_by(CurvePoint.epoch)
+        with reading(self.engine) as session:
+            return [_point(row) for row in session.execute(query).scalars()]
+
+    @_patient
+    def create_run(
+        self,
+        lease: Lease,
+        search_id: int,
+        *,
+        trial_number: int,
+        stage: Stage,
+        seed: int,
+        params: Mapping[str, Any],
+    ) -> RunRecord:
+        with self._leased(lease) as session:
+            search = session.get(Search, search_id)
+            if search is None or search.study_id != lease.study_id:
+                raise SearchError(f"study {lease.study_id} has no search with id {search_id}")
+            row = session.execute(
+                select(Run).where(
+                    Run.search_id == search_id,
+                    Run.trial_number == trial_number,
+                    Run.stage == stage,
+                    Run.seed == seed,
+                )
+            ).scalar_one_or_none()
+            if row is None:
+                row = Run(
+                    search_id=search_id,
+                    trial_number=trial_number,
+                    stage=stage,
+                    seed=seed,
+                    params=dict(params),
+                    state=RunState.WAITING,
+                    created_at=self._clock(),
+                )
+                session.add(row)
+                session.flush()
+            return _record(row)
+
+    @_patient
+    def start_attempt(self, lease: Lease, run_id: int) -> RunRecord:
+        with self._leased(lease) as session:
+            run = _locked(session, lease, run_id)
+            if run.state.is_finished:
+                return _record(run)
+            now = self._clock()
+            for attempt in _open_attempts(session, run_id):
+                if attempt.owner == lease.owner:
+                    return _record(run)  # this very call was made before and its answer lost
+                attempt.state, attempt.finished_at = AttemptState.LOST, now
+            run.attempt += 1
+            run.state = RunState.RUNNING
+            run.started_at = run.started_at or now
+            session.add(
+                Attempt(
+                    run_id=run_id,
+                    attempt=run.attempt,
+                    owner=lease.owner,
+                    state=AttemptState.RUNNING,
+                    started_at=now,
+                )
+            )
+            return _record(run)
+
+    @_patient
+    def describe_attempt(self, lease: Lease, run_id: int, start: AttemptStart) -> None:
+        with self._leased(lease) as session:
+            run = _locked(session, lease, run_id)
+            session.execute(
+                update(Attempt)
+                .where(Attempt.run_id == run_id, Attempt.attempt == run.attempt)
+                .values(
+                    node=start.node,
+                    pid=start.pid,
+                    device=start.device,
+                    environment=dict(start.environment),
+                    resumed_from_epoch=start.resumed_from_epoch,
+                )
+            )
+
+    @_patient
+    def add_points(self, lease: Lease, run_id: int, points: Sequence[Point]) -> None:
+        with self._leased(lease) as session:
+            run = _locked(session, lease, run_id)
+            stored = set(
+                session.execute(
+                    select(CurvePoint.epoch).where(
+                        CurvePoint.run_id == run_id, CurvePoint.epoch.in_([point.epoch for point in points])
+                    )
+                ).scalars()
+            )
+            new = {point.epoch: point for point in reversed(points) if point.epoch not in stored}
+            if not new:
+                return
+            session.execute(insert(CurvePoint), [_point_row(run_id, point) for point in new.values()])
+            last = new[max(new)]
+            if last.epoch > run.epoch:
+                run.epoch, run.step = last.epoch, last.step
+            run.train_s += sum(point.train_s for point in new.values())
+            run.gpu_s += sum(point.gpu_s for point in new.values())
+            run.optimizer_s += sum(point.optimizer_s for point in new.values())
+
+    @_patient
+    def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:
+        with self._leased(lease) as session:
+            run = _locked(session, lease, run_id)
+            if run.state == RunState.RUNNING:
+                self._close_attempts(session, run_id, outcome)
+                run.state = RunState.WAITING
+                run.n_failures += 1
+            return _record(run)
+
+    @_patient
+    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> None:
+        if not outcome.state.is_finished:
+            raise ValueError(f"a run cannot finish as {outcome.state}; use COMPLETE, PRUNED or FAIL")
+        with self._leased(lease) as session:
+            run = _locked(session, lease, run_id)
+            if run.state.is_finished:
+                return
+            self._close_attempts(session, run_id, outcome)
+            run.state, run.value, run.failure = outcome.state, outcome.value, outcome.failure
+            run.error, run.test_metrics = outcome.error, dict(outcome.test_metrics)
+            run.finished_at = self._clock()
+
+    @contextmanager
+    def _leased(self, lease: Lease) -> Iterator[Session]:
+        """A transaction that keeps the study's lease from changing hands, and checks that it is ours."""
+        with writing(self.engine) as session:
+            owner = session.execute(
+                select(Study.lease_owner).where(Study.id == lease.study_id).with_for_update(read=True)
+            ).scalar_one_or_none()
+            if owner != lease.owner:
+                raise _lost(lease)
+            yield session
+
+    def _close_attempts(self, session: Session, run_id: int, outcome: RunOutcome) -> None:
+        for attempt in _open_attempts(session, run_id):
+            attempt.state = AttemptState(outcome.state.value)
+            attempt.error = outcome.error
+            attempt.finished_at = self._clock()
+
+    def _definition(self, row: Study) -> StudyDefinition:
+        known = self._definitions.get(row.id)
+        if known is None:
+            try:
+                known = StudyDefinition.model_validate(row.definition)
+            except ValidationError as error:
+                raise SearchError(
+                    f"the definition of study '{row.name}' cannot be read by this version: {error}"
+                ) from error
+            self._definitions[row.id] = known
+        return known
+
+
+def _lost(lease: Lease) -> LeaseLostError:
+    return LeaseLostError(f"driver '{lease.owner}' no longer holds study {lease.study_id}; it must stop")
+
+
+def _n_rows(result: Any) -> int:
+    assert isinstance(result, CursorResult)
+    return result.rowcount
+
+
+def _locked(session: Session, lease: Lease, run_id: int) -> Run:
+    query = (
+        select(Run)
+        .join(Search, Search.id == Run.search_id)
+        .where(Run.id == run_id, Search.study_id == lease.study_id)
+        .with_for_update(of=Run)
+    )
+    row = session.execute(query).scalar_one_or_none()
+    if row is None:
+        raise SearchError(f"study {lease.study_id} has no run with id {run_id}")
+    return row
+
+
+def _open_attempts(session: Session, run_id: int) -> Sequence[Attempt]:
+    query = select(Attempt).where(Attempt.run_id == run_id, Attempt.state == AttemptState.RUNNING)
+    return session.execute(query).scalars().all()
+
+
+def _record(row: Run) -> RunRecord:
+    return RunRecord(
+        id=row.id,
+        search_id=row.search_id,
+        trial_number=row.trial_number,
+        stage=row.stage,
+        seed=row.seed,
+        params=row.params,
+        state=row.state,
+        attempt=row.attempt,
+        n_failures=row.n_failures,
+        epoch=row.epoch,
+        step=row.step,
+        value=row.value,
+        failure=row.failure,
+        error=row.error,
+        test_metrics=row.test_metrics,
+        gpu_s=row.gpu_s,
+        train_s=row.train_s,
+    )
+
+
+def _point(row: CurvePoint) -> Point:
+    return Point(
+        epoch=row.epoch,
+        step=row.step,
+        value=row.value,
+        metrics=row.metrics,
+        lr=row.lr,
+        train_s=row.train_s,
+        eval_s=row.eval_s,
+        optimizer_s=row.optimizer_s,
+        data_s=row.data_s,
+        gpu_s=row.gpu_s,
+    )
+
+
+def _point_row(run_id: int, point: Point) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "epoch": point.epoch,
+        "step": point.step,
+        "value": point.value,
+        "metrics": dict(point.metrics),
+        "lr": point.lr,
+        "train_s": point.train_s,
+        "eval_s": point.eval_s,
+        "optimizer_s": point.optimizer_s,
+        "data_s": point.data_s,
+        "gpu_s": point.gpu_s,
+    }

@@ -1,0 +1,291 @@
+"""What the service does to studies: create, cancel, pause, resume, find those that need a driver, close what is left.
+
+Owns the states a request may bring about. Drivers see them when they next renew their lease. All functions take an
+engine, hold no state and wait a few seconds for a database that is away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages._rdb import models as optuna_models
+from optuna.trial import TrialState
+from sqlalchemy import Engine, Select, exists, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from search import samplers
+from search.definition import OptimizerSearch, StudyDefinition
+from search.errors import StudyConflictError
+from search.records import FailureKind, RunState, StudyState
+from service.database.engine import reading, writing
+from service.database.lease import lease_is_free
+from service.database.lookup import by_name, find_study
+from service.database.models import Attempt, AttemptState, Run, Search, Study
+from service.database.queries import get_study_view
+from service.database.retry import REQUEST, retried
+from service.database.store import SqlStore
+from service.models import StudyView
+
+UNFINISHED = (RunState.WAITING, RunState.RUNNING)
+TERMINAL = tuple(state for state in StudyState if state.is_terminal)
+
+
+@retried(REQUEST)
+def create_study(engine: Engine, definition: StudyDefinition) -> tuple[StudyView, bool]:
+    """Store a study with its searches, in one transaction; QUEUED until a driver takes it.
+
+    Returns:
+        The study, and whether it is new: the same definition under the same name is the study that exists.
+
+    Raises:
+        StudyConflictError: the name belongs to another definition.
+    """
+    content = definition.to_json()
+    digest = definition_sha256(content)
+    study_id = secrets.token_hex(6)
+    try:
+        with writing(engine) as session:
+            existing = by_name(session, definition.name)
+            if existing is None:
+                session.add(_study_row(study_id, definition, content, digest))
+                session.flush()
+                session.add_all(_search_rows(study_id, definition))
+    except IntegrityError:  # somebody else created it since we looked
+        with reading(engine) as session:
+            existing = by_name(session, definition.name)
+        if existing is None:
+            raise
+    if existing is None:
+        return get_study_view(engine, study_id), True
+    if existing.definition_sha256 != digest:
+        raise StudyConflictError(
+            f"study '{definition.name}' exists with another definition (id {existing.id}, {existing.state}); "
+            "choose another name, or submit exactly the same definition to get that study"
+        )
+    return get_study_view(engine, existing.id), False
+
+
+def definition_sha256(content: dict[str, Any]) -> str:
+    """Hash of a resolved definition; the order of keys and the spacing do not count."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@retried(REQUEST)
+def request_cancel(engine: Engine, study: str, *, reason: str = "cancelled on request") -> StudyView:
+    """Cancel at once, as far as SQL knows. Its driver stops the runs when it sees it; see also `close_unfinished`.
+
+    Raises:
+        StudyNotFoundError: no study has this id or name.
+        StudyConflictError: it is COMPLETED, FAILED or CANCELLED already.
+    """
+    return _change(
+        engine,
+        study,
+        allowed=(StudyState.QUEUED, StudyState.RUNNING, StudyState.PAUSED),
+        verb="cancelled",
+        target=lambda _row: StudyState.CANCELLED,
+        reason=reason,
+    )
+
+
+@retried(REQUEST)
+def request_pause(engine: Engine, study: str) -> StudyView:
+    """Let no further run start; the driver checkpoints and stops those that run.
+
+    Raises:
+        StudyNotFoundError: no study has this id or name.
+        StudyConflictError: it is neither QUEUED nor RUNNING.
+    """
+    return _change(
+        engine,
+        study,
+        allowed=(StudyState.QUEUED, StudyState.RUNNING),
+        verb="paused",
+        target=lambda _row: StudyState.PAUSED,
+    )
+
+
+@retried(REQUEST)
+def request_resume(engine: Engine, study: str) -> StudyView:
+    """Go on with a paused study; a driver that still holds it does so at its next renewal.
+
+    Raises:
+        StudyNotFoundError: no study has this id or name.
+        StudyConflictError: it is not PAUSED.
+    """
+    return _change(
+        engine,
+        study,
+        allowed=(StudyState.PAUSED,),
+        verb="resumed",
+        target=lambda row: StudyState.QUEUED if row.started_at is None else StudyState.RUNNING,
+    )
+
+
+@retried(REQUEST)
+def runnable_studies(engine: Engine, *, limit: int = 100) -> list[str]:
+    """Ids of the QUEUED and RUNNING studies that nobody drives, in the order in which they should start."""
+    query = (
+        select(Study.id)
+        .where(Study.state.in_((StudyState.QUEUED, StudyState.RUNNING)), lease_is_free(engine))
+        .order_by(Study.priority.desc(), Study.created_at, Study.id)
+        .limit(limit)
+    )
+    return _ids(engine, query)
+
+
+@retried(REQUEST)
+def unclosed_studies(engine: Engine, *, limit: int = 100) -> list[str]:
+    """Ids of the ended studies that nobody drives and whose driver left something unfinished; `close_unfinished` them."""
+    unfinished = exists().where(Run.search_id == Search.id, Search.study_id == Study.id, Run.state.in_(UNFINISHED))
+    query = (
+        select(Study.id)
+        .where(Study.state.in_(TERMINAL), lease_is_free(engine), or_(Study.lease_owner.is_not(None), unfinished))
+        .order_by(Study.created_at)
+        .limit(limit)
+    )
+    return _ids(engine, query)
+
+
+def close_unfinished(store: SqlStore, study_id: str, *, error: str = "the study was cancelled") -> bool:
+    """End the runs and trials of an ended study that nobody drives: FAIL, cancelled. Its old driver is fenced off.
+
+    Returns:
+        False where the study still goes on or a driver still holds it (that driver closes them itself).
+    """
+    with writing(store.engine) as session:
+        row = session.execute(
+            select(Study)
+            .where(Study.id == study_id, Study.state.in_(TERMINAL), lease_is_free(store.engine))
+            .with_for_update()
+        ).scalar_one_or_none()
+        if row is None:
+            return False
+        row.lease_owner, row.lease_expires_at = None, None
+        _close_runs(session, study_id, error=error)
+        trials = _open_trials(session, study_id)
+    _fail_trials(store, trials)
+    return True
+
+
+def _study_row(study_id: str, definition: StudyDefinition, content: dict[str, Any], digest: str) -> Study:
+    return Study(
+        id=study_id,
+        name=definition.name,
+        task=definition.task.name,
+        model=definition.task.model,
+        metric=definition.objective.metric,
+        direction=definition.objective.direction,
+        definition=content,
+        definition_sha256=digest,
+        priority=definition.priority,
+        state=StudyState.QUEUED,
+        created_at=datetime.now(UTC),
+    )
+
+
+def _search_rows(study_id: str, definition: StudyDefinition) -> list[Search]:
+    return [
+        Search(
+            study_id=study_id,
+            label=optimizer.label,
+            position=position,
+            optimizer=optimizer.name,
+            optuna_name=f"{definition.name}/{optimizer.label}",
+            fixed=dict(optimizer.fixed),
+            n_trials=_n_trials(definition, optimizer),
+            n_confirm_runs=definition.confirm.top_k * len(definition.confirm.seeds),
+        )
+        for position, optimizer in enumerate(definition.optimizers)
+    ]
+
+
+def _n_trials(definition: StudyDefinition, optimizer: OptimizerSearch) -> int:
+    limit = definition.budget.trials_per_optimizer
+    if isinstance(definition.sampler, samplers.GridSampler):
+        return min(limit, samplers.grid_size(optimizer.space))
+    return limit
+
+
+def _change(
+    engine: Engine,
+    study: str,
+    *,
+    allowed: tuple[StudyState, ...],
+    verb: str,
+    target: Callable[[Study], StudyState],
+    reason: str | None = None,
+) -> StudyView:
+    with writing(engine) as session:
+        found = find_study(session, study)
+        row = session.get_one(Study, found.id, with_for_update=True, populate_existing=True)
+        if row.state not in allowed:
+            raise StudyConflictError(
+                f"study '{row.name}' is {row.state}; only {_listed(allowed)} studies can be {verb}."
+                + (" Submit it again under another name to start a new one." if row.state.is_terminal else "")
+            )
+        row.state, row.reason = target(row), reason
+        if row.state.is_terminal:
+            row.finished_at = datetime.now(UTC)
+    return get_study_view(engine, row.id)
+
+
+def _listed(states: Iterable[StudyState]) -> str:
+    *first, last = [state.value for state in states]
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def _ids(engine: Engine, query: Select[str]) -> list[str]:
+    with reading(engine) as session:
+        return list(session.execute(query).scalars())
+
+
+def _close_runs(session: Session, study_id: str, *, error: str) -> None:
+    now = datetime.now(UTC)
+    open_runs = (
+        select(Run.id)
+        .join(Search, Search.id == Run.search_id)
+        .where(Search.study_id == study_id, Run.state.in_(UNFINISHED))
+    )
+    session.execute(
+        update(Attempt)
+        .where(Attempt.run_id.in_(open_runs), Attempt.state == AttemptState.RUNNING)
+        .values(state=AttemptState.LOST, error=error, finished_at=now)
+        .execution_options(synchronize_session=False)
+    )
+    session.execute(
+        update(Run)
+        .where(Run.id.in_(open_runs))
+        .values(state=RunState.FAIL, failure=FailureKind.CANCELLED, error=error, finished_at=now)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _open_trials(session: Session, study_id: str) -> list[int]:
+    """Optuna's ids of the study's trials that are not finished; asked in SQL, because Optuna would load them all."""
+    trial, study = optuna_models.TrialModel, optuna_models.StudyModel
+    query = (
+        select(trial.trial_id)
+        .join(study, study.study_id == trial.study_id)
+        .where(
+            study.study_name.in_(select(Search.optuna_name).where(Search.study_id == study_id)),
+            trial.state.in_((TrialState.WAITING, TrialState.RUNNING)),
+        )
+    )
+    return list(session.execute(query).scalars())
+
+
+def _fail_trials(store: SqlStore, trial_ids: Iterable[int]) -> None:
+    storage = store.optuna_storage()
+    for trial_id in trial_ids:
+        try:
+            storage.set_trial_state_values(trial_id, TrialState.FAIL)
+        except UpdateFinishedTrialError:
+            continue  # its driver was quicker
