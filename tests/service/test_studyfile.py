@@ -23,7 +23,8 @@ def test_numbers_and_words(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text("a: 1e-4\nb: 1.0e-9\nc: -1E3\nd: .5\ne: 10\nf: off\ng: yes\nh: true\ni: 2020-01-01\nj: 1.\n")
     assert load(path) == {
-        "a": 1e-4, "b": 1e-9, "c": -1000.0, "d": 0.5, "e": 10, "f": "off", "g": "yes", "h": True, "i": "2020-01-01", "j": 1.0,
+        "a": 1e-4, "b": 1e-9, "c": -1000.0, "d": 0.5, "e": 10,
+        "f": "off", "g": "yes", "h": True, "i": "2020-01-01", "j": 1.0,
     }  # fmt: skip
 
 

@@ -1,0 +1,157 @@
+"""Reading a JSON body strictly: what JSON, the database and every reader of the answer can hold, and no more.
+
+Owns the limits of a body. Python's own parser takes NaN, integers of any length, lone surrogates and repeated keys;
+each of these would come back later as a broken answer or a database error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.errors import ApiError, answer, invalid_definition
+from service.api.invalid import shorten
+from service.models import FieldError
+
+MAX_BODY_BYTES = 1 << 20
+MAX_DEPTH = 32
+MAX_INT = 2**63 - 1
+_JSON_HINT = "Send one JSON object in UTF-8; `python -m json.tool FILE` shows where a file goes wrong."
+
+
+class BodyLimit:
+    """ASGI middleware: a body over `MAX_BODY_BYTES` gets 413, announced or not."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = dict(scope["headers"]).get(b"content-length", b"0")
+        if announced.isdigit() and int(announced[:20]) > MAX_BODY_BYTES:
+            error = _too_large()
+            await answer(error.status, error.view, headers={"Connection": "close"})(scope, receive, send)
+            return
+        n_bytes = 0
+
+        async def counted() -> Message:
+            nonlocal n_bytes
+            message = await receive()
+            n_bytes += len(message.get("body", b""))
+            if n_bytes > MAX_BODY_BYTES:
+                raise _too_large()
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _too_large() -> ApiError:
+    return ApiError(
+        413,
+        "body_too_large",
+        f"the body is larger than {MAX_BODY_BYTES} bytes (1 MiB).",
+        hint="A study definition is a few kilobytes: shorten its choices and descriptions.",
+    )
+
+
+async def read_json(request: Request) -> dict[str, Any]:
+    """The request's JSON object.
+
+    Raises:
+        ApiError: 413 too large, 415 not sent as JSON, 400 not JSON, 422 a value that cannot be kept.
+    """
+    content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise ApiError(
+            415,
+            "unsupported_media_type",
+            f"content type '{shorten(content_type)}' must be 'application/json'.",
+            hint="With curl: -H 'Content-Type: application/json'.",
+        )
+    value = _parse(await request.body())
+    wrong = _first_unstorable(value)
+    if wrong is not None:
+        raise invalid_definition([wrong])
+    if not isinstance(value, dict):
+        raise ApiError(400, "invalid_json", f"the body is {_kind(value)}; it must be a JSON object.", hint=_JSON_HINT)
+    return value
+
+
+class _LongInt(str):
+    """An integer's digits, kept as text because it is out of range."""
+
+
+def _parse(body: bytes) -> Any:
+    try:
+        return json.loads(body.decode("utf-8-sig"), parse_int=_parse_int, object_pairs_hook=_object)
+    except UnicodeDecodeError as error:
+        detail = f"the body is not UTF-8: byte {error.start} is 0x{body[error.start]:02x}."
+    except json.JSONDecodeError as error:
+        detail = f"the body is not JSON: line {error.lineno}, column {error.colno}: {error.msg}."
+    except RecursionError:
+        detail = f"the body is nested deeper than {MAX_DEPTH} levels."
+    raise ApiError(400, "invalid_json", detail, hint=_JSON_HINT)
+
+
+def _parse_int(digits: str) -> int | _LongInt:
+    return _LongInt(digits) if len(digits) > 20 or abs(int(digits)) > MAX_INT else int(digits)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ApiError(
+            400, "invalid_json", f"key '{shorten(twice)}' stands twice in one object.", hint="Keep one of the two."
+        )
+    return result
+
+
+def _first_unstorable(value: Any) -> FieldError | None:
+    """The first value in the tree that cannot be kept; walks without recursion."""
+    for path, item in _walk(value):
+        if isinstance(item, float) and not math.isfinite(item):
+            return _wrong(path, repr(item), "must be a finite number; NaN and infinity are not")
+        if isinstance(item, _LongInt):
+            return _wrong(path, str(item), f"an integer must lie within ±{MAX_INT} (64 bits)")
+        if isinstance(item, str) and not _is_text(item):
+            return _wrong(path, item, "text must be valid Unicode without NUL characters")
+        if len(path) > MAX_DEPTH:
+            return _wrong(path, "…", f"nested deeper than {MAX_DEPTH} levels")
+    return None
+
+
+def _walk(value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    stack: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while stack:
+        path, item = stack.pop()
+        yield path, item
+        if len(path) > MAX_DEPTH:
+            continue
+        if isinstance(item, dict):
+            stack.extend(((*path, "(key)"), key) for key in item if not _is_text(key))
+            stack.extend(((*path, key), child) for key, child in item.items() if _is_text(key))
+        elif isinstance(item, list):
+            stack.extend(((*path, i), child) for i, child in enumerate(item))
+
+
+def _is_text(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _wrong(path: tuple[str | int, ...], value: str, rule: str) -> FieldError:
+    readable = value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+    return FieldError(field=shorten(".".join(map(str, path)) or "(body)"), value=shorten(readable), rule=rule)
+
+
+def _kind(value: Any) -> str:
+    names = {list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return names.get(type(value), "null")

@@ -1,0 +1,97 @@
+"""What a study can name: the tasks and the optimizers, straight from their registries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+import admeta.errors
+import admeta.registry
+import tasks.registry
+from admeta.info import OptimInfo
+from search.definition import named_spaces
+from search.space import from_registry
+from service.api.errors import ApiError
+from service.models import ErrorView, OptimizerParameterView, OptimizerView, TaskView
+from tasks.errors import UnknownTaskError
+from tasks.registry import TaskInfo
+
+router = APIRouter(prefix="/v1", tags=["catalog"])
+
+
+@router.get("/tasks")
+def list_tasks() -> list[TaskView]:
+    """All tasks: models, metrics, and the JSON schema of the `task` part of a study."""
+    return [_task(info) for _, info in sorted(tasks.registry.all_tasks().items())]
+
+
+@router.get("/tasks/{name}", responses={404: {"model": ErrorView}})
+def get_task(name: str) -> TaskView:
+    """One task."""
+    return _task(known_task(name, status=404))
+
+
+@router.get("/optimizers")
+def list_optimizers() -> list[OptimizerView]:
+    """All optimizers: parameters with their rules and defaults, and the search spaces that a study can name."""
+    return [_optimizer(admeta.registry.get(name)) for name in sorted(admeta.registry.known_optimizers())]
+
+
+@router.get("/optimizers/{name}", responses={404: {"model": ErrorView}})
+def get_optimizer(name: str) -> OptimizerView:
+    """One optimizer."""
+    return _optimizer(known_optimizer(name, status=404))
+
+
+def known_task(name: str, *, status: int) -> TaskInfo:
+    """The task of that name; `status` is what an unknown one is answered with."""
+    try:
+        return tasks.registry.get(name)
+    except UnknownTaskError as error:
+        raise ApiError(status, "unknown_task", str(error), hint="GET /v1/tasks lists the tasks.") from None
+
+
+def known_optimizer(name: str, *, status: int) -> OptimInfo:
+    """The optimizer of that name; `status` is what an unknown one is answered with."""
+    try:
+        return admeta.registry.get(name)
+    except admeta.errors.UnknownOptimizerError as error:
+        hint = "GET /v1/optimizers lists the optimizers."
+        raise ApiError(status, "unknown_optimizer", str(error), hint=hint) from None
+
+
+def _task(info: TaskInfo) -> TaskView:
+    return TaskView(
+        name=info.name,
+        title=info.title,
+        description=info.description,
+        models=list(info.models),
+        metrics=dict(info.metrics),
+        default_metric=info.default_metric,
+        config_schema=info.config.model_json_schema(),
+    )
+
+
+def _optimizer(info: OptimInfo) -> OptimizerView:
+    spaces = {name: _space(named.space) for name, named in named_spaces(info).items()}
+    parameters = [
+        OptimizerParameterView(name=p.name, default=p.default, rule=p.domain.rule(), doc=p.doc)
+        for p in info.parameters.values()
+    ]
+    return OptimizerView(
+        name=info.name,
+        title=info.title,
+        description=info.description,
+        source=f"{info.source.paper}, {info.source.url}",
+        parameters=parameters,
+        default_space=spaces.pop("default"),
+        fixed=dict(info.fixed),
+        spaces=spaces,
+    )
+
+
+def _space(space: Any) -> dict[str, Any]:
+    return {
+        name: parameter.model_dump(mode="json", exclude_none=True) for name, parameter in from_registry(space).items()
+    }

@@ -1,0 +1,180 @@
+"""From pydantic's errors to a list a person can act on: field, value, rule.
+
+Owns the wording. pydantic's locations name union members and validators besides the keys that a user wrote; here a
+field is the path through the user's own document.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+import tasks.registry
+from search.definition import NAME_PATTERN, StudyDefinition
+from service.models import FieldError
+from tasks.errors import TaskError
+
+DERIVED = frozenset({"label", "space", "fixed", "objective"})
+"""Fields that a definition has but a user may leave out: they follow from the others."""
+
+MAX_TEXT = 120
+MAX_FIELDS = 20
+_NAME_RULE = "must be 1 to 100 letters, digits, '-', '_' or '.', starting with a letter or digit"
+_WORDING = (
+    ("Input should ", "must "),
+    ("should have ", "must have "),
+    (" after validation", ""),
+    ("a valid dictionary or object to extract fields from", "an object"),
+    ("a valid dictionary", "an object"),
+    ("a valid list", "a list"),
+    ("a valid string", "text"),
+)
+Location = tuple[int | str, ...]
+
+
+def definition_fields(errors: Iterable[ErrorDetails], raw: Mapping[str, Any]) -> list[FieldError]:
+    """What is wrong with a study definition.
+
+    Args:
+        errors: pydantic's errors.
+        raw: the definition as it was sent.
+    """
+    found = [
+        _field_error(error, raw) for error in errors if error["type"] != "missing" or error["loc"][-1] not in DERIVED
+    ]
+    unique = {(field.field, field.rule): field for field in found}
+    return list(unique.values())[:MAX_FIELDS]
+
+
+def query_fields(errors: Sequence[Any], *, known: Sequence[str]) -> list[FieldError]:
+    """What is wrong with the query parameters (or path) of a request; `known` are the names it takes."""
+    fields = []
+    for error in errors:
+        name = str(error["loc"][-1]) if error["loc"] else "(query)"
+        unknown = error["type"] == "extra_forbidden"
+        rule = f"unknown parameter; {_nearest(name, known)}" if unknown else readable(error)
+        fields.append(FieldError(field=shorten(name), value=short_value(error.get("input")), rule=rule))
+    return fields
+
+
+def readable(error: Any) -> str:
+    """pydantic's message as a rule: "must be greater than 0"."""
+    if error["type"] == "missing":
+        return "is required"
+    if error["type"] == "string_pattern_mismatch" and error.get("ctx", {}).get("pattern") == NAME_PATTERN:
+        return _NAME_RULE
+    message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = re.sub(r"a valid dictionary or instance of \w+", "an object", message)
+    for theirs, ours in _WORDING:
+        message = message.replace(theirs, ours)
+    return message
+
+
+def shorten(text: str, *, limit: int = MAX_TEXT) -> str:
+    """The text, cut where it is longer than `limit` characters; safe to write as UTF-8."""
+    text = text if len(text) <= limit else text[: limit - 1] + "…"
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def short_value(value: Any) -> Any:
+    """The value as it may stand in an answer: small values as they are, large ones as cut text."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return shorten(value)
+    if isinstance(value, int | float):
+        return value if abs(value) < 2**63 and math.isfinite(value) else shorten(str(value))
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return value if len(text) <= MAX_TEXT and isinstance(value, dict | list) else shorten(text)
+
+
+def _field_error(error: ErrorDetails, raw: Mapping[str, Any]) -> FieldError:
+    location = error["loc"]
+    path, value = _user_path(error, raw)
+    if error["type"] == "missing":
+        known = _known_fields(location[:-1], raw)
+        rule = f"is required; the fields here: {', '.join(known)}" if known else "is required"
+        return FieldError(field=_dotted(path), value=None, rule=rule)
+    if error["type"] == "extra_forbidden":
+        known = _known_fields(location[:-1], raw)
+        rule = f"unknown field; {_nearest(str(path[-1]), known)}"
+        return FieldError(field=_dotted(path), value=short_value(value), rule=rule)
+    if error["type"] in ("union_tag_not_found", "union_tag_invalid"):
+        return _tag_error(error, path, value)
+    return FieldError(field=_dotted(path), value=short_value(value), rule=readable(error))
+
+
+def _tag_error(error: ErrorDetails, path: Location, value: Any) -> FieldError:
+    context = error.get("ctx", {})
+    key = str(context.get("discriminator", "type")).strip("'")
+    known = [tag.strip(" '") for tag in str(context.get("expected_tags", "float, int, categorical")).split(",")]
+    tag = value.get(key) if isinstance(value, Mapping) else None
+    rule = f"is required: one of {', '.join(known)}" if tag is None else f"unknown {key}; {_nearest(str(tag), known)}"
+    return FieldError(field=_dotted((*path, key)), value=short_value(tag), rule=rule)
+
+
+def _user_path(error: ErrorDetails, raw: Any) -> tuple[Location, Any]:
+    """The error's location without the parts that are pydantic's, and the user's value there."""
+    path: list[int | str] = []
+    value = raw
+    for part in error["loc"]:
+        in_object = isinstance(value, Mapping) and part in value
+        if in_object or (isinstance(value, list) and isinstance(part, int) and part < len(value)):
+            value = value[part]
+            path.append(part)
+    ours = "message" in error.get("ctx", {})  # placed by `search.definition` on a field that may be absent
+    if (ours or error["type"] == "missing") and error["loc"] and error["loc"][-1:] != tuple(path[-1:]):
+        return (*path, error["loc"][-1]), None
+    return tuple(path), value
+
+
+def _known_fields(location: Location, raw: Mapping[str, Any]) -> list[str]:
+    """Names that the definition's schema (or the task's) has at a place."""
+    if location[:1] == ("task",):
+        task = raw.get("task")
+        try:
+            config = tasks.registry.get(str(task.get("name")) if isinstance(task, dict) else "").config
+        except TaskError:
+            return ["name"]
+        schema, location = config.model_json_schema(), location[1:]
+    else:
+        schema = StudyDefinition.model_json_schema()
+    definitions = schema.get("$defs", {})
+    here = schema
+    for part in location:
+        here = _step(here, part, definitions)
+    return sorted(here.get("properties", {}))
+
+
+def _step(schema: Mapping[str, Any], part: int | str, definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One step down a JSON schema; union tags choose the member."""
+    mapping = schema.get("discriminator", {}).get("mapping", {})
+    if part in mapping:
+        return _resolve({"$ref": mapping[part]}, definitions)
+    child = schema.get("properties", {}).get(part)
+    if child is None:
+        child = schema.get("items") if isinstance(part, int) else schema.get("additionalProperties")
+    if not isinstance(child, Mapping):
+        return schema if isinstance(part, str) else {}
+    return _resolve(child, definitions)
+
+
+def _resolve(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    reference = schema.get("$ref")
+    return definitions.get(reference.rsplit("/", 1)[-1], {}) if isinstance(reference, str) else schema
+
+
+def _dotted(path: Location) -> str:
+    return shorten(".".join(map(str, path)) or "(study)", limit=200)
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    listed = f"known: {', '.join(known)}" if known else "none is taken here"
+    return f"did you mean '{near[0]}'? {listed}" if near else listed

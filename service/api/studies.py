@@ -1,0 +1,90 @@
+"""Studies: submit, list, read, cancel."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import Field, ValidationError
+
+from search.definition import StudyDefinition
+from search.records import StudyState
+from service.api.body import read_json
+from service.api.dependencies import Database, PageFilters
+from service.api.errors import invalid_definition
+from service.api.invalid import definition_fields
+from service.api.openapi import STUDY_BODY
+from service.database import queries, studies
+from service.models import ErrorView, Page, StudyView
+
+router = APIRouter(prefix="/v1/studies", tags=["studies"])
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorView, "description": "The body is not a JSON object."},
+    409: {"model": ErrorView, "description": "Another study has this name."},
+    413: {"model": ErrorView, "description": "The body is over 1 MiB."},
+    415: {"model": ErrorView, "description": "The body is not sent as application/json."},
+    422: {"model": ErrorView, "description": "A field breaks its rule; `fields` names field, value and rule."},
+}
+
+
+class StudyFilters(PageFilters):
+    """Which studies to list."""
+
+    state: StudyState | None = None
+    task: str | None = Field(default=None, max_length=100, description="Name of the task.")
+    optimizer: str | None = Field(default=None, max_length=100, description="Studies that search this optimizer.")
+
+
+@router.post("", status_code=201, openapi_extra=STUDY_BODY, responses={200: {"model": StudyView}, **_REFUSALS})
+async def submit_study(
+    engine: Database, response: Response, raw: Annotated[dict[str, Any], Depends(read_json)]
+) -> StudyView:
+    """Submit a study. 201 the first time, 200 for the same definition again, 409 for another under the same name."""
+    definition = parse_definition(raw)
+    view, created = await run_in_threadpool(studies.create_study, engine, definition)
+    response.status_code = 201 if created else 200
+    response.headers["Location"] = f"/v1/studies/{view.id}"
+    return view
+
+
+@router.get("")
+def list_studies(engine: Database, filters: Annotated[StudyFilters, Query()]) -> Page[StudyView]:
+    """Studies, newest first."""
+    return queries.list_studies(engine, **filters.model_dump())
+
+
+@router.get("/{study}", responses={404: {"model": ErrorView}})
+def get_study(engine: Database, study: str) -> StudyView:
+    """A study by id or name: its state and how far each optimizer's search is."""
+    return queries.get_study_view(engine, study)
+
+
+@router.post("/{study}/cancel", responses={404: {"model": ErrorView}, 409: {"model": ErrorView}})
+def cancel_study(engine: Database, study: str) -> StudyView:
+    """Cancel a study: running trials are stopped, finished ones stay. 409 when it has ended already."""
+    return studies.request_cancel(engine, study)
+
+
+@router.post("/{study}/pause", responses={404: {"model": ErrorView}, 409: {"model": ErrorView}})
+def pause_study(engine: Database, study: str) -> StudyView:
+    """Pause a study: running trials are checkpointed and stopped. 409 unless it is QUEUED or RUNNING."""
+    return studies.request_pause(engine, study)
+
+
+@router.post("/{study}/resume", responses={404: {"model": ErrorView}, 409: {"model": ErrorView}})
+def resume_study(engine: Database, study: str) -> StudyView:
+    """Go on with a paused study. 409 unless it is PAUSED."""
+    return studies.request_resume(engine, study)
+
+
+def parse_definition(raw: dict[str, Any]) -> StudyDefinition:
+    """The study that a JSON object defines.
+
+    Raises:
+        ApiError: 422, naming each field at fault with its value and rule.
+    """
+    try:
+        return StudyDefinition.model_validate(raw)
+    except ValidationError as error:
+        raise invalid_definition(definition_fields(error.errors(), raw)) from None

@@ -1,0 +1,97 @@
+"""The web application: routes, error handlers, and what starts and stops with it.
+
+Owns the order of start and stop: tables, then the supervisor; the supervisor, then the connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Protocol
+
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api import best, catalog, errors, health, studies, trials
+from service.api.body import BodyLimit
+from service.api.openapi import describe
+from service.database.engine import make_engine
+from service.database.schema import prepare
+from service.settings import Settings
+
+DESCRIPTION = "Hyperparameter search for comparing optimizers: AdmetaR, AdmetaS and the baselines."
+
+
+class StudySupervisor(Protocol):
+    """What the application needs of the supervisor, which starts drivers for studies."""
+
+    def start(self) -> None:
+        """Begin to look for studies to run; returns at once."""
+        ...
+
+    def stop(self) -> None:
+        """Stop looking, leave studies resumable, end every process that was started."""
+        ...
+
+    def ray_status(self) -> str:
+        """How Ray is, in words: "ok", "starting", or what is wrong."""
+        ...
+
+
+def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None) -> FastAPI:
+    """The application on these settings.
+
+    Args:
+        settings: where database, checkpoints and data lie.
+        supervisor: what runs the studies; by default `service.supervisor.Supervisor`, over Ray.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        settings.home.mkdir(parents=True, exist_ok=True)
+        await run_in_threadpool(prepare, settings.database_url)
+        engine = make_engine(settings.database_url)
+        app.state.engine = engine
+        app.state.supervisor = supervisor or _ray_supervisor(settings)
+        await run_in_threadpool(app.state.supervisor.start)
+        try:
+            yield
+        finally:
+            await run_in_threadpool(app.state.supervisor.stop)
+            engine.dispose()
+
+    app = FastAPI(title="admeta-search", version=version("admeta-search"), description=DESCRIPTION, lifespan=lifespan)
+    errors.install(app)
+    for module in (studies, trials, best, catalog, health):
+        app.include_router(module.router)
+    app.openapi = describe(app)  # type: ignore[method-assign]
+    app.add_middleware(BodyLimit)
+    app.add_middleware(HeadAsGet)
+    return app
+
+
+def _ray_supervisor(settings: Settings) -> StudySupervisor:
+    from service.supervisor import Supervisor  # brings Ray
+
+    return Supervisor(settings)
+
+
+class HeadAsGet:
+    """ASGI middleware: HEAD is answered wherever GET is, without the body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+
+        async def without_body(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        await self._app({**scope, "method": "GET"}, receive, without_body)

@@ -1,0 +1,135 @@
+"""Running the application under uvicorn: in the foreground (`admeta serve`) or in a thread (`admeta demo`).
+
+Owns the listening socket and where log lines go.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import logging.handlers
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import uvicorn
+
+from service.app import create_app
+from service.database.schema import prepare
+from service.errors import ServiceError, SettingsError
+from service.settings import Settings
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_LOG_BYTES = 10_000_000
+_START_PATIENCE_S = 120.0
+
+
+class StartError(ServiceError):
+    """The service did not come up."""
+
+
+def run(settings: Settings) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Raises:
+        SettingsError: the address is taken or not this machine's.
+        StartError: the application did not start; the log says why.
+    """
+    with listen(settings) as (server, listener):
+        _log_to(settings.home, console=True)
+        server.run(sockets=[listener])
+        if not server.started:
+            raise _start_error(settings)
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[str]:
+    """The service in a thread of this process; gives its address, and stops it at the end.
+
+    Raises:
+        SettingsError, StartError: as `run`.
+    """
+    with listen(settings) as (server, listener):
+        _log_to(settings.home, console=False)
+        address = replace(settings, port=listener.getsockname()[1]).url
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="admeta-service", daemon=True)
+        thread.start()
+        try:
+            _wait_for_start(server, thread, settings)
+            yield address
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def listen(settings: Settings) -> Iterator[tuple[uvicorn.Server, socket.socket]]:
+    """A server that is ready to run, with its socket. Prepares the database first, whose errors so reach the caller."""
+    with _bind(settings) as listener:
+        settings.home.mkdir(parents=True, exist_ok=True)
+        prepare(settings.database_url)
+        config = uvicorn.Config(
+            create_app(settings),
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            server_header=False,
+            timeout_graceful_shutdown=5,
+        )
+        yield uvicorn.Server(config), listener
+
+
+def _bind(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise SettingsError(
+                f"port {settings.port} of {settings.host} is in use, perhaps by another `admeta serve`.",
+                hint=f"Open {settings.url}, or serve on another port: --port {settings.port + 1} (0: any free one).",
+            ) from None
+        raise SettingsError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}.",
+            hint="Choose another --host or --port; ports under 1024 need root.",
+        ) from None
+    return listener
+
+
+def _wait_for_start(server: uvicorn.Server, thread: threading.Thread, settings: Settings) -> None:
+    deadline = time.monotonic() + _START_PATIENCE_S
+    while not server.started:
+        if not thread.is_alive() or time.monotonic() > deadline:
+            raise _start_error(settings)
+        time.sleep(0.05)
+
+
+def _start_error(settings: Settings) -> StartError:
+    log = log_file(settings.home)
+    return StartError("the service did not start.", hint=f"The reason is at the end of {log}.")
+
+
+def log_file(home: Path) -> Path:
+    """Where the service's log lines go."""
+    return home / "logs" / "service.log"
+
+
+def _log_to(home: Path, *, console: bool) -> None:
+    path = log_file(home)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [
+        logging.handlers.RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=3, encoding="utf-8")
+    ]
+    if console:
+        handlers.append(logging.StreamHandler())
+    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, handlers=handlers, force=True)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)

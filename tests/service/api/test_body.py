@@ -1,0 +1,89 @@
+"""How a body must be sent."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.api.body import MAX_BODY_BYTES
+from service.settings import Settings
+from tests.service.fakes import definition, live
+
+JSON = {"Content-Type": "application/json"}
+BROKEN = {
+    "nothing": (b"", "line 1, column 1"),
+    "cut off": (b'{"name": "x",\n "task": ', "line 2"),
+    "not UTF-8": (b'{"name": "\xff"}', "byte 10 is 0xff"),
+    "not an object": (b"[1, 2]", "a list"),
+    "null": (b"null", "null"),
+    "text": (b'"study"', "text"),
+    "key twice": (b'{"name": "a", "name": "b"}', "'name' stands twice"),
+    "comment": (b'{"name": "a"} // no', "line 1"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_body_that_is_no_json_object_gets_400_with_the_place(api: TestClient, case: str) -> None:
+    body, part = BROKEN[case]
+    response = api.post("/v1/studies", content=body, headers=JSON)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"] == "invalid_json"
+    assert part in response.json()["detail"]
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 50_000, b'{"name":' + b"[" * 40 + b"]" * 40 + b"}"])
+def test_deep_nesting_is_refused(api: TestClient, body: bytes) -> None:
+    response = api.post("/v1/studies", content=body, headers=JSON)
+    assert response.status_code in (400, 422), response.text
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data"])
+def test_other_content_types_get_415(api: TestClient, content_type: str) -> None:
+    """A web page of another site can send these without asking; it cannot send application/json."""
+    response = api.post("/v1/studies", content=b"{}", headers={"Content-Type": content_type})
+    assert response.status_code == 415
+    assert "application/json" in response.json()["detail"]
+
+
+def test_json_with_a_charset_is_taken(api: TestClient) -> None:
+    headers = {"Content-Type": "application/json; charset=utf-8"}
+    response = api.post("/v1/studies", json=definition(), headers=headers)
+    assert response.status_code == 201, response.text
+
+
+def test_a_body_over_one_mebibyte_gets_413(api: TestClient) -> None:
+    response = api.post("/v1/studies", json=definition(description="x" * MAX_BODY_BYTES))
+    assert response.status_code == 413
+    assert response.json()["error"] == "body_too_large"
+
+
+def test_a_chunked_body_over_one_mebibyte_gets_413(api: TestClient) -> None:
+    def chunks() -> Iterator[bytes]:
+        yield b'{"name": "'
+        for _ in range(40):
+            yield b"x" * 65_536
+
+    response = api.post("/v1/studies", content=chunks(), headers=JSON)
+    assert response.status_code == 413, response.text
+
+
+@pytest.mark.parametrize("framing", ["announced", "chunked"])
+def test_large_bodies_over_a_real_socket(settings: Settings, framing: str) -> None:
+    with live(settings) as url:
+        address = urlsplit(url)
+        head = "POST /v1/studies HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+            if framing == "announced":
+                connection.sendall((head + f"Content-Length: {10**12}\r\n\r\n").encode() + b"x" * 1000)
+            else:
+                connection.sendall((head + "Transfer-Encoding: chunked\r\n\r\n").encode())
+                try:
+                    for _ in range(20):
+                        connection.sendall(b"10000\r\n" + b"x" * 65_536 + b"\r\n")
+                except OSError:
+                    pass  # the service may close as soon as it has answered
+            assert connection.recv(4096).startswith(b"HTTP/1.1 413")

@@ -1,0 +1,159 @@
+"""Studies over REST: submit, read, list, cancel."""
+
+from __future__ import annotations
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.service.fakes import definition
+
+
+def test_submit_then_read_by_id_and_by_name(api: TestClient) -> None:
+    response = api.post("/v1/studies", json=definition())
+    assert response.status_code == 201, response.text
+    study = response.json()
+    assert response.headers["Location"] == f"/v1/studies/{study['id']}"
+    assert (study["name"], study["state"], study["metric"], study["direction"]) == (
+        "first",
+        "QUEUED",
+        "val_score",
+        "maximize",
+    )
+    assert [(s["label"], s["n_trials"], s["stage"]) for s in study["searches"]] == [
+        ("admetar", 4, "search"),
+        ("sgdm", 4, "search"),
+    ]
+    by_id = api.get(f"/v1/studies/{study['id']}").json()
+    assert by_id == api.get("/v1/studies/first").json()
+    assert by_id["definition"]["optimizers"][1]["space"].keys() >= {"lr"}
+
+
+def test_the_same_definition_again_is_the_same_study(api: TestClient) -> None:
+    first = api.post("/v1/studies", json=definition()).json()
+    again = api.post("/v1/studies", json=dict(reversed(definition().items())))
+    assert again.status_code == 200
+    assert again.json()["id"] == first["id"]
+    assert len(api.get("/v1/studies").json()["items"]) == 1
+
+
+def test_the_resolved_definition_submitted_again_is_the_same_study(api: TestClient) -> None:
+    first = api.post("/v1/studies", json=definition()).json()
+    resolved = api.get("/v1/studies/first").json()["definition"]
+    again = api.post("/v1/studies", json=resolved)
+    assert (again.status_code, again.json()["id"]) == (200, first["id"])
+
+
+def test_another_definition_under_the_same_name_gets_409(api: TestClient) -> None:
+    api.post("/v1/studies", json=definition())
+    response = api.post("/v1/studies", json=definition(budget={"trials_per_optimizer": 5}))
+    assert response.status_code == 409
+    assert response.json()["error"] == "study_conflict"
+    assert "'first' exists with another definition" in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "method_and_path", ["GET ", "GET /trials", "GET /comparison", "POST /cancel", "GET /trials/sgdm/0"]
+)
+@pytest.mark.parametrize(
+    "study", ["unknown", "0123456789ab", "a%00b", "%ff", "x" * 600, "a%20b", "%F0%9F%92%A5", "'; --"]
+)
+def test_an_unknown_study_gets_404_with_a_hint(api: TestClient, method_and_path: str, study: str) -> None:
+    method, _, path = method_and_path.partition(" ")
+    response = api.request(method, f"/v1/studies/{study}{path}")
+    assert response.status_code == 404, response.text
+    assert response.json()["error"] == "study_not_found"
+    assert "/v1/studies" in response.json()["hint"]
+
+
+def test_cancel_once(api: TestClient) -> None:
+    api.post("/v1/studies", json=definition())
+    cancelled = api.post("/v1/studies/first/cancel")
+    assert cancelled.status_code == 200
+    assert cancelled.json()["state"] == "CANCELLED"
+    again = api.post("/v1/studies/first/cancel")
+    assert again.status_code == 409
+    assert "'first' is CANCELLED" in again.json()["detail"]
+
+
+def test_pause_and_resume(api: TestClient) -> None:
+    api.post("/v1/studies", json=definition())
+    assert api.post("/v1/studies/first/pause").json()["state"] == "PAUSED"
+    assert api.post("/v1/studies/first/pause").status_code == 409
+    assert api.post("/v1/studies/first/resume").json()["state"] == "QUEUED"
+    assert api.post("/v1/studies/first/resume").status_code == 409
+
+
+def test_lists_are_filtered_and_paged(api: TestClient) -> None:
+    for i in range(5):
+        api.post("/v1/studies", json=definition(f"study-{i}"))
+    api.post("/v1/studies/study-1/cancel")
+    names, cursor = [], None
+    while True:
+        query = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        page = api.get("/v1/studies", params=query).json()
+        assert len(page["items"]) <= 2
+        names += [study["name"] for study in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert names == [f"study-{i}" for i in reversed(range(5))]
+
+    def listed(**query: str) -> list[str]:
+        return [study["name"] for study in api.get("/v1/studies", params=query).json()["items"]]
+
+    assert listed(state="CANCELLED") == ["study-1"]
+    assert len(listed(task="synthetic", optimizer="sgdm")) == 5
+    assert listed(task="digits") == []
+    assert listed(optimizer="adamw") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "rule"),
+    [
+        ("/v1/studies?limit=0", "limit", "greater than or equal to 1"),
+        ("/v1/studies?limit=501", "limit", "less than or equal to 500"),
+        ("/v1/studies?limit=" + "9" * 5000, "limit", "integer"),
+        ("/v1/studies?limit=x", "limit", "integer"),
+        ("/v1/studies?state=DONE", "state", "'QUEUED'"),
+        ("/v1/studies?stat=QUEUED", "stat", "did you mean 'state'?"),
+        ("/v1/studies/first/trials?order=worst", "order", "'best'"),
+        ("/v1/studies/first/trials/sgdm/-1", "number", "greater than or equal to 0"),
+        ("/v1/studies/first/trials/sgdm/" + "9" * 30, "number", "less than"),
+        ("/v1/best?task=digits", "optimizer", "is required"),
+        ("/v1/best?task=digits&optimizer=sgdm&modle=x", "modle", "did you mean 'model'?"),
+    ],
+)
+def test_bad_queries_name_the_parameter(api: TestClient, path: str, field: str, rule: str) -> None:
+    response = api.get(path)
+    assert response.status_code == 422, response.text
+    assert response.json()["error"] == "invalid_query"
+    (fault,) = response.json()["fields"]
+    assert fault["field"] == field
+    assert rule in fault["rule"]
+
+
+@pytest.mark.parametrize("cursor", ["x", "%00", "AAAA", "e30=", "W10=", "💥", "x" * 500, "bnVsbA=="])
+@pytest.mark.parametrize("path", ["/v1/studies", "/v1/studies/first/trials"])
+def test_a_made_up_cursor_gets_422(api: TestClient, path: str, cursor: str) -> None:
+    api.post("/v1/studies", json=definition())
+    response = api.get(path, params={"cursor": cursor})
+    assert response.status_code == 422, response.text
+    assert response.json()["error"] == "invalid_cursor"
+
+
+def test_weird_filters_find_nothing(api: TestClient) -> None:
+    for text in ("\0", "💥", "' OR 1=1 --", "%"):
+        response = api.get("/v1/studies", params={"task": text})
+        assert (response.status_code, response.json()["items"]) == (200, []), response.text
+
+
+def test_trials_and_comparison_of_a_study_that_has_not_begun(api: TestClient) -> None:
+    api.post("/v1/studies", json=definition())
+    assert api.get("/v1/studies/first/trials").json() == {"items": [], "next_cursor": None}
+    comparison = api.get("/v1/studies/first/comparison").json()
+    assert comparison["complete"] is False
+    assert [row["label"] for row in comparison["rows"]] == ["admetar", "sgdm"]
+    missing = api.get("/v1/studies/first/trials/sgdm/3")
+    assert missing.status_code == 404
+    assert "trial" in missing.json()["detail"]
+    assert api.get("/v1/studies/first/trials/adamw/0").status_code == 404
