@@ -1,0 +1,80 @@
+"""What the driver hands to a worker and what comes back: plain values that cross Ray.
+
+Owns the two messages of a run. No database address, password or token is ever part of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from search.records import AttemptStart, Point, RunOutcome, Stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """One run to execute: everything a worker needs.
+
+    Attributes:
+        settings: the optimizer's constructor keywords (drawn and fixed).
+        checkpoint_dir: folder of this run alone; where one exists already, the run goes on from its last checkpoint.
+        threads: CPU threads torch may use.
+        on_gpu: whether the worker holds a GPU, or a share of one.
+    """
+
+    run_id: int
+    label: str
+    trial_number: int
+    stage: Stage
+    seed: int
+    task: Mapping[str, Any]
+    optimizer: str
+    settings: Mapping[str, Any]
+    metric: str
+    checkpoint_dir: str
+    checkpoint_every_s: float
+    data_dir: str | None
+    threads: int
+    on_gpu: bool
+
+    def to_config(self) -> dict[str, Any]:
+        """As Ray Tune's trial config."""
+        return {"assignment": asdict(self)}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Assignment:
+        """The assignment in a Tune config."""
+        values = dict(config["assignment"])
+        return cls(**{**values, "stage": Stage(values["stage"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a worker tells after each evaluation.
+
+    The first report of an attempt says where it runs, and repeats the curve that its checkpoint remembers: points
+    which a dead driver never stored are filled in, those it did store are kept.
+    """
+
+    points: list[Point]
+    start: AttemptStart | None = None
+    end: RunOutcome | None = None
+
+    def to_result(self) -> dict[str, Any]:
+        """As Ray Tune's result of one step."""
+        return {"report": self}
+
+
+@dataclass
+class Curve:
+    """A run's points so far, as a checkpoint keeps them."""
+
+    points: list[Point] = field(default_factory=list)
+
+    def to_state(self) -> list[dict[str, Any]]:
+        return [{**asdict(point), "metrics": dict(point.metrics)} for point in self.points]
+
+    @classmethod
+    def from_state(cls, state: list[dict[str, Any]]) -> Curve:
+        return cls([Point(**point) for point in state])

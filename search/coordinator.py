@@ -1,0 +1,194 @@
+"""The brain of a running study: which run is next, what a report means, when it is over.
+
+Owns the order of things across the study's optimizers: fair turns, budgets, retries. Knows neither Ray nor SQL: the
+searcher and scheduler that Tune calls are shells around it, and the store is a protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from search.assignment import Assignment, Report
+from search.definition import StudyDefinition
+from search.loop import SearchLoop
+from search.records import FailureKind, Lease, RunOutcome, RunRecord, RunState, Stage, StudyRecord
+from search.store import Store
+
+
+class Idle(Enum):
+    """Why there is no run to start."""
+
+    WAIT = "wait"
+    DONE = "done"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """What the cluster gives to every run of a study.
+
+    Attributes:
+        storage: folder or URI under which each run has its checkpoint folder.
+        data_dir: the data folder, as workers see it.
+        on_gpu: whether a run holds a GPU, or a share of one.
+        slots: calls back how many runs the cluster has room for now.
+    """
+
+    storage: str
+    data_dir: str | None
+    on_gpu: bool
+    slots: Callable[[], int]
+
+
+class Coordinator:
+    """Decides for one study; every decision is in SQL before anyone acts on it."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        lease: Lease,
+        study: StudyRecord,
+        workplace: Workplace,
+        now: Callable[[], float],
+    ) -> None:
+        """Take up the study where SQL says it stands.
+
+        Args:
+            now: seconds since the epoch, for the wall-hours budget.
+        """
+        self._store = store
+        self._lease = lease
+        self._study = study
+        self._definition: StudyDefinition = study.definition
+        self._workplace = workplace
+        self._now = now
+        self._started_at = study.started_at.timestamp() if study.started_at else now()
+        runs = store.runs(study.id)
+        self._loops = [
+            SearchLoop(
+                store=store,
+                lease=lease,
+                record=record,
+                definition=study.definition,
+                runs=[run for run in runs if run.search_id == record.id],
+            )
+            for record in store.searches(study.id)
+        ]
+        self._live: dict[str, tuple[SearchLoop, RunRecord]] = {}
+
+    @property
+    def n_live(self) -> int:
+        return len(self._live)
+
+    def next(self, ticket: str) -> Assignment | Idle:
+        """The run to start under `ticket` (Tune's trial id)."""
+        if self.n_live >= self._room():
+            return Idle.WAIT
+        self._apply_budgets()
+        # Fair turns: the optimizer with the fewest runs at work goes first, then the one that had the fewest turns.
+        for loop in sorted(self._loops, key=lambda loop: (loop.n_live, loop.n_started)):
+            run = loop.propose()
+            if run is not None:
+                self._live[ticket] = (loop, run)
+                return self._assign(loop, run)
+        return Idle.DONE if all(loop.is_done for loop in self._loops) else Idle.WAIT
+
+    def begin(self, ticket: str) -> None:
+        """The run's worker starts: count the attempt."""
+        loop, run = self._live[ticket]
+        run = self._store.start_attempt(self._lease, run.id)
+        loop.update(run)
+        self._live[ticket] = (loop, run)
+
+    def report(self, ticket: str, report: Report) -> bool:
+        """Record what the worker tells. True when the run is over: it reached its end or is pruned."""
+        loop, run = self._live[ticket]
+        if report.start is not None:
+            self._store.describe_attempt(self._lease, run.id, report.start)
+        loop.report(run, report.points)
+        outcome = report.end
+        if outcome is None and loop.should_prune(run):
+            outcome = RunOutcome(state=RunState.PRUNED, value=report.points[-1].value)
+        if outcome is None:
+            return False
+        loop.finish(run, outcome)
+        del self._live[ticket]
+        return True
+
+    def fail(self, ticket: str, *, kind: FailureKind, error: str) -> None:
+        """The attempt ended with an exception or its worker died: try again, up to max_failures."""
+        if ticket not in self._live:
+            return  # its end was recorded before the worker went away
+        loop, run = self._live.pop(ticket)
+        outcome = RunOutcome(state=RunState.FAIL, failure=kind, error=error)
+        run = self._store.fail_attempt(self._lease, run.id, outcome=outcome)
+        if run.n_failures > self._definition.max_failures:
+            loop.finish(run, outcome)
+        else:
+            loop.requeue(run)
+
+    def cancel(self) -> None:
+        """Close every unfinished run as FAIL, cancelled."""
+        self._live.clear()
+        for loop in self._loops:
+            loop.end_search()
+            for run in loop.unfinished():
+                outcome = RunOutcome(
+                    state=RunState.FAIL, failure=FailureKind.CANCELLED, error="the study was cancelled"
+                )
+                loop.finish(run, outcome)
+
+    def _room(self) -> int:
+        """Runs that may be live. None waits at the door: Tune would build a worker for it rather than reuse one."""
+        slots, limit = self._workplace.slots(), self._definition.max_concurrent_trials
+        return slots if limit is None else min(slots, limit)
+
+    def _assign(self, loop: SearchLoop, run: RunRecord) -> Assignment:
+        definition = self._definition
+        folder = f"{self._study.id}/{loop.record.label}/{run.trial_number:05d}/{run.stage.value}-{run.seed}"
+        return Assignment(
+            run_id=run.id,
+            label=loop.record.label,
+            trial_number=run.trial_number,
+            stage=run.stage,
+            seed=run.seed,
+            task=definition.task.model_dump(mode="json"),
+            optimizer=loop.spec.name,
+            settings={**loop.spec.fixed, **run.params},
+            metric=definition.objective.metric,
+            checkpoint_dir=f"{self._workplace.storage}/{folder}",
+            checkpoint_every_s=definition.checkpoint_every_s,
+            data_dir=self._workplace.data_dir,
+            threads=max(1, int(definition.resources.cpus)),
+            on_gpu=self._workplace.on_gpu,
+        )
+
+    def _apply_budgets(self) -> None:
+        budget = self._definition.budget
+        study_gpu_s = sum(run.gpu_s for loop in self._loops for run in loop.runs()) if budget.gpu_hours else 0.0
+        hours = (self._now() - self._started_at) / 3600
+        over = (budget.max_hours is not None and hours >= budget.max_hours) or (
+            budget.gpu_hours is not None and study_gpu_s / 3600 >= budget.gpu_hours
+        )
+        for loop in self._loops:
+            if over or self._search_is_spent(loop):
+                loop.end_search()
+
+    def _search_is_spent(self, loop: SearchLoop) -> bool:
+        budget = self._definition.budget
+        if budget.epochs_per_optimizer is None and budget.gpu_hours_per_optimizer is None and budget.target is None:
+            return False
+        runs = [run for run in loop.runs() if run.stage is Stage.SEARCH]
+        epochs, gpu_hours = sum(run.epoch for run in runs), sum(run.gpu_s for run in runs) / 3600
+        return (
+            (budget.epochs_per_optimizer is not None and epochs >= budget.epochs_per_optimizer)
+            or (budget.gpu_hours_per_optimizer is not None and gpu_hours >= budget.gpu_hours_per_optimizer)
+            or (budget.target is not None and any(self._reached(run, budget.target) for run in runs))
+        )
+
+    def _reached(self, run: RunRecord, target: float) -> bool:
+        if run.state is not RunState.COMPLETE or run.value is None:
+            return False
+        return run.value >= target if self._definition.objective.direction == "maximize" else run.value <= target

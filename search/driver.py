@@ -1,0 +1,209 @@
+"""Runs one study to its end over Ray Tune, from wherever SQL says it stands.
+
+Owns the driver's life: the lease and its renewal, the Tune experiment, the study's final state. Ray must be
+initialised. The driver may die at any moment; the next one goes on from SQL alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import ray
+from ray import tune
+
+import tasks.runs
+from search.coordinator import Coordinator, Workplace
+from search.definition import Resources
+from search.errors import LeaseLostError
+from search.records import Lease, StudyRecord, StudyState
+from search.store import Store
+from search.trainable import TrialWorker
+from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher
+from tasks.errors import TaskError
+
+logger = logging.getLogger(__name__)
+
+TUNE_ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # curves are in SQL; no csv, json and tensorboard files a trial
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a missing metric fails its run, not the whole experiment
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # Tune's own snapshots are never restored from
+    "TUNE_MAX_PENDING_TRIALS_PG": "10000",  # the coordinator counts what fits; Tune's 1 would start workers in turn
+    "TUNE_WARN_THRESHOLD_S": "10",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # recorded with the attempt
+    "TUNE_FORCE_TRIAL_CLEANUP_S": "10",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverOptions:
+    """Where a driver works.
+
+    Attributes:
+        owner: unique to this driver's life.
+        storage: folder or URI for checkpoints, as workers see it.
+        data_dir: data folder, as workers see it.
+        lease_ttl_s: how long a dead driver keeps others from taking over.
+    """
+
+    owner: str
+    storage: str
+    data_dir: str | None = None
+    lease_ttl_s: float = 15.0
+
+
+def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState | None:
+    """Drive the study until it is terminal or paused; its state then, or None where another driver holds it."""
+    lease = store.acquire_lease(study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
+    if lease is None:
+        return None
+    study = store.get_study(study_id)
+    stop = StopSwitch()
+    with _Renewal(store, lease, stop) as renewal:
+        try:
+            store.set_study_state(lease, StudyState.RUNNING)
+            study = store.get_study(study_id)
+            tasks.runs.check(study.definition.task, data_dir=_path(options.data_dir))
+            coordinator = Coordinator(
+                store=store,
+                lease=lease,
+                study=study,
+                workplace=_workplace(study.definition.resources, options),
+                now=lambda: datetime.now(UTC).timestamp(),
+            )
+            if renewal.state is StudyState.RUNNING:
+                _run_experiment(study, coordinator, stop)
+            state = _conclude(store, lease, coordinator, renewal.state)
+        except TaskError as error:
+            state = store.set_study_state(lease, StudyState.FAILED, reason=str(error))
+        except LeaseLostError:
+            logger.warning("study %s: another driver has taken over; this one stops", study_id)
+            return None
+    store.release_lease(lease)
+    return state
+
+
+def _conclude(store: Store, lease: Lease, coordinator: Coordinator, wanted: StudyState) -> StudyState:
+    if wanted is StudyState.CANCELLED:
+        coordinator.cancel()
+        return wanted
+    if wanted is StudyState.RUNNING:
+        return store.set_study_state(lease, StudyState.COMPLETED)
+    return wanted
+
+
+def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwitch) -> None:
+    resources = study.definition.resources
+    os.environ.update(TUNE_ENVIRONMENT)
+    logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)  # looks for files we don't write
+    # Tune insists on a folder of its own; nothing in it is ever read back.
+    scratch = Path(tempfile.mkdtemp(prefix="admeta-tune-"))
+    try:
+        tune.Tuner(
+            tune.with_resources(TrialWorker, {"cpu": resources.cpus, "gpu": resolve_gpus(resources)}),
+            tune_config=tune.TuneConfig(
+                search_alg=StudySearcher(coordinator),
+                scheduler=StudyScheduler(coordinator),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=lambda trial: trial.trial_id,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name="study",
+                storage_path=str(scratch),
+                stop=stop,
+                callbacks=[AttemptCallback(coordinator)],
+                failure_config=tune.FailureConfig(max_failures=0),  # retries are ours, counted in SQL
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+                verbose=0,
+            ),
+        ).fit()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def resolve_gpus(resources: Resources) -> float:
+    """GPUs of one run: what the study says, or for 'auto' one where the cluster has any."""
+    if resources.gpus == "auto":
+        return 1.0 if ray.cluster_resources().get("GPU", 0) > 0 else 0.0
+    return resources.gpus
+
+
+def _workplace(resources: Resources, options: DriverOptions) -> Workplace:
+    gpus = resolve_gpus(resources)
+    return Workplace(
+        storage=options.storage,
+        data_dir=options.data_dir,
+        on_gpu=gpus > 0,
+        slots=_remembered(lambda: count_slots(cpus=resources.cpus, gpus=gpus), for_s=5.0),
+    )
+
+
+def count_slots(*, cpus: float, gpus: float) -> int:
+    """Runs for which the whole cluster has room; at least 1, as a cluster may still be growing."""
+    cluster = ray.cluster_resources()
+    slots = cluster.get("CPU", 0.0) // cpus
+    if gpus > 0:
+        slots = min(slots, cluster.get("GPU", 0.0) // gpus)
+    return max(1, int(slots))
+
+
+def _remembered(call: Callable[[], int], *, for_s: float) -> Callable[[], int]:
+    """The call's answer, asked for anew only after a while: the searcher asks ten times a second."""
+    known: tuple[float, int] | None = None
+
+    def answer() -> int:
+        nonlocal known
+        if known is None or time.monotonic() - known[0] > for_s:
+            known = (time.monotonic(), call())
+        return known[1]
+
+    return answer
+
+
+def _path(folder: str | None) -> Path | None:
+    return None if folder is None else Path(folder)
+
+
+class _Renewal:
+    """Renews the lease in its own thread and throws the switch when the study is no longer to be run."""
+
+    def __init__(self, store: Store, lease: Lease, stop: StopSwitch) -> None:
+        self.state = StudyState.RUNNING
+        self._store = store
+        self._lease = lease
+        self._stop = stop
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name=f"lease-{lease.study_id}", daemon=True)
+
+    def __enter__(self) -> _Renewal:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        # Often enough that a cancelled study stops at once, and three renewals may fail before the lease expires.
+        while not self._ended.wait(min(1.0, self._lease.ttl_s / 4)):
+            try:
+                state = self._store.renew_lease(self._lease)
+            except LeaseLostError:
+                logger.warning("study %s: lease lost", self._lease.study_id)
+                state = StudyState.FAILED
+            if state is not StudyState.RUNNING:
+                self.state = state
+                self._stop.throw()
+                return

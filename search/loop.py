@@ -1,0 +1,317 @@
+"""One optimizer's search within a study: ask, report, prune and tell on its Optuna study, then the confirm runs.
+
+Starts from SQL alone. Knows nothing of Ray: the coordinator says when a run starts, reports, ends or fails.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from search import pruners, samplers
+from search.definition import OptimizerSearch, StudyDefinition
+from search.records import (
+    FailureKind,
+    Lease,
+    Point,
+    RunOutcome,
+    RunRecord,
+    RunState,
+    SearchRecord,
+    Stage,
+)
+from search.space import draw
+from search.store import Store
+
+_OPTUNA_STATES = {
+    RunState.COMPLETE: TrialState.COMPLETE,
+    RunState.PRUNED: TrialState.PRUNED,
+    RunState.FAIL: TrialState.FAIL,
+}
+
+
+class SearchLoop:
+    """The search of one optimizer. A run is live from `propose` until `finish` or `requeue`."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        lease: Lease,
+        record: SearchRecord,
+        definition: StudyDefinition,
+        runs: Sequence[RunRecord],
+    ) -> None:
+        self.record = record
+        self.spec: OptimizerSearch = next(o for o in definition.optimizers if o.label == record.label)
+        self._definition = definition
+        self._store = store
+        self._lease = lease
+        self._n_trials = planned_trials(definition, self.spec)
+        self._runs: dict[int, RunRecord] = {}
+        self._first: dict[str, int] = {}
+        for run in runs:
+            self._add(run)
+        self._waiting: deque[int] = deque(run.id for run in runs if not run.state.is_finished)
+        self._live: set[int] = set()
+        self._twins: dict[int, list[int]] = {}
+        self._trials: dict[int, optuna.Trial] = {}
+        self._n_asked = len(self._search_runs())
+        self._confirm_planned = False
+        self._search_over = False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            self._study = optuna.create_study(
+                study_name=record.optuna_name,
+                storage=store.optuna_storage(),
+                direction=definition.objective.direction,
+                pruner=pruners.build(definition.pruner, max_epochs=definition.task.epochs),
+                load_if_exists=True,
+            )
+        self._adoptable = self._reconcile()
+
+    # What the coordinator asks ------------------------------------------------------------------------------------
+
+    @property
+    def n_live(self) -> int:
+        return len(self._live)
+
+    @property
+    def n_started(self) -> int:
+        """Runs that were ever proposed: the coordinator's measure of whose turn it is."""
+        return len(self._runs) - len(self._waiting)
+
+    @property
+    def is_done(self) -> bool:
+        return not self._waiting and not self._live and not self._can_ask() and self._confirm_planned
+
+    def runs(self) -> list[RunRecord]:
+        return list(self._runs.values())
+
+    def end_search(self) -> None:
+        """Ask for no further trials (a budget is spent or the target is met); those that run go on."""
+        self._search_over = True
+
+    def propose(self) -> RunRecord | None:
+        """The run to start next, which is then live; None while there is nothing to start."""
+        while True:
+            if self._waiting:
+                run = self._runs[self._waiting.popleft()]
+                if run.stage is Stage.SEARCH and self._is_twin(run):
+                    continue
+                self._live.add(run.id)
+                return run
+            if self._can_ask():
+                self._waiting.append(self._ask().id)
+            elif not self._plan_confirm():
+                return None
+
+    def report(self, run: RunRecord, points: Sequence[Point]) -> None:
+        """Store points of the curve, also as Optuna's intermediate values; those known already are skipped."""
+        new = [point for point in points if point.epoch > self._runs[run.id].epoch]
+        if not new:
+            return
+        self._store.add_points(self._lease, run.id, new)
+        self._runs[run.id] = _advanced(self._runs[run.id], new)
+        if run.stage is Stage.SEARCH:
+            trial = self._trial(run)
+            for point in new:
+                if point.value is not None:
+                    trial.report(point.value, step=point.epoch)
+
+    def should_prune(self, run: RunRecord) -> bool:
+        """Whether the pruner would stop this trial, compared with others of this optimizer only."""
+        return run.stage is Stage.SEARCH and self._trial(run).should_prune()
+
+    def update(self, run: RunRecord) -> None:
+        """Take over what the store says of the run."""
+        self._runs[run.id] = run
+
+    def finish(self, run: RunRecord, outcome: RunOutcome) -> None:
+        """Record the end of a run: in our tables, then in Optuna's. May be repeated."""
+        self._live.discard(run.id)
+        self._store.finish_run(self._lease, run.id, outcome)
+        self._runs[run.id] = _finished(self._runs[run.id], outcome)
+        if run.stage is Stage.SEARCH:
+            self._tell(
+                run.trial_number, outcome.state, value=outcome.value, error=outcome.error, trial=self._trial(run)
+            )
+            self._trials.pop(run.id, None)
+            for twin in self._twins.pop(run.id, []):
+                self._finish_twin(self._runs[twin], original=self._runs[run.id])
+
+    def requeue(self, run: RunRecord) -> None:
+        """Start the run again, after the others that wait."""
+        self._live.discard(run.id)
+        self._runs[run.id] = run
+        self._waiting.append(run.id)
+
+    def unfinished(self) -> list[RunRecord]:
+        return [run for run in self._runs.values() if not run.state.is_finished]
+
+    def _add(self, run: RunRecord) -> None:
+        self._runs[run.id] = run
+        if run.stage is Stage.SEARCH:
+            self._first.setdefault(_key(run.params), run.id)
+
+    # Trials ---------------------------------------------------------------------------------------------------------
+
+    def _search_runs(self) -> list[RunRecord]:
+        return [run for run in self._runs.values() if run.stage is Stage.SEARCH]
+
+    def _can_ask(self) -> bool:
+        return not self._search_over and not self._confirm_planned and self._n_asked < self._n_trials
+
+    def _ask(self) -> RunRecord:
+        """A new trial with its parameters and its run; one that a dead driver left half-made is completed first."""
+        number = self._adoptable[0] if self._adoptable else len(self._study.get_trials(deepcopy=False))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            self._study.sampler = samplers.build(
+                self._definition.sampler, self.spec.space, label=self.spec.label, trial_number=number
+            )
+            trial = self._open_trial(self._adoptable.popleft()) if self._adoptable else self._study.ask()
+            params = draw(trial, self.spec.space)
+        run = self._store.create_run(
+            self._lease,
+            self.record.id,
+            trial_number=trial.number,
+            stage=Stage.SEARCH,
+            seed=self._definition.training_seed,
+            params=params,
+        )
+        self._add(run)
+        self._n_asked += 1
+        self._trials[run.id] = trial
+        return run
+
+    def _trial(self, run: RunRecord) -> optuna.Trial:
+        if run.id not in self._trials:
+            self._trials[run.id] = self._open_trial(run.trial_number)
+        return self._trials[run.id]
+
+    def _open_trial(self, number: int) -> optuna.Trial:
+        storage = self._study._storage
+        trial_id = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+        return optuna.Trial(self._study, trial_id)
+
+    def _tell(self, trial: optuna.Trial, state: RunState, *, value: float | None, error: str | None) -> None:
+        if self._study._storage.get_trial(trial._trial_id).state.is_finished():
+            return
+        if error is not None:
+            trial.set_user_attr("failure", error[:2000])
+        self._study.tell(
+            trial,
+            value if state is RunState.COMPLETE else None,
+            state=_OPTUNA_STATES[state],
+            skip_if_finished=True,
+        )
+
+    def _reconcile(self) -> deque[int]:
+        """Tell Optuna the ends it missed; the numbers of unfinished trials that have no run yet."""
+        by_number = {run.trial_number: run for run in self._search_runs()}
+        adoptable: deque[int] = deque()
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            run = by_number.get(trial.number)
+            if run is None:
+                adoptable.append(trial.number)
+            elif run.state.is_finished:
+                self._tell(self._trial(run), run.state, value=run.value, error=run.error)
+        return adoptable
+
+    # The same configuration twice -----------------------------------------------------------------------------------
+
+    def _is_twin(self, run: RunRecord) -> bool:
+        """Whether an earlier trial has this configuration: training is seeded, so its result stands for both."""
+        key = _key(run.params)
+        original = self._runs[self._first[key]]
+        if original.failure is FailureKind.ERROR:
+            self._first[key] = run.id  # an accident says nothing of the settings
+        if self._first[key] == run.id:
+            return False
+        if original.state.is_finished:
+            self._finish_twin(run, original=original)
+        else:
+            self._twins.setdefault(original.id, []).append(run.id)
+        return True
+
+    def _finish_twin(self, twin: RunRecord, *, original: RunRecord) -> None:
+        self.report(twin, self._store.points(original.id))
+        self._trial(twin).set_user_attr("same_as_trial", original.trial_number)
+        self.finish(
+            twin,
+            RunOutcome(state=original.state, value=original.value, failure=original.failure, error=original.error),
+        )
+
+    # Confirmation ---------------------------------------------------------------------------------------------------
+
+    def _plan_confirm(self) -> bool:
+        """Queue the confirm runs once the search stage is over. True where there is something to start."""
+        if self._confirm_planned or any(not run.state.is_finished for run in self._search_runs()):
+            return False
+        self._confirm_planned = True
+        for chosen in select(self._search_runs(), self._definition):
+            for seed in self._definition.confirm.seeds:
+                run = self._store.create_run(
+                    self._lease,
+                    self.record.id,
+                    trial_number=chosen.trial_number,
+                    stage=Stage.CONFIRM,
+                    seed=seed,
+                    params=chosen.params,
+                )
+                if run.id not in self._runs:
+                    self._runs[run.id] = run
+                    self._waiting.append(run.id)
+        return bool(self._waiting)
+
+
+def planned_trials(definition: StudyDefinition, spec: OptimizerSearch) -> int:
+    """Trials that this search will run: the budget, or the whole grid where that is smaller."""
+    if isinstance(definition.sampler, samplers.GridSampler):
+        return min(definition.budget.trials_per_optimizer, samplers.grid_size(spec.space))
+    return definition.budget.trials_per_optimizer
+
+
+def select(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:
+    """The top_k trials by validation, best first, each configuration once; ties go to the earlier trial."""
+    sign = -1.0 if definition.objective.direction == "maximize" else 1.0
+    complete = [run for run in runs if run.state is RunState.COMPLETE and run.value is not None]
+    chosen: dict[str, RunRecord] = {}
+    for run in sorted(complete, key=lambda run: (sign * (run.value or 0.0), run.trial_number)):
+        chosen.setdefault(_key(run.params), run)
+    return list(chosen.values())[: definition.confirm.top_k]
+
+
+def _key(params: Mapping[str, Any]) -> str:
+    return json.dumps(params, sort_keys=True)
+
+
+def _advanced(run: RunRecord, points: Sequence[Point]) -> RunRecord:
+    last = points[-1]
+    return replace(
+        run,
+        epoch=last.epoch,
+        step=last.step,
+        value=last.value,
+        gpu_s=run.gpu_s + sum(point.gpu_s for point in points),
+        train_s=run.train_s + sum(point.train_s for point in points),
+    )
+
+
+def _finished(run: RunRecord, outcome: RunOutcome) -> RunRecord:
+    return replace(
+        run,
+        state=outcome.state,
+        value=run.value if outcome.value is None else outcome.value,
+        failure=outcome.failure,
+        error=outcome.error,
+        test_metrics=outcome.test_metrics,
+    )

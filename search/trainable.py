@@ -1,0 +1,138 @@
+"""The worker's side: one Ray actor that executes runs, one after the other.
+
+A step is one epoch and its evaluation. Checkpoints are this class's own and not Tune's: whatever ended an attempt
+(an exception, the worker, the node, the driver, the whole cluster), the next one finds its run's last checkpoint in
+the same folder and goes on from there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import Any, cast
+
+import ray
+from ray import tune
+
+from search.assignment import Assignment, Curve, Report
+from search.records import AttemptStart, FailureKind, Point, RunOutcome, RunState, Stage
+from tasks.engine.protocol import Evaluation, Run
+from tasks.errors import Diverged
+
+
+class TrialWorker(tune.Trainable):  # type: ignore[misc]
+    """Executes the assignment in its config; Tune reuses the process for the next one by `reset_config`."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self._run: Run | None = None
+        self._assignment = Assignment.from_config(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.cleanup()
+        self._assignment = Assignment.from_config(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """One epoch; the run is opened here and not in `setup`, so that its errors are this run's."""
+        start = None
+        backlog: list[Point] = []
+        if self._run is None:
+            start = self._open()
+            backlog = list(self._curve.points)
+        run = cast(Run, self._run)
+        try:
+            points = backlog if run.done else [*backlog, self._advance(run)]
+            end = self._end(run)
+        except Diverged as error:
+            outcome = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error=str(error))
+            return Report(points=backlog, start=start, end=outcome).to_result()
+        if end is not None or self._checkpoint_is_due():
+            self._save(run, final=end is not None)
+        return Report(points=points, start=start, end=end).to_result()
+
+    def cleanup(self) -> None:
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+    def _open(self) -> AttemptStart:
+        from pathlib import Path
+
+        from tasks.config import TaskConfig  # noqa: F401 - the registry's configs derive from it
+        from tasks.engine import checkpoint
+        from tasks.registry import parse_config
+        from tasks.runs import open_run
+
+        assignment = self._assignment
+        self._saved_at = time.monotonic()
+        run = open_run(
+            parse_config(assignment.task),
+            optimizer=assignment.optimizer,
+            params=assignment.settings,
+            seed=assignment.seed,
+            data_dir=None if assignment.data_dir is None else Path(assignment.data_dir),
+            device=None if assignment.on_gpu else "cpu",
+            threads=assignment.threads,
+        )
+        state = checkpoint.load_latest(assignment.checkpoint_dir)
+        self._curve = Curve() if state is None else Curve.from_state(state["curve"])
+        if state is not None:
+            run.load_state_dict(state["run"])
+        self._run = run
+        environment = run.environment()
+        return AttemptStart(
+            node=ray.util.get_node_ip_address(),
+            pid=os.getpid(),
+            device=str(environment.get("device", "cpu")),
+            resumed_from_epoch=run.epoch,
+            environment=environment,
+        )
+
+    def _advance(self, run: Run) -> Point:
+        evaluation = run.advance()
+        point = to_point(evaluation, metric=self._assignment.metric)
+        self._curve.points.append(point)
+        return point
+
+    def _end(self, run: Run) -> RunOutcome | None:
+        """The outcome, where this was the last evaluation or the objective is lost."""
+        last, metric = self._curve.points[-1], self._assignment.metric
+        if last.value is None:
+            found = last.metrics.get(metric, "missing")
+            reason = f"{metric} is {found} at epoch {last.epoch}; the objective must be a finite number"
+            return RunOutcome(state=RunState.FAIL, failure=FailureKind.NO_METRIC, error=reason)
+        if not run.done:
+            return None
+        test = run.test() if self._assignment.stage is Stage.CONFIRM else {}
+        return RunOutcome(state=RunState.COMPLETE, value=last.value, test_metrics=test)
+
+    def _checkpoint_is_due(self) -> bool:
+        return time.monotonic() - self._saved_at >= self._assignment.checkpoint_every_s
+
+    def _save(self, run: Run, *, final: bool) -> None:
+        """A search run that ended before its first checkpoint was due leaves none: repeating it costs less."""
+        from tasks.engine import checkpoint
+
+        if final and self._assignment.stage is Stage.SEARCH and not self._checkpoint_is_due():
+            return
+        state = {"run": run.state_dict(), "curve": self._curve.to_state()}
+        checkpoint.save(self._assignment.checkpoint_dir, state, epoch=run.epoch)
+        self._saved_at = time.monotonic()
+
+
+def to_point(evaluation: Evaluation, *, metric: str) -> Point:
+    """A curve point from the engine's evaluation; `value` is None where the metric is missing or not finite."""
+    value = evaluation.metrics.get(metric)
+    return Point(
+        epoch=evaluation.epoch,
+        step=evaluation.step,
+        value=value if value is not None and math.isfinite(value) else None,
+        metrics=dict(evaluation.metrics),
+        lr=evaluation.lr,
+        train_s=evaluation.train_s,
+        eval_s=evaluation.eval_s,
+        optimizer_s=evaluation.optimizer_s,
+        data_s=evaluation.data_s,
+        gpu_s=evaluation.gpu_s,
+    )

@@ -1,0 +1,170 @@
+"""The store in memory: what the driver's tests run on where no database is their subject."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import optuna
+
+from search.definition import StudyDefinition
+from search.errors import LeaseLostError, StudyNotFoundError
+from search.records import (
+    AttemptStart,
+    Lease,
+    Point,
+    RunOutcome,
+    RunRecord,
+    RunState,
+    SearchRecord,
+    Stage,
+    StudyRecord,
+    StudyState,
+)
+
+
+class MemoryStore:
+    """`search.store.Store` on dictionaries; one process, no threads racing."""
+
+    def __init__(self) -> None:
+        self.studies: dict[str, StudyRecord] = {}
+        self.owners: dict[str, str] = {}
+        self.all_runs: dict[int, RunRecord] = {}
+        self.curves: dict[int, dict[int, Point]] = {}
+        self.starts: dict[int, list[AttemptStart]] = {}
+        self._searches: dict[str, list[SearchRecord]] = {}
+        self._optuna = optuna.storages.InMemoryStorage()
+
+    def add_study(self, definition: StudyDefinition) -> StudyRecord:
+        study = StudyRecord(
+            id=f"study{len(self.studies)}",
+            name=definition.name,
+            definition=definition,
+            state=StudyState.QUEUED,
+            created_at=datetime.now(UTC),
+        )
+        self.studies[study.id] = study
+        self._searches[study.id] = [
+            SearchRecord(
+                id=100 * len(self.studies) + i,
+                study_id=study.id,
+                label=spec.label,
+                optimizer=spec.name,
+                optuna_name=f"{definition.name}/{spec.label}",
+            )
+            for i, spec in enumerate(definition.optimizers)
+        ]
+        return study
+
+    def optuna_storage(self) -> optuna.storages.BaseStorage:
+        return self._optuna
+
+    def acquire_lease(self, study_id: str, *, owner: str, ttl_s: float) -> Lease | None:
+        if self.studies[study_id].state.is_terminal or self.owners.get(study_id, owner) != owner:
+            return None
+        self.owners[study_id] = owner
+        return Lease(study_id=study_id, owner=owner, ttl_s=ttl_s)
+
+    def renew_lease(self, lease: Lease) -> StudyState:
+        self._check(lease)
+        return self.studies[lease.study_id].state
+
+    def release_lease(self, lease: Lease) -> None:
+        if self.owners.get(lease.study_id) == lease.owner:
+            del self.owners[lease.study_id]
+
+    def get_study(self, study_id: str) -> StudyRecord:
+        if study_id not in self.studies:
+            raise StudyNotFoundError(study_id)
+        return self.studies[study_id]
+
+    def set_study_state(self, lease: Lease, state: StudyState, *, reason: str | None = None) -> StudyState:
+        self._check(lease)
+        study = self.studies[lease.study_id]
+        if not study.state.is_terminal:
+            self.studies[study.id] = replace(study, state=state, reason=reason, started_at=datetime.now(UTC))
+        return self.studies[study.id].state
+
+    def searches(self, study_id: str) -> list[SearchRecord]:
+        return self._searches[study_id]
+
+    def runs(self, study_id: str) -> list[RunRecord]:
+        ids = {search.id for search in self._searches[study_id]}
+        return [run for run in self.all_runs.values() if run.search_id in ids]
+
+    def points(self, run_id: int) -> list[Point]:
+        return [point for _, point in sorted(self.curves.get(run_id, {}).items())]
+
+    def create_run(
+        self, lease: Lease, search_id: int, *, trial_number: int, stage: Stage, seed: int, params: Mapping[str, Any]
+    ) -> RunRecord:
+        self._check(lease)
+        for run in self.all_runs.values():
+            if (run.search_id, run.trial_number, run.stage, run.seed) == (search_id, trial_number, stage, seed):
+                return run
+        run = RunRecord(
+            id=len(self.all_runs) + 1,
+            search_id=search_id,
+            trial_number=trial_number,
+            stage=stage,
+            seed=seed,
+            params=dict(params),
+            state=RunState.WAITING,
+        )
+        self.all_runs[run.id] = run
+        return run
+
+    def start_attempt(self, lease: Lease, run_id: int) -> RunRecord:
+        return self._update(lease, run_id, state=RunState.RUNNING, attempt=self.all_runs[run_id].attempt + 1)
+
+    def describe_attempt(self, lease: Lease, run_id: int, start: AttemptStart) -> None:
+        self._check(lease)
+        self.starts.setdefault(run_id, []).append(start)
+
+    def add_points(self, lease: Lease, run_id: int, points: Sequence[Point]) -> None:
+        curve = self.curves.setdefault(run_id, {})
+        for point in points:
+            curve.setdefault(point.epoch, point)
+        last = curve[max(curve)]
+        self._update(
+            lease,
+            run_id,
+            epoch=last.epoch,
+            step=last.step,
+            value=last.value,
+            gpu_s=sum(point.gpu_s for point in curve.values()),
+        )
+
+    def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:
+        return self._update(
+            lease,
+            run_id,
+            state=RunState.WAITING,
+            n_failures=self.all_runs[run_id].n_failures + 1,
+            failure=outcome.failure,
+            error=outcome.error,
+        )
+
+    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> None:
+        if self.all_runs[run_id].state.is_finished:
+            return
+        self._update(
+            lease,
+            run_id,
+            state=outcome.state,
+            value=self.all_runs[run_id].value if outcome.value is None else outcome.value,
+            failure=outcome.failure,
+            error=outcome.error,
+            test_metrics=outcome.test_metrics,
+        )
+
+    def _update(self, lease: Lease, run_id: int, **changes: Any) -> RunRecord:
+        self._check(lease)
+        self.all_runs[run_id] = replace(self.all_runs[run_id], **changes)
+        return self.all_runs[run_id]
+
+    def _check(self, lease: Lease) -> None:
+        if self.owners.get(lease.study_id) != lease.owner:
+            raise LeaseLostError(lease.study_id)
