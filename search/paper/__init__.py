@@ -4,13 +4,16 @@ Literal files in this package (results.yaml, settings.yaml, setups.yaml), read a
 here; what the optimizers search by default is in admeta's registry, and what we measured is in the database.
 """
 
+from search.paper.beside import Cell, Measured, TableBeside, beside, to_latex, to_markdown
 from search.paper.results import PaperResult, paper_result, result_tables, results
 from search.paper.settings import PaperSettings, all_settings, best_settings, settings_tables
 from search.paper.setups import OptimizerSetup, PaperModel, Setup, model_id, paper_models, setup_of, setups
 from search.paper.tables import Column, Row, Table
 
 __all__ = [
+    "Cell",
     "Column",
+    "Measured",
     "OptimizerSetup",
     "PaperModel",
     "PaperResult",
@@ -18,7 +21,9 @@ __all__ = [
     "Row",
     "Setup",
     "Table",
+    "TableBeside",
     "all_settings",
+    "beside",
     "best_settings",
     "model_id",
     "paper_models",
@@ -28,4 +33,6 @@ __all__ = [
     "settings_tables",
     "setup_of",
     "setups",
+    "to_latex",
+    "to_markdown",
 ]

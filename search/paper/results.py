@@ -19,6 +19,7 @@ class PaperResult:
 
     Attributes:
         table, row, column: the cell, `table` by our name and the others by their headings.
+        row_index, column_index: its place in the table, from 0, headings not counted.
         task, model, optimizer: as the product names them; a model by the paper's name (see `search.paper.model_id`).
         metric: without `val_` or `test_`, which `split` tells: accuracy, f1, mcc, …, training_time.
         split: what it was measured on: "test" or "dev" (GLUE's and SQuAD's development sets).
@@ -32,6 +33,8 @@ class PaperResult:
     table: str
     row: tuple[str, ...]
     column: tuple[str, ...]
+    row_index: int
+    column_index: int
     task: str
     model: str
     optimizer: str
@@ -53,10 +56,10 @@ def result_tables() -> Mapping[str, Table]:
 @lru_cache(maxsize=1)
 def _all_results() -> tuple[PaperResult, ...]:
     return tuple(
-        _result(name, table, row, column, token)
+        _result(token, table=name, row=row, column=column, facts=table.cell_facts(row, column), at=(i, j))
         for name, table in result_tables().items()
-        for row in table.rows
-        for column, token in zip(table.columns, row.tokens(), strict=True)
+        for i, row in enumerate(table.rows)
+        for j, (column, token) in enumerate(zip(table.columns, row.tokens(), strict=True))
         if token != EMPTY
     )
 
@@ -86,19 +89,26 @@ def paper_result(*, task: str, model: str, optimizer: str, metric: str) -> Paper
     return next((result for result in found if result.variant is None), None)
 
 
-def _result(name: str, table: Table, row: Row, column: Column, token: str) -> PaperResult:
-    facts = table.cell_facts(row, column)
-    unit = facts.pop("unit")
-    value, std = _parse(token, unit=unit)
+def _result(
+    token: str, *, table: str, row: Row, column: Column, facts: Mapping[str, str], at: tuple[int, int]
+) -> PaperResult:
+    value, std = _parse(token, unit=facts["unit"])
     return PaperResult(
-        table=name,
+        table=table,
         row=tuple(row.head),
         column=tuple(column.head),
+        row_index=at[0],
+        column_index=at[1],
+        task=facts["task"],
+        model=facts["model"],
+        optimizer=facts["optimizer"],
+        metric=facts["metric"],
+        split=facts["split"],
+        variant=facts.get("variant"),
+        changes=row.changes,
         value=value,
         std=std,
         text=token,
-        changes=row.changes,
-        **facts,
     )
 
 

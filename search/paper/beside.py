@@ -1,0 +1,139 @@
+"""The paper's tables in its own layout, with our numbers beside its numbers.
+
+Owns which of our results belongs in which cell, and the table as text (Markdown, LaTeX). Does not own where our results
+come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from search.errors import SearchError, nearest_hint
+from search.paper.results import PaperResult, result_tables, results
+from search.paper.setups import model_id
+
+NOTHING = "–"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One of our results, as the comparison of a study gives it.
+
+    Attributes:
+        task, model, optimizer: by the product's names.
+        metric: without `val_` or `test_`, as in `PaperResult`.
+        mean, std: in the metric's own unit (fractions for accuracies); std None for n < 2.
+        n: confirm runs that it is the mean of.
+        variant: the paper's name of an ablation; None for the main result.
+    """
+
+    task: str
+    model: str
+    optimizer: str
+    metric: str
+    mean: float
+    std: float | None
+    n: int
+    variant: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One cell: the paper's number (None where it prints none) and ours (None where we have none)."""
+
+    paper: PaperResult | None
+    ours: Measured | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableBeside:
+    """A table of the paper with ours in it: headings and cells in the paper's rows and columns."""
+
+    name: str
+    number: int
+    caption: str
+    columns: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[str, ...], ...]
+    cells: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...]
+
+    @property
+    def n_ours(self) -> int:
+        """Cells that have a number of ours."""
+        return sum(cell.ours is not None for row in self.cells for cell in row)
+
+
+def beside(table: str, measured: Sequence[Measured]) -> TableBeside:
+    """One of the paper's result tables with our numbers beside its own.
+
+    Args:
+        table: our name of it (`search.paper.result_tables`).
+        measured: our results. A model counts as the paper's where `search.paper.model_id` says so. Where several fit
+            a cell the first is shown, so give the best evidence first.
+
+    Raises:
+        SearchError: there is no such table.
+    """
+    if table not in result_tables():
+        raise SearchError(f"the paper has no result table {table!r}; {nearest_hint(table, tuple(result_tables()))}")
+    layout = result_tables()[table]
+    ours: dict[tuple[str, str | None, str, str, str | None], Measured] = {}
+    for each in measured:
+        ours.setdefault((each.task, model_id(each.model), each.optimizer, each.metric, each.variant), each)
+    printed = {(result.row_index, result.column_index): result for result in results(table=table)}
+    cells = []
+    for i in range(len(layout.rows)):
+        found = [printed.get((i, j)) for j in range(len(layout.columns))]
+        keys = [(p.task, p.model, p.optimizer, p.metric, p.variant) if p else None for p in found]
+        cells.append(
+            tuple(Cell(paper=p, ours=ours.get(key) if key else None) for p, key in zip(found, keys, strict=True))
+        )
+    return TableBeside(
+        name=table,
+        number=layout.number,
+        caption=layout.caption,
+        columns=tuple(tuple(column.head) for column in layout.columns),
+        rows=tuple(tuple(row.head) for row in layout.rows),
+        cells=tuple(cells),
+        notes=layout.notes,
+    )
+
+
+def to_markdown(table: TableBeside) -> str:
+    """The table as Markdown; each cell is `paper / ours`, in percent where the paper's is, ours with its n."""
+    heads = ["", *(" ".join(part for part in head if part) for head in table.columns)]
+    lines = [_markdown_row(heads), _markdown_row(["---"] * len(heads))]
+    for head, cells in zip(table.rows, table.cells, strict=True):
+        lines.append(_markdown_row([" ".join(head), *(" / ".join(_texts(cell)) for cell in cells)]))
+    return "\n".join(lines) + "\n"
+
+
+def to_latex(table: TableBeside) -> str:
+    """The table as a LaTeX tabular (needs booktabs); each cell is `paper / ours`, as in Markdown."""
+    heads = ["", *(" ".join(part for part in head if part) for head in table.columns)]
+    lines = [rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}", r"\toprule", _latex_row(heads), r"\midrule"]
+    for head, cells in zip(table.rows, table.cells, strict=True):
+        lines.append(_latex_row([" ".join(head), *(" / ".join(_texts(cell)) for cell in cells)]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _texts(cell: Cell) -> tuple[str, str]:
+    paper = cell.paper.text if cell.paper else NOTHING
+    if cell.ours is None:
+        return paper, NOTHING
+    scale = 1 if cell.ours.metric == "training_time" else 100
+    spread = "" if cell.ours.std is None else f"±{scale * cell.ours.std:.2f}"
+    return paper, f"{scale * cell.ours.mean:.2f}{spread} (n={cell.ours.n})"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+_LATEX = {"±": r"$\pm$", "Δ": r"$\Delta$", "–": "--", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#"}
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    escaped = ("".join(_LATEX.get(character, character) for character in cell) for cell in cells)
+    return " & ".join(escaped) + r" \\"

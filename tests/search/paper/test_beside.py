@@ -1,0 +1,65 @@
+"""Our numbers find their cells in the paper's tables."""
+
+from __future__ import annotations
+
+import pytest
+
+from search.errors import SearchError
+from search.paper import Measured, beside, to_latex, to_markdown
+
+
+def _ours(
+    optimizer: str, mean: float, *, std: float | None = None, n: int = 1, model: str = "resnet110",
+    task: str = "cifar10", variant: str | None = None,
+) -> Measured:  # fmt: skip
+    return Measured(
+        task=task, model=model, optimizer=optimizer, metric="accuracy", mean=mean, std=std, n=n, variant=variant
+    )
+
+
+OURS = [
+    _ours("admetas", 0.9401, std=0.002, n=3, model="resnet110_preact"),
+    _ours("admetas", 0.1),
+    _ours("sgd", 0.9, model="resnet20"),
+    _ours("sgd", 0.75, task="cifar100", model="pyramidnet110_a48"),
+]
+
+
+def test_numbers_find_their_cells() -> None:
+    table = beside("cifar", OURS)
+    assert table.columns[1] == ("CIFAR-10", "PyramidNet")
+    assert (table.number, len(table.rows), table.n_ours) == (1, 8, 2)
+    cell = table.cells[7][0]
+    assert cell.paper is not None
+    assert cell.paper.text == "94.12±0.17"
+    assert cell.ours is OURS[0]  # the first that fits, not the second; and resnet20 fits nowhere
+    assert table.cells[5][3].ours is OURS[3]
+
+
+def test_variants_fill_the_ablation_table() -> None:
+    ours = [_ours("admetas", 0.93, variant="-LF"), _ours("admetas", 0.94)]
+    table = beside("ablation", ours)
+    filled = {table.rows[i]: cell.ours for i, row in enumerate(table.cells) for cell in row if cell.ours}
+    assert filled == {("AdmetaS",): ours[1], ("-LF",): ours[0]}
+    assert table.cells[0][1].paper is None  # Adam has no Δ
+
+
+def test_markdown() -> None:
+    lines = to_markdown(beside("cifar", OURS)).splitlines()
+    assert lines[0].startswith("|  | CIFAR-10 ResNet-110 | CIFAR-10 PyramidNet |")
+    assert lines[1] == "| --- | --- | --- | --- | --- |"
+    assert lines[-1].startswith("| AdmetaS | 94.12±0.17 / 94.01±0.20 (n=3) | 95.30±0.08 / – |")
+    assert "76.51±0.06 / 75.00 (n=1)" in lines[7]
+
+
+def test_latex() -> None:
+    lines = to_latex(beside("cifar", OURS)).splitlines()
+    assert lines[0] == r"\begin{tabular}{lcccc}"
+    assert lines[-3].startswith(r"AdmetaS & 94.12$\pm$0.17 / 94.01$\pm$0.20 (n=3) & 95.30$\pm$0.08 / --")
+    assert lines[-3].endswith(r"\\")
+    assert r"$\Delta$" in to_latex(beside("ablation", []))
+
+
+def test_no_such_table() -> None:
+    with pytest.raises(SearchError, match="no result table 'cifa'; did you mean 'cifar'"):
+        beside("cifa", [])
