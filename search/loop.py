@@ -140,9 +140,7 @@ class SearchLoop:
         self._store.finish_run(self._lease, run.id, outcome)
         self._runs[run.id] = _finished(self._runs[run.id], outcome)
         if run.stage is Stage.SEARCH:
-            self._tell(
-                run.trial_number, outcome.state, value=outcome.value, error=outcome.error, trial=self._trial(run)
-            )
+            self._tell(self._trial(run), outcome.state, value=outcome.value, error=outcome.error)
             self._trials.pop(run.id, None)
             for twin in self._twins.pop(run.id, []):
                 self._finish_twin(self._runs[twin], original=self._runs[run.id])
