@@ -17,6 +17,7 @@ from tasks.config import TaskConfig
 from tasks.digits.config import DigitsConfig
 from tasks.errors import TaskError, UnknownTaskError
 from tasks.synthetic.config import SyntheticConfig
+from tasks.vision.config import Cifar10Config, Cifar100Config, ImageFolderConfig
 
 Direction = Literal["maximize", "minimize"]
 ENTRY_POINT_GROUP = "admeta.tasks"
@@ -84,6 +85,38 @@ TASKS: dict[str, TaskInfo] = {
         metrics=VISION_METRICS,
         default_metric="val_accuracy",
         target_value=0.97,
+    ),
+    "cifar10": TaskInfo(
+        name="cifar10",
+        title="CIFAR-10",
+        description="60,000 photographs of 32×32 in ten classes; 45,000 / 5,000 / 10,000, augmented as the paper does.",
+        config=Cifar10Config,
+        target="tasks.vision.cifar:Cifar10Task",
+        metrics=VISION_METRICS,
+        default_metric="val_accuracy",
+        target_value=0.93,
+        needs_data=True,
+    ),
+    "cifar100": TaskInfo(
+        name="cifar100",
+        title="CIFAR-100",
+        description="60,000 photographs of 32×32 in a hundred classes; 45,000 / 5,000 / 10,000.",
+        config=Cifar100Config,
+        target="tasks.vision.cifar:Cifar100Task",
+        metrics=VISION_METRICS,
+        default_metric="val_accuracy",
+        target_value=0.70,
+        needs_data=True,
+    ),
+    "image_folder": TaskInfo(
+        name="image_folder",
+        title="Own images",
+        description="Your own images in class folders train/<class>/ and test/<class>/, a folder or a tar archive.",
+        config=ImageFolderConfig,
+        target="tasks.vision.folder:ImageFolderTask",
+        metrics=VISION_METRICS,
+        default_metric="val_accuracy",
+        needs_data=True,
     ),
     "synthetic": TaskInfo(
         name="synthetic",

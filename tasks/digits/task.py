@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from tasks.digits.config import DigitsConfig
-from tasks.engine.batches import Rows, stratified_split
+from tasks.engine.batches import stratified_split
 from tasks.errors import DataError
-from tasks.vision.data import ImageData, ImageSplit, measure_normalization
+from tasks.vision.data import ImageData, ImageSplit, measure_normalization, place_images
 from tasks.vision.task import ImageTask
 
 N_VAL = 300
@@ -35,15 +35,12 @@ class DigitsTask(ImageTask[DigitsConfig]):
         labels = table[:, -1]
         rest, test = stratified_split(labels, n_held_out=N_TEST, seed=TEST_SEED)
         train, val = stratified_split(labels[rest], n_held_out=N_VAL, seed=config.split_seed)
-        mean, std = measure_normalization(images[rest[train]])
-
-        def split(rows: Rows) -> ImageSplit:
-            return ImageSplit.of(images[rows], labels[rows], device=device)
-
+        mean, std = measure_normalization(images, rest[train])
+        placed = place_images(images, device=device)
         return ImageData(
-            train=split(rest[train]),
-            val=split(rest[val]),
-            test=split(test),
+            train=ImageSplit.of(placed, labels, rest[train], device=device),
+            val=ImageSplit.of(placed, labels, rest[val], device=device),
+            test=ImageSplit.of(placed, labels, test, device=device),
             classes=tuple("0123456789"),
             mean=mean,
             std=std,

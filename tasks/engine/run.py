@@ -139,6 +139,7 @@ class TrainingRun:
         """Device, versions, commit, precision, and how the steps run (or why not in a graph)."""
         return {
             **describe_machine(self._device),
+            **self._task.record(),
             "precision": self._precision,
             "step": self._stepper.status,
             "deterministic": self._config.deterministic,

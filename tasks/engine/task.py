@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +78,10 @@ class Task(ABC, Generic[ConfigT, DataT]):
     @abstractmethod
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
         """Metrics of a split, without prefix; the model is in eval mode, gradients are off."""
+
+    def record(self) -> dict[str, Any]:
+        """What the run's record should say of the data."""
+        return {"n_train": self.n_train}
 
     def check_fit(self) -> None:
         """Refuse a configuration that does not fit the loaded data; overriders call this first.

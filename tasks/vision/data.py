@@ -14,24 +14,38 @@ from tasks.engine.batches import Rows
 DEVICE_SHARE = 0.4  # of the device's free memory that images may take; beyond it they stay on the host
 
 
+def place_images(images: NDArray[np.uint8], *, device: torch.device) -> Tensor:
+    """Images as a tensor: on the device where `DEVICE_SHARE` of its free memory allows, or else on the host.
+
+    Args:
+        images: (n, height, width, channels) uint8, perhaps mapped from a file.
+    """
+    tensor = torch.from_numpy(images)
+    if device.type == "cuda" and images.nbytes <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
+        return tensor.to(device)
+    return tensor
+
+
 @dataclass(frozen=True)
 class ImageSplit:
-    """Images (n, height, width, channels) uint8 and labels (n,) int64.
+    """Some rows of a set of images, and their labels.
 
-    Labels lie on the run's device. Images do too where they fit; otherwise in host memory (perhaps a mapped file), and
-    each chunk is sent when its turn comes.
+    Attributes:
+        images: (N, height, width, channels) uint8; training and validation may share one.
+        rows: which of them, int64 (n,), on the images' device.
+        labels: of those rows, int64 (n,), on the run's device.
     """
 
     images: Tensor
+    rows: Tensor
     labels: Tensor
 
     @classmethod
-    def of(cls, images: NDArray[np.uint8], labels: Rows, *, device: torch.device) -> ImageSplit:
-        """From arrays; copies to the device where `DEVICE_SHARE` of its free memory allows."""
-        tensor = torch.from_numpy(images)
-        if device.type == "cuda" and images.nbytes <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
-            tensor = tensor.to(device)
-        return cls(tensor, torch.from_numpy(labels).to(device))
+    def of(cls, images: Tensor, labels: Rows, rows: Rows | None = None, *, device: torch.device) -> ImageSplit:
+        """From images in place, the labels of all of them, and the rows that belong to the split (None: all)."""
+        chosen = np.arange(len(labels), dtype=np.int64) if rows is None else rows
+        index = torch.from_numpy(chosen)
+        return cls(images, index.to(images.device), torch.from_numpy(labels[chosen]).to(device))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -50,17 +64,16 @@ class ImageData:
     n_skipped: int = 0
 
 
-def measure_normalization(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel over (n, h, w, c) images, in grey levels; exact, in integers."""
-    pixels = images.shape[0] * images.shape[1] * images.shape[2]
-    means, stds = [], []
-    for channel in range(images.shape[3]):
-        counts = np.zeros(256, dtype=np.int64)
-        for begin in range(0, len(images), 4096):
-            counts += np.bincount(images[begin : begin + 4096, :, :, channel].ravel(), minlength=256)
-        levels = np.arange(256)
-        mean = float(counts @ levels) / pixels
-        variance = float(counts @ levels**2) / pixels - mean**2
-        means.append(mean)
-        stds.append(max(variance, 1e-6) ** 0.5)
-    return tuple(means), tuple(stds)
+def measure_normalization(images: NDArray[np.uint8], rows: Rows) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over some (n, h, w, c) images, in grey levels; counted exactly."""
+    n_channels = images.shape[3]
+    counts = np.zeros((n_channels, 256), dtype=np.int64)
+    for begin in range(0, len(rows), 1024):
+        part = images[rows[begin : begin + 1024]]
+        for channel in range(n_channels):
+            counts[channel] += np.bincount(part[..., channel].ravel(), minlength=256)
+    levels = np.arange(256)
+    pixels = counts[0].sum()
+    mean = counts @ levels / pixels
+    variance = counts @ levels**2 / pixels - mean**2
+    return tuple(mean.tolist()), tuple(np.sqrt(np.maximum(variance, 1e-6)).tolist())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class ImageTask(Task[ImageConfigT, ImageData], Generic[ImageConfigT]):
         source = split.images.device
         size = config.batch_size
         order = epoch_order(self.n_train, seed=seed, epoch=epoch)[: self.batches_per_epoch * size]
-        rows, label_rows = order.to(source), order.to(self.device)
+        rows, labels_in_order = split.rows[order.to(source)], split.labels[order.to(self.device)]
         pad = config.pad if config.augment == "crop_flip" else 0
         draws = EpochDraws.draw(len(order), pad=pad, seed=seed, epoch=epoch, device=source)
         chunk = max(1, CHUNK // size) * size
@@ -52,7 +52,7 @@ class ImageTask(Task[ImageConfigT, ImageData], Generic[ImageConfigT]):
             else:
                 images = draws.apply(split.images, rows[positions], positions)
             images = images.to(self.device, non_blocking=True)
-            labels = split.labels[label_rows[positions]]
+            labels = labels_in_order[positions]
             for start in range(0, len(labels), size):
                 yield {"images": images[start : start + size], "labels": labels[start : start + size]}
 
@@ -63,10 +63,14 @@ class ImageTask(Task[ImageConfigT, ImageData], Generic[ImageConfigT]):
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
         part: ImageSplit = getattr(self.data, split)
         logits = [
-            model(self.normalize(part.images[begin : begin + EVAL_BATCH].to(self.device)))
+            model(self.normalize(part.images[part.rows[begin : begin + EVAL_BATCH]].to(self.device)))
             for begin in range(0, len(part), EVAL_BATCH)
         ]
         return classification_metrics(torch.cat(logits), part.labels)
+
+    def record(self) -> dict[str, Any]:
+        sizes = {"n_val": len(self.data.val), "n_test": len(self.data.test), "n_skipped_images": self.data.n_skipped}
+        return {**super().record(), **sizes}
 
     def normalize(self, images: Tensor) -> Tensor:
         """(n, h, w, c) uint8 to (n, c, h, w) float32 of zero mean and unit variance, channels last in memory."""

@@ -1,0 +1,17 @@
+"""Where tests find data sets that are not part of the repository."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def shared_data(*names: str) -> Path:
+    """The folder that holds `names`: $ADMETA_TEST_DATA, or shared/data beside the checkout; skips where absent."""
+    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
+    folder = Path(os.environ.get("ADMETA_TEST_DATA", beside))
+    if missing := [name for name in names if not (folder / name).exists()]:
+        pytest.skip(f"{missing[0]} is not in {folder}; set ADMETA_TEST_DATA to the folder that holds it")
+    return folder

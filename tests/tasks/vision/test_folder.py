@@ -1,0 +1,186 @@
+"""Class folders and archives: what is read, what is refused and how it is named."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tasks.engine import cache
+from tasks.engine.cache import load_task
+from tasks.errors import ConfigError, DataError
+from tasks.registry import parse_config
+from tasks.runs import check, open_run
+
+CLASSES = ("cat", "dog", "emu")
+
+
+def picture(seed: int, *, width: int = 20, height: int = 16) -> Image.Image:
+    rng = np.random.default_rng(seed)
+    return Image.fromarray(rng.integers(0, 256, size=(height, width, 3), dtype=np.uint8))
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder with `pets`: three classes, 10 training and 4 test pictures each, of several formats and sizes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cache.release()
+    seed = 0
+    for split, n in (("train", 10), ("test", 4)):
+        for klass in CLASSES:
+            folder = tmp_path / "data" / "pets" / split / klass
+            folder.mkdir(parents=True)
+            for index in range(n):
+                seed += 1
+                suffix = ("png", "jpg", "bmp")[index % 3]
+                picture(seed, width=16 + index, height=30 - index).save(folder / f"{index}.{suffix}")
+            (folder / "notes.txt").write_text("not an image")
+    return tmp_path / "data"
+
+
+def config(**fields: Any) -> Any:
+    base = {"name": "image_folder", "data_dir": "pets", "image_size": 16, "batch_size": 8, "epochs": 1}
+    return parse_config({**base, **fields})
+
+
+def load(root: Path, **fields: Any) -> Any:
+    return load_task(config(**fields), data_dir=root, device=torch.device("cpu")).data
+
+
+def test_reads_splits_and_trains(data_dir: Path) -> None:
+    check(config(), data_dir=data_dir)
+    data = load(data_dir)
+    assert data.classes == CLASSES
+    assert [len(part) for part in (data.train, data.val, data.test)] == [27, 3, 12]
+    assert sorted(data.val.labels.tolist()) == [0, 1, 2]
+    assert not set(data.train.rows.tolist()) & set(data.val.rows.tolist())
+    run = open_run(config(), optimizer="sgdm", params={"lr": 0.1}, seed=0, data_dir=data_dir, device="cpu")
+    assert run.advance().step == 27 // 8
+    assert set(run.test()) == {"test_accuracy", "test_loss"}
+    assert run.environment()["n_train"] == 27
+
+
+def test_pixels_are_pillows(data_dir: Path) -> None:
+    source = Image.open(data_dir / "pets/test/cat/0.png").convert("RGB")
+    assert source.size == (16, 30)
+    expected = np.asarray(source)[7:23, :, :]  # the shorter side is already 16: centre crop alone
+    np.testing.assert_array_equal(load(data_dir).test.images[0].numpy(), expected)
+
+
+def pack(source: Path, archive: Path, *, prefix: str) -> None:
+    with tarfile.open(archive, "w:xz") as tar:
+        tar.add(source, arcname=prefix)
+
+
+@pytest.mark.parametrize("prefix", ["pets", "."])
+def test_an_archive_is_the_same_as_its_folder(data_dir: Path, prefix: str) -> None:
+    pack(data_dir / "pets", data_dir / "pets.tar.xz", prefix=prefix)
+    folder, archive = load(data_dir), load(data_dir, data_dir="pets.tar.xz")
+    assert folder.classes == archive.classes
+    for one, other in ((folder.train, archive.train), (folder.test, archive.test)):
+        both = [sorted(bytes(image) for image in part.images.numpy()) for part in (one, other)]
+        assert both[0] == both[1]
+
+
+def test_decoded_once(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load(data_dir)
+    cache.release()
+    monkeypatch.setattr("tasks.vision.images.decode_image", lambda *a, **k: pytest.fail("decoded a second time"))
+    load(data_dir)
+
+
+def test_a_changed_tree_is_decoded_anew(data_dir: Path) -> None:
+    assert len(load(data_dir).test) == 12
+    cache.release()
+    picture(99).save(data_dir / "pets/test/emu/new.png")
+    assert len(load(data_dir).test) == 13
+
+
+def break_image(data_dir: Path) -> None:
+    (data_dir / "pets/train/dog/3.png").write_bytes(b"\x89PNG\r\n\x1a\n torn")
+
+
+def test_a_broken_image_is_named_or_skipped(data_dir: Path) -> None:
+    break_image(data_dir)
+    with pytest.raises(DataError, match=r"image train/dog/3\.png cannot be decoded .*on_bad_image: skip"):
+        check(config(), data_dir=data_dir)
+    data = load(data_dir, on_bad_image="skip")
+    assert data.n_skipped == 1
+    assert len(data.train) + len(data.val) == 29
+
+
+def empty_class(data_dir: Path) -> None:
+    for file in (data_dir / "pets/train/emu").iterdir():
+        file.unlink()
+
+
+def single_image(data_dir: Path) -> None:
+    for file in sorted((data_dir / "pets/train/emu").glob("*.*"))[1:]:
+        file.unlink()
+
+
+def strange_test_class(data_dir: Path) -> None:
+    (data_dir / "pets/test/emu").rename(data_dir / "pets/test/yak")
+
+
+def no_test(data_dir: Path) -> None:
+    (data_dir / "pets/test").rename(data_dir / "pets/holdout")
+
+
+def torn_archive(data_dir: Path) -> None:
+    pack(data_dir / "pets", data_dir / "pets.tar.xz", prefix="pets")
+    content = (data_dir / "pets.tar.xz").read_bytes()
+    (data_dir / "pets.tar.xz").write_bytes(content[: len(content) // 2])
+
+
+REFUSALS: list[tuple[Callable[[Path], None], dict[str, Any], str]] = [
+    (empty_class, {}, "class folder train/emu holds no readable image"),
+    (single_image, {}, "class 'emu' has 1 training image.* too few to be in"),
+    (strange_test_class, {}, "class 'yak' is in test but not in train"),
+    (no_test, {}, "has no folder 'test'"),
+    (torn_archive, {"data_dir": "pets.tar.xz"}, r"pets\.tar\.xz cannot be read"),
+    (lambda _: None, {"data_dir": "birds"}, "'birds' is not in the data folder"),
+    (lambda _: None, {"data_dir": "pets/train/cat/0.png"}, "neither a folder nor a tar archive"),
+    (lambda data_dir: (data_dir / "out").symlink_to("/etc"), {"data_dir": "out"}, "leads out of the data folder"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "fields", "message"), REFUSALS, ids=[m for _, _, m in REFUSALS])
+def test_what_is_refused(data_dir: Path, spoil: Callable[[Path], None], fields: dict[str, Any], message: str) -> None:
+    spoil(data_dir)
+    with pytest.raises(DataError, match=message):
+        check(config(**fields), data_dir=data_dir)
+
+
+def test_what_does_not_fit_is_refused(data_dir: Path) -> None:
+    with pytest.raises(ConfigError, match="more than the 27 training samples"):
+        check(config(batch_size=28), data_dir=data_dir)
+    with pytest.raises(ConfigError, match="does not take batches"):
+        check(config(model="torchvision/inception_v3"), data_dir=data_dir)
+    with pytest.raises(DataError, match="needs a data folder"):
+        check(config(), data_dir=None)
+
+
+def test_links_in_an_archive_are_not_followed(data_dir: Path) -> None:
+    secret = data_dir.parent / "secret.png"
+    picture(5).save(secret)
+    pack(data_dir / "pets", data_dir / "pets.tar", prefix="pets")
+    with tarfile.open(data_dir / "evil.tar", "w") as out, tarfile.open(data_dir / "pets.tar") as good:
+        for member in good:
+            out.addfile(member, good.extractfile(member) if member.isfile() else None)
+        link = tarfile.TarInfo("pets/train/cat/link.png")
+        link.type, link.linkname = tarfile.SYMTYPE, str(secret)
+        out.addfile(link)
+        climber = tarfile.TarInfo("../../climb.png")
+        climber.size = 3
+        out.addfile(climber, io.BytesIO(b"abc"))
+    data = load(data_dir, data_dir="evil.tar")
+    assert len(data.train) + len(data.val) == 30
+    assert not list(data_dir.parent.glob("**/climb.png"))
