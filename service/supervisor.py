@@ -79,7 +79,7 @@ class Supervisor:
                     start_ray(self._settings)
                 self._ray_status = "ok"
                 self._tick()
-            except Exception as error:  # noqa: BLE001 - the loop must outlive every fault; it tells and tries again
+            except Exception as error:  # the loop must outlive every fault; it tells and tries again
                 self._ray_status = f"unavailable: {type(error).__name__}" if isinstance(error, RayError) else "ok"
                 logger.exception("supervisor: %s; trying again", type(error).__name__)
                 self._ended.wait(2.0)

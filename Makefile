@@ -1,0 +1,44 @@
+# Two commands: `make demo` and `make test`. Each sets everything up first; only Python ≥ 3.11 and make are needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check serve bench lock clean
+
+demo: $(READY)
+	@$(BIN)/admeta demo
+
+test: $(READY)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+serve: $(READY)
+	$(BIN)/admeta serve
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.overhead
+
+# The pins are those of requirements.lock. uv installs them in parallel; it comes from PyPI like everything else.
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (a few minutes, about 6 GB with PyTorch) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@touch $(READY)
+
+# torch and torchvision are held at the newest pair that was tested together.
+lock:
+	printf 'torch==2.14.1\ntorchvision==0.29.1\n' | $(BIN)/uv pip compile --universal --quiet --extra dev \
+		--python-version 3.11 --no-header --no-annotate -c - pyproject.toml -o requirements.lock
+
+clean:
+	rm -rf $(VENV) .demo .mypy_cache .pytest_cache .ruff_cache
