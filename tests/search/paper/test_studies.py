@@ -1,0 +1,121 @@
+"""The study files of studies/paper: they validate, and search what the paper searched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from search import paper
+from search.definition import OptimizerSearch, StudyDefinition
+from search.space import CategoricalParameter
+
+FOLDER = Path(__file__).resolve().parents[3] / "studies" / "paper"
+FILES = sorted(FOLDER.glob("*.yaml"))
+TABLE_1 = ("cifar10-resnet110", "cifar10-pyramidnet110", "cifar100-resnet110", "cifar100-pyramidnet110")
+VARIANTS = {
+    "": None, "no-dema": "-DEMA", "no-lb": "-LB", "no-lf": "-LF", "no-lb-lf": "-LB-LF", "constant-lf": "constant LF",
+}  # fmt: skip
+
+
+def _study(name: str) -> StudyDefinition:
+    return StudyDefinition.model_validate(yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")))
+
+
+def _only_point(search: OptimizerSearch) -> dict[str, Any]:
+    """The one configuration of a search whose space has a single point."""
+    point = {}
+    for name, parameter in search.space.items():
+        assert isinstance(parameter, CategoricalParameter)
+        (point[name],) = parameter.choices
+    return {**search.fixed, **point}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_study_validates_and_is_named_after_its_file(file: Path) -> None:
+    study = _study(file.stem)
+    assert study.name == f"paper-{file.stem}"
+    assert StudyDefinition.model_validate(study.to_json()) == study
+
+
+@pytest.mark.parametrize("name", TABLE_1)
+def test_table_1_searches_the_papers_grids(name: str) -> None:
+    study = _study(name)
+    setup = paper.setups()["cifar"]
+    assert {search.name for search in study.optimizers} == set(setup.optimizers)
+    for search in study.optimizers:
+        grid = setup.optimizers[search.name].grid or {}
+        for parameter, values in grid.items():
+            found = search.space[parameter]
+            assert isinstance(found, CategoricalParameter)
+            extra = {0.5} if name == "cifar100-pyramidnet110" and search.name in ("sgd", "sgdm") else set()
+            assert set(found.choices) == set(values) | extra
+        assert search.space.keys() == grid.keys()
+    assert study.task.epochs == setup.training["epochs"]
+    assert study.task.batch_size == setup.training["batch_size"]
+    assert study.task.schedule.model_dump(include=setup.training["schedule"].keys()) == {
+        **setup.training["schedule"],
+        "milestones": tuple(setup.training["schedule"]["milestones"]),
+    }
+    assert paper.model_id(study.task.model) in setup.models
+
+
+@pytest.mark.parametrize("name", TABLE_1)
+def test_table_1_can_reach_the_papers_best_settings(name: str) -> None:
+    study = _study(name)
+    for search in study.optimizers:
+        best = paper.best_settings(task=study.task.name, model=study.task.model, optimizer=search.name)
+        assert best is not None
+        for parameter, value in best.params.items():
+            found = search.space[parameter]
+            assert isinstance(found, CategoricalParameter)
+            assert value in found.choices
+        for parameter, value in best.fixed.items():
+            default = admeta_default(search.name, parameter)
+            assert search.fixed.get(parameter, default) == value, (search.name, parameter)
+
+
+def admeta_default(optimizer: str, parameter: str) -> object:
+    import admeta.registry
+
+    default = admeta.registry.get(optimizer).parameters[parameter].default
+    return list(default) if isinstance(default, tuple) else default
+
+
+def test_ablation_is_the_papers_rows() -> None:
+    study = _study("cifar10-ablation")
+    rows = {(row.optimizer, row.variant): row for row in paper.results(table="ablation", metric="accuracy")}
+    for search in study.optimizers:
+        row = rows.pop((search.name, VARIANTS[search.label.removeprefix(search.name).removeprefix("-")]))
+        best = paper.best_settings(task="cifar10", model="resnet110", optimizer=search.name)
+        assert best is not None
+        point = _only_point(search)
+        for name, value in {**best.params, **row.changes}.items():
+            assert point[name] == value, (search.label, name)
+    assert not rows
+
+
+@pytest.mark.parametrize("task", ["cifar10", "cifar100"])
+def test_sgd_lr_is_the_papers_rows(task: str) -> None:
+    study = _study(f"{task}-sgd-lr")
+    rows = paper.results(table="sgd_lr", task=task)
+    assert len(study.optimizers) == len(rows)
+    for search, row in zip(study.optimizers, rows, strict=True):
+        best = paper.best_settings(task=task, model="resnet110", optimizer=row.optimizer)
+        assert best is not None
+        point = _only_point(search)
+        for name, value in {**best.params, **row.changes}.items():
+            assert point[name] == value, (search.label, name)
+
+
+def test_finetuning_starts_from_the_study_before() -> None:
+    start, study = _study("cifar10-finetune-start"), _study("cifar10-finetune")
+    assert study.task.init_from is not None
+    assert study.task.init_from.study == start.name
+    assert study.task.init_from.optimizer == start.optimizers[0].label
+    setup = paper.setup_of(task="cifar10", model="resnet110", variant="finetune")
+    assert setup is not None
+    assert study.task.epochs == setup.training["epochs"]
+    assert {search.name for search in study.optimizers} == set(setup.optimizers)
