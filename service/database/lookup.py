@@ -15,7 +15,7 @@ def find_study(session: Session, study: str) -> Study:
     Raises:
         StudyNotFoundError: there is neither.
     """
-    row = None if "\0" in study else session.get(Study, study) or by_name(session, study)
+    row = session.execute(select(Study).where(Study.id == study)).scalar_one_or_none() or by_name(session, study)
     if row is None:
         raise StudyNotFoundError(f"no study has the id or name {study!r}")
     return row

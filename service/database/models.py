@@ -12,11 +12,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Enum, ForeignKey, Index, MetaData, String, UniqueConstraint
+from sqlalchemy import Enum, ForeignKey, Index, MetaData, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from search.records import FailureKind, RunState, Stage, StudyState
-from service.database.types import Count, FiniteFloat, Id, JsonText, MetricsText, PlainText, UtcDateTime
+from service.database.types import Count, FiniteFloat, Id, JsonText, MetricsText, Name, PlainText, UtcDateTime
 
 NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -57,21 +57,21 @@ class Study(Base):
         Index(None, "task", "metric"),
     )
 
-    id: Mapped[str] = mapped_column(String(12), primary_key=True)
-    name: Mapped[str] = mapped_column(String(100), unique=True)
-    task: Mapped[str] = mapped_column(String(100))
-    model: Mapped[str | None] = mapped_column(String(200))
-    metric: Mapped[str] = mapped_column(String(100))
-    direction: Mapped[str] = mapped_column(String(8))
+    id: Mapped[str] = mapped_column(Name(12), primary_key=True)
+    name: Mapped[str] = mapped_column(Name(100), unique=True)
+    task: Mapped[str] = mapped_column(Name(100))
+    model: Mapped[str | None] = mapped_column(Name(200))
+    metric: Mapped[str] = mapped_column(Name(100))
+    direction: Mapped[str] = mapped_column(Name(8))
     definition: Mapped[dict[str, Any]] = mapped_column(JsonText)
-    definition_sha256: Mapped[str] = mapped_column(String(64))
+    definition_sha256: Mapped[str] = mapped_column(Name(64))
     priority: Mapped[int]
     state: Mapped[StudyState] = mapped_column(_enum(StudyState))
     reason: Mapped[str | None] = mapped_column(PlainText)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    lease_owner: Mapped[str | None] = mapped_column(String(200))
+    lease_owner: Mapped[str | None] = mapped_column(Name(200))
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
@@ -83,10 +83,10 @@ class Search(Base):
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     study_id: Mapped[str] = mapped_column(ForeignKey("admeta_studies.id", ondelete="CASCADE"))
-    label: Mapped[str] = mapped_column(String(100))
+    label: Mapped[str] = mapped_column(Name(100))
     position: Mapped[int]
-    optimizer: Mapped[str] = mapped_column(String(100))
-    optuna_name: Mapped[str] = mapped_column(String(250), unique=True)
+    optimizer: Mapped[str] = mapped_column(Name(100))
+    optuna_name: Mapped[str] = mapped_column(Name(250), unique=True)
     fixed: Mapped[dict[str, Any]] = mapped_column(JsonText)
     n_trials: Mapped[int]
     n_confirm_runs: Mapped[int]
@@ -131,7 +131,7 @@ class Attempt(Base):
 
     run_id: Mapped[int] = mapped_column(Id, ForeignKey("admeta_runs.id", ondelete="CASCADE"), primary_key=True)
     attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    owner: Mapped[str] = mapped_column(String(200))
+    owner: Mapped[str] = mapped_column(Name(200))
     state: Mapped[AttemptState] = mapped_column(_enum(AttemptState))
     node: Mapped[str | None] = mapped_column(PlainText)
     pid: Mapped[int | None] = mapped_column(Count)

@@ -36,9 +36,12 @@ from service.database.engine import reading, writing
 from service.database.lease import lease_end, lease_is_free
 from service.database.models import Attempt, AttemptState, CurvePoint, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
+from service.database.rows import point, point_row, run_record, search_record, study_record
 
 if TYPE_CHECKING:
     import optuna
+
+    from search.store import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -132,16 +135,7 @@ class SqlStore:
             row = session.get(Study, study_id)
         if row is None:
             raise StudyNotFoundError(f"no study has the id '{study_id}'")
-        return StudyRecord(
-            id=row.id,
-            name=row.name,
-            definition=self._definition(row),
-            state=row.state,
-            reason=row.reason,
-            created_at=row.created_at,
-            started_at=row.started_at,
-            finished_at=row.finished_at,
-        )
+        return study_record(row, self._definition(row))
 
     @_patient
     def set_study_state(self, lease: Lease, state: StudyState, *, reason: str | None = None) -> StudyState:
@@ -165,28 +159,19 @@ class SqlStore:
         query = select(Search).where(Search.study_id == study_id).order_by(Search.position)
         with reading(self.engine) as session:
             rows = session.execute(query).scalars().all()
-        return [
-            SearchRecord(
-                id=row.id,
-                study_id=row.study_id,
-                label=row.label,
-                optimizer=row.optimizer,
-                optuna_name=row.optuna_name,
-            )
-            for row in rows
-        ]
+        return [search_record(row) for row in rows]
 
     @_patient
     def runs(self, study_id: str) -> list[RunRecord]:
         query = select(Run).join(Search, Search.id == Run.search_id).where(Search.study_id == study_id).order_by(Run.id)
         with reading(self.engine) as session:
-            return [_record(row) for row in session.execute(query).scalars()]
+            return [run_record(row) for row in session.execute(query).scalars()]
 
     @_patient
     def points(self, run_id: int) -> list[Point]:
         query = select(CurvePoint).where(CurvePoint.run_id == run_id).order_by(CurvePoint.epoch)
         with reading(self.engine) as session:
-            return [_point(row) for row in session.execute(query).scalars()]
+            return [point(row) for row in session.execute(query).scalars()]
 
     @_patient
     def create_run(
@@ -223,18 +208,18 @@ class SqlStore:
                 )
                 session.add(row)
                 session.flush()
-            return _record(row)
+            return run_record(row)
 
     @_patient
     def start_attempt(self, lease: Lease, run_id: int) -> RunRecord:
         with self._leased(lease) as session:
-            run = _locked(session, lease, run_id)
+            run = _run_of(session, lease, run_id)
             if run.state.is_finished:
-                return _record(run)
+                return run_record(run)
             now = self._clock()
             for attempt in _open_attempts(session, run_id):
                 if attempt.owner == lease.owner:
-                    return _record(run)  # this very call was made before and its answer lost
+                    return run_record(run)  # this very call was made before and its answer lost
                 attempt.state, attempt.finished_at = AttemptState.LOST, now
             run.attempt += 1
             run.state = RunState.RUNNING
@@ -248,12 +233,12 @@ class SqlStore:
                     started_at=now,
                 )
             )
-            return _record(run)
+            return run_record(run)
 
     @_patient
     def describe_attempt(self, lease: Lease, run_id: int, start: AttemptStart) -> None:
         with self._leased(lease) as session:
-            run = _locked(session, lease, run_id)
+            run = _run_of(session, lease, run_id)
             session.execute(
                 update(Attempt)
                 .where(Attempt.run_id == run_id, Attempt.attempt == run.attempt)
@@ -269,7 +254,7 @@ class SqlStore:
     @_patient
     def add_points(self, lease: Lease, run_id: int, points: Sequence[Point]) -> None:
         with self._leased(lease) as session:
-            run = _locked(session, lease, run_id)
+            run = _run_of(session, lease, run_id)
             stored = set(
                 session.execute(
                     select(CurvePoint.epoch).where(
@@ -280,7 +265,7 @@ class SqlStore:
             new = {point.epoch: point for point in reversed(points) if point.epoch not in stored}
             if not new:
                 return
-            session.execute(insert(CurvePoint), [_point_row(run_id, point) for point in new.values()])
+            session.execute(insert(CurvePoint), [point_row(run_id, point) for point in new.values()])
             last = new[max(new)]
             if last.epoch > run.epoch:
                 run.epoch, run.step = last.epoch, last.step
@@ -291,19 +276,19 @@ class SqlStore:
     @_patient
     def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:
         with self._leased(lease) as session:
-            run = _locked(session, lease, run_id)
+            run = _run_of(session, lease, run_id)
             if run.state == RunState.RUNNING:
                 self._close_attempts(session, run_id, outcome)
                 run.state = RunState.WAITING
                 run.n_failures += 1
-            return _record(run)
+            return run_record(run)
 
     @_patient
     def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> None:
         if not outcome.state.is_finished:
             raise ValueError(f"a run cannot finish as {outcome.state}; use COMPLETE, PRUNED or FAIL")
         with self._leased(lease) as session:
-            run = _locked(session, lease, run_id)
+            run = _run_of(session, lease, run_id)
             if run.state.is_finished:
                 return
             self._close_attempts(session, run_id, outcome)
@@ -316,7 +301,7 @@ class SqlStore:
         """A transaction that keeps the study's lease from changing hands, and checks that it is ours."""
         with writing(self.engine) as session:
             owner = session.execute(
-                select(Study.lease_owner).where(Study.id == lease.study_id).with_for_update(read=True)
+                select(Study.lease_owner).where(Study.id == lease.study_id).with_for_update()
             ).scalar_one_or_none()
             if owner != lease.owner:
                 raise _lost(lease)
@@ -350,12 +335,9 @@ def _n_rows(result: Any) -> int:
     return result.rowcount
 
 
-def _locked(session: Session, lease: Lease, run_id: int) -> Run:
+def _run_of(session: Session, lease: Lease, run_id: int) -> Run:
     query = (
-        select(Run)
-        .join(Search, Search.id == Run.search_id)
-        .where(Run.id == run_id, Search.study_id == lease.study_id)
-        .with_for_update(of=Run)
+        select(Run).join(Search, Search.id == Run.search_id).where(Run.id == run_id, Search.study_id == lease.study_id)
     )
     row = session.execute(query).scalar_one_or_none()
     if row is None:
@@ -368,54 +350,5 @@ def _open_attempts(session: Session, run_id: int) -> Sequence[Attempt]:
     return session.execute(query).scalars().all()
 
 
-def _record(row: Run) -> RunRecord:
-    return RunRecord(
-        id=row.id,
-        search_id=row.search_id,
-        trial_number=row.trial_number,
-        stage=row.stage,
-        seed=row.seed,
-        params=row.params,
-        state=row.state,
-        attempt=row.attempt,
-        n_failures=row.n_failures,
-        epoch=row.epoch,
-        step=row.step,
-        value=row.value,
-        failure=row.failure,
-        error=row.error,
-        test_metrics=row.test_metrics,
-        gpu_s=row.gpu_s,
-        train_s=row.train_s,
-    )
-
-
-def _point(row: CurvePoint) -> Point:
-    return Point(
-        epoch=row.epoch,
-        step=row.step,
-        value=row.value,
-        metrics=row.metrics,
-        lr=row.lr,
-        train_s=row.train_s,
-        eval_s=row.eval_s,
-        optimizer_s=row.optimizer_s,
-        data_s=row.data_s,
-        gpu_s=row.gpu_s,
-    )
-
-
-def _point_row(run_id: int, point: Point) -> dict[str, Any]:
-    return {
-        "run_id": run_id,
-        "epoch": point.epoch,
-        "step": point.step,
-        "value": point.value,
-        "metrics": dict(point.metrics),
-        "lr": point.lr,
-        "train_s": point.train_s,
-        "eval_s": point.eval_s,
-        "optimizer_s": point.optimizer_s,
-        "data_s": point.data_s,
-        "gpu_s": point.gpu_s,
-    }
+if TYPE_CHECKING:
+    _conforms: type[Store] = SqlStore

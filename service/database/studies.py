@@ -13,28 +13,20 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from optuna.exceptions import UpdateFinishedTrialError
-from optuna.storages._rdb import models as optuna_models
-from optuna.trial import TrialState
-from sqlalchemy import Engine, Select, exists, or_, select, update
+from sqlalchemy import Engine, Select, select
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
 
 from search import samplers
 from search.definition import OptimizerSearch, StudyDefinition
 from search.errors import StudyConflictError
-from search.records import FailureKind, RunState, StudyState
+from search.records import StudyState
 from service.database.engine import reading, writing
 from service.database.lease import lease_is_free
 from service.database.lookup import by_name, find_study
-from service.database.models import Attempt, AttemptState, Run, Search, Study
+from service.database.models import Search, Study
 from service.database.queries import get_study_view
 from service.database.retry import REQUEST, retried
-from service.database.store import SqlStore
 from service.models import StudyView
-
-UNFINISHED = (RunState.WAITING, RunState.RUNNING)
-TERMINAL = tuple(state for state in StudyState if state.is_terminal)
 
 
 @retried(REQUEST)
@@ -141,40 +133,6 @@ def runnable_studies(engine: Engine, *, limit: int = 100) -> list[str]:
     return _ids(engine, query)
 
 
-@retried(REQUEST)
-def unclosed_studies(engine: Engine, *, limit: int = 100) -> list[str]:
-    """Ids of the ended studies that nobody drives and whose driver left something unfinished; `close_unfinished` them."""
-    unfinished = exists().where(Run.search_id == Search.id, Search.study_id == Study.id, Run.state.in_(UNFINISHED))
-    query = (
-        select(Study.id)
-        .where(Study.state.in_(TERMINAL), lease_is_free(engine), or_(Study.lease_owner.is_not(None), unfinished))
-        .order_by(Study.created_at)
-        .limit(limit)
-    )
-    return _ids(engine, query)
-
-
-def close_unfinished(store: SqlStore, study_id: str, *, error: str = "the study was cancelled") -> bool:
-    """End the runs and trials of an ended study that nobody drives: FAIL, cancelled. Its old driver is fenced off.
-
-    Returns:
-        False where the study still goes on or a driver still holds it (that driver closes them itself).
-    """
-    with writing(store.engine) as session:
-        row = session.execute(
-            select(Study)
-            .where(Study.id == study_id, Study.state.in_(TERMINAL), lease_is_free(store.engine))
-            .with_for_update()
-        ).scalar_one_or_none()
-        if row is None:
-            return False
-        row.lease_owner, row.lease_expires_at = None, None
-        _close_runs(session, study_id, error=error)
-        trials = _open_trials(session, study_id)
-    _fail_trials(store, trials)
-    return True
-
-
 def _study_row(study_id: str, definition: StudyDefinition, content: dict[str, Any], digest: str) -> Study:
     return Study(
         id=study_id,
@@ -245,47 +203,3 @@ def _listed(states: Iterable[StudyState]) -> str:
 def _ids(engine: Engine, query: Select[str]) -> list[str]:
     with reading(engine) as session:
         return list(session.execute(query).scalars())
-
-
-def _close_runs(session: Session, study_id: str, *, error: str) -> None:
-    now = datetime.now(UTC)
-    open_runs = (
-        select(Run.id)
-        .join(Search, Search.id == Run.search_id)
-        .where(Search.study_id == study_id, Run.state.in_(UNFINISHED))
-    )
-    session.execute(
-        update(Attempt)
-        .where(Attempt.run_id.in_(open_runs), Attempt.state == AttemptState.RUNNING)
-        .values(state=AttemptState.LOST, error=error, finished_at=now)
-        .execution_options(synchronize_session=False)
-    )
-    session.execute(
-        update(Run)
-        .where(Run.id.in_(open_runs))
-        .values(state=RunState.FAIL, failure=FailureKind.CANCELLED, error=error, finished_at=now)
-        .execution_options(synchronize_session=False)
-    )
-
-
-def _open_trials(session: Session, study_id: str) -> list[int]:
-    """Optuna's ids of the study's trials that are not finished; asked in SQL, because Optuna would load them all."""
-    trial, study = optuna_models.TrialModel, optuna_models.StudyModel
-    query = (
-        select(trial.trial_id)
-        .join(study, study.study_id == trial.study_id)
-        .where(
-            study.study_name.in_(select(Search.optuna_name).where(Search.study_id == study_id)),
-            trial.state.in_((TrialState.WAITING, TrialState.RUNNING)),
-        )
-    )
-    return list(session.execute(query).scalars())
-
-
-def _fail_trials(store: SqlStore, trial_ids: Iterable[int]) -> None:
-    storage = store.optuna_storage()
-    for trial_id in trial_ids:
-        try:
-            storage.set_trial_state_values(trial_id, TrialState.FAIL)
-        except UpdateFinishedTrialError:
-            continue  # its driver was quicker

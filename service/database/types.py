@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, DateTime, Dialect, Double, Integer, Text
+from sqlalchemy import BigInteger, DateTime, Dialect, Double, Integer, String, Text
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts up only INTEGER PRIMARY KEY columns
@@ -57,9 +57,17 @@ class PlainText(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        if value is None:
-            return None
-        return value.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        return None if value is None else _storable(value)
+
+
+class Name(TypeDecorator[str]):
+    """A short text. Searching for one that could not be stored finds nothing; it is no error."""
+
+    impl = String
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return None if value is None else _storable(value)
 
 
 class JsonText(TypeDecorator[Any]):
@@ -89,6 +97,10 @@ class MetricsText(TypeDecorator[Mapping[str, float]]):
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> dict[str, float]:
         return {} if value is None else {name: _decode(number) for name, number in json.loads(value).items()}
+
+
+def _storable(text: str) -> str:
+    return text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _encode(number: float) -> float | str:

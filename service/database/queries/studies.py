@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, exists, func, select, tuple_
+from sqlalchemy import Engine, exists, func, or_, select
 from sqlalchemy.orm import Session
 
 from search.records import RunState, Stage, StudyState
@@ -65,7 +65,8 @@ def list_studies(
         query = query.where(exists().where(Search.study_id == Study.id, Search.optimizer == optimizer))
     if cursor is not None:
         microseconds, last_id = decode_cursor(cursor, int, str)
-        query = query.where(tuple_(Study.created_at, Study.id) < tuple_(_time(microseconds), last_id))
+        time = _time(microseconds)
+        query = query.where(Study.created_at <= time, or_(Study.created_at < time, Study.id < last_id))
     with reading(engine) as session:
         rows = session.execute(query).scalars().all()
         page = rows[:limit]
