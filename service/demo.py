@@ -1,0 +1,138 @@
+"""`admeta demo`: the whole product on one machine, used as any client would use it.
+
+Starts the service with everything embedded (SQLite, local Ray), submits a study over HTTP, follows it, and reads the
+comparison and the best settings back over HTTP. Takes no settings from the environment.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from service import server, settings, studyfile, tables
+from service.client import TERMINAL_STATES, AdmetaClient
+from service.errors import ClientError
+from service.models import StudyView
+from service.watch import follow
+
+DEFAULT_STUDY = Path(__file__).resolve().parent.parent / "studies" / "digits.yaml"
+INTERRUPTED = 130
+FAILED = 1
+
+
+def run(*, home: Path, study_file: Path | None = None, console: Console | None = None) -> int:
+    """Run the demo; returns the exit code.
+
+    Args:
+        home: folder for all that is written.
+        study_file: the study to run; default: `studies/digits.yaml` of the project.
+        console: where to write.
+
+    Raises:
+        ServiceError: the file cannot be read, the service does not start, or it refuses the study.
+    """
+    console = console or Console(highlight=False)
+    definition = studyfile.load(study_file or DEFAULT_STUDY)
+    place = settings.load({}, home=home, port=0)
+    started = time.monotonic()
+    _say(console, "Starting the service: REST, SQLite and a local Ray, all in this process …")
+    with _terminable(), server.running(place) as url, AdmetaClient(url) as client:
+        _say(console, f"It answers at {url} (interactive documentation at {url}/docs).")
+        study = _submit(client, definition, console)
+        try:
+            study = follow(client, study.name, console=console)
+        except KeyboardInterrupt:
+            _say(console, f"\nInterrupted: cancelling study {study.name} and stopping.")
+            _cancel(client, study)
+            return INTERRUPTED
+        _report(client, study, console)
+    _say(console, f"\nDone in {time.monotonic() - started:.0f} s. Everything lies in {place.home}.")
+    _say(console, f"Look at it again: admeta serve --home {home}, then admeta compare {study.name}")
+    return 0 if study.state == "COMPLETED" else FAILED
+
+
+def _submit(client: AdmetaClient, definition: dict[str, Any], console: Console) -> StudyView:
+    """A new study under the first free name: digits, digits-2, …; or the last one, where it was cut off."""
+    wanted = str(definition.get("name", ""))
+    n, latest = 1, None
+    while (found := _find(client, _numbered(wanted, n))) is not None:
+        n, latest = n + 1, found
+    if latest is not None and latest.state not in TERMINAL_STATES:
+        _say(console, f"Study {latest.name} was cut off earlier: it goes on where it was.")
+        return latest
+    study = client.submit({**definition, "name": _numbered(wanted, n)}).study
+    labels = ", ".join(search.label for search in study.searches)
+    _say(console, f"Submitted study {study.name}: {study.task}, {study.model}; {labels}.\n")
+    return study
+
+
+def _find(client: AdmetaClient, name: str) -> StudyView | None:
+    if not re.fullmatch(r"[\w.-]+", name):
+        return None  # the service will say what a name must be
+    try:
+        return client.study(name)
+    except ClientError as error:
+        if error.status == 404:
+            return None
+        raise
+
+
+def _numbered(name: str, n: int) -> str:
+    return name if n == 1 else f"{name}-{n}"
+
+
+def _report(client: AdmetaClient, study: StudyView, console: Console) -> None:
+    if study.state != "COMPLETED":
+        _say(console, f"\nStudy {study.name} is {study.state}: {study.reason or 'no reason is recorded'}.")
+    view = client.comparison(study.name)
+    _say(console, f"\nComparison by {view.metric}: validation selected, test only reported; mean ± std over seeds.\n")
+    console.print(tables.comparison(view))
+    _say(console, f"\nBest settings known, as GET /v1/best?task={study.task}&optimizer=… answers:\n")
+    for optimizer in dict.fromkeys(search.optimizer for search in study.searches):
+        try:
+            best = client.best(task=study.task, optimizer=optimizer, model=study.model, metric=study.metric)
+        except ClientError as error:
+            if error.error != "no_result":
+                raise
+            _say(console, f"  {optimizer:<10} {error.detail}")
+            continue
+        _say(console, f"  {optimizer:<10} {tables.settings(best.settings)}")
+        _say(console, f"  {'':<10} {best.evidence}, study {best.study}, trial {best.trial}")
+
+
+def _cancel(client: AdmetaClient, study: StudyView) -> None:
+    try:
+        client.cancel(study.id)
+    except ClientError as error:
+        if error.status != 409:  # it ended in this very moment
+            raise
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,182 @@
+"""Answers as text tables, for the command line and the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.table import Table
+
+from service.models import (
+    BestView,
+    ComparisonView,
+    OptimizerView,
+    SearchView,
+    SpreadView,
+    StudyView,
+    TaskView,
+    TrialView,
+)
+
+
+def study_list(studies: Iterable[StudyView]) -> Table:
+    """A line a study."""
+    table = _table("study", "state", "task", "model", "optimizers", "trials", "submitted")
+    for study in studies:
+        finished = sum(n_finished(search) for search in study.searches)
+        planned = sum(search.n_trials for search in study.searches)
+        labels = ", ".join(search.label for search in study.searches)
+        submitted = f"{study.created_at:%Y-%m-%d %H:%M}"
+        table.add_row(
+            study.name, study.state, study.task, study.model or "", labels, f"{finished}/{planned}", submitted
+        )
+    return table
+
+
+def searches(study: StudyView) -> Table:
+    """A line an optimizer's search: how far it is."""
+    table = _table("optimizer", "stage", "trials", "pruned", "failed", "confirm", f"best {study.metric}", "with")
+    for search in study.searches:
+        table.add_row(
+            search.label,
+            search.stage,
+            f"{n_finished(search)}/{search.n_trials}",
+            str(search.n_pruned),
+            str(search.n_failed),
+            f"{search.n_confirm_finished}/{search.n_confirm_runs}",
+            number(search.best_value),
+            settings(search.best_params),
+        )
+    return table
+
+
+def trial_list(trials: Iterable[TrialView], *, metric: str) -> Table:
+    """A line a trial."""
+    table = _table("optimizer", "trial", "state", metric, "epochs", "seconds", "settings", "error")
+    for trial in trials:
+        run = trial.runs[0] if trial.runs else None
+        error = next((r.error or r.failure for r in trial.runs if r.error or r.failure), None)
+        table.add_row(
+            trial.label,
+            str(trial.number),
+            trial.state,
+            number(trial.value),
+            str(run.epoch) if run else "",
+            f"{run.train_s:.1f}" if run else "",
+            settings(trial.params),
+            (error or "").split("\n")[0],
+        )
+    return table
+
+
+def comparison(view: ComparisonView) -> Table:
+    """A line an optimizer, best first."""
+    test = next((row.test_metric for row in view.rows if row.test_metric), "test")
+    table = _table(
+        "", "optimizer", view.metric, test, "seeds", "complete", "pruned", "failed", "diverged", "train s", "step s"
+    )
+    for row in view.rows:
+        table.add_row(
+            "" if row.rank is None else str(row.rank),
+            row.label,
+            spread(row.validation) if row.validation.n else number(row.search_value),
+            spread(row.test),
+            str(row.validation.n or ""),
+            str(row.n_complete),
+            str(row.n_pruned),
+            str(row.n_failed),
+            str(row.n_diverged),
+            f"{row.train_s:.1f}",
+            f"{row.optimizer_s:.2f}",
+        )
+    return table
+
+
+def best(views: Iterable[BestView]) -> Table:
+    """A line an optimizer: its best settings."""
+    table = _table("task", "optimizer", "validation", "test", "evidence", "study", "trial", "settings")
+    for view in views:
+        table.add_row(
+            view.task,
+            view.optimizer,
+            spread(view.validation) if view.validation.n else number(view.search_value),
+            spread(view.test),
+            view.evidence,
+            view.study,
+            str(view.trial),
+            settings(view.settings),
+        )
+    return table
+
+
+def task_list(tasks: Iterable[TaskView]) -> Table:
+    """A line a task."""
+    table = _table("task", "models", "metrics", "what it is")
+    for task in tasks:
+        metrics = ", ".join(f"{name} ({direction})" for name, direction in task.metrics.items())
+        table.add_row(task.name, ", ".join(task.models), metrics, task.description)
+    return table
+
+
+def optimizer_list(optimizers: Iterable[OptimizerView]) -> Table:
+    """A line an optimizer."""
+    table = _table("optimizer", "searched by default", "fixed by default", "what it is")
+    for optimizer in optimizers:
+        space = ", ".join(_space(name, parameter) for name, parameter in optimizer.default_space.items())
+        table.add_row(optimizer.name, space, settings(optimizer.fixed), optimizer.description)
+    return table
+
+
+def parameters(optimizer: OptimizerView) -> Table:
+    """A line a parameter of one optimizer."""
+    table = _table("parameter", "default", "rule", "default space", "what it is")
+    for parameter in optimizer.parameters:
+        space = optimizer.default_space.get(parameter.name)
+        searched = _space("", space) if space else ""
+        table.add_row(parameter.name, _text(parameter.default), parameter.rule, searched, parameter.doc)
+    return table
+
+
+def n_finished(search: SearchView) -> int:
+    """Trials of the search stage that have ended, in whatever way."""
+    return search.n_complete + search.n_pruned + search.n_failed
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; a dash where there is none."""
+    return "–" if value is None else f"{value:.4g}"
+
+
+def spread(view: SpreadView) -> str:
+    """Mean ± standard deviation."""
+    if view.mean is None:
+        return "–"
+    return number(view.mean) if view.std is None else f"{view.mean:.4f} ± {view.std:.4f}"
+
+
+def settings(values: Mapping[str, Any] | None) -> str:
+    """Parameters on one line: lr=0.01 betas=[0.9, 0.999]."""
+    return " ".join(f"{name}={_text(value)}" for name, value in (values or {}).items())
+
+
+def _space(name: str, parameter: Mapping[str, Any]) -> str:
+    prefix = f"{name} " if name else ""
+    if "choices" in parameter:
+        return prefix + "{" + ", ".join(_text(choice) for choice in parameter["choices"]) + "}"
+    scale = " log" if parameter.get("log") else ""
+    return f"{prefix}[{_text(parameter['low'])}, {_text(parameter['high'])}]{scale}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, list):
+        return "[" + ", ".join(_text(item) for item in value) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
