@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import threading
 import uuid
@@ -26,6 +27,7 @@ from service.database.engine import make_engine
 from service.database.store import SqlStore
 from service.database.studies import runnable_studies
 from service.settings import Settings
+from service.signals import handlers_kept
 
 logger = logging.getLogger(__name__)
 
@@ -156,19 +158,17 @@ def start_ray(settings: Settings) -> None:
     """
     address = settings.ray_address
     database_url = os.environ.pop("ADMETA_DATABASE_URL", None)
+    if address is None:
+        os.environ["RAY_AUTH_MODE"] = "disabled"  # on loopback, for this service alone; clusters keep Ray's tokens
     try:
-        if address is None:
-            # On loopback, for this service alone; clusters keep Ray's token authentication.
-            os.environ["RAY_AUTH_MODE"] = "disabled"
+        with handlers_kept(signal.SIGTERM, signal.SIGINT):
             ray.init(
-                address="local",
+                address=address or "local",
                 namespace=actor.NAMESPACE,
-                include_dashboard=False,
+                include_dashboard=None if address else False,
                 log_to_driver=False,
-                logging_level=logging.WARNING,
+                logging_level=logging.ERROR,
             )
-        else:
-            ray.init(address=address, namespace=actor.NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
     finally:
         if database_url is not None:
             os.environ["ADMETA_DATABASE_URL"] = database_url
