@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, overload
 
 import torch
@@ -15,14 +16,17 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT, _get_scalar_dtype, _use_grad_for_differentiable
 
 from admeta.coefficients import Number
+from admeta.fused import fused_available, refuse_unfused
 from admeta.multi import multi_tensor_update
 from admeta.options import check_flags
+from admeta.plans import FusedPlan, addresses_of
 from admeta.rule import UpdateRule
 from admeta.single import single_tensor_update
 from admeta.tensors import GroupTensors, centralized, local_grad, local_view, state_dtype
 
 __all__ = ["RuleOptimizer"]
 
+_NOT_OPTIONS = frozenset({"params", "param_names", "lr", "initial_lr"})
 _CAPTURABLE_DEVICES = ("cuda", "xpu", "hpu")
 
 
@@ -36,6 +40,9 @@ class RuleOptimizer(Optimizer, ABC):
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self.check_options(defaults)
         check_flags(defaults)
+        self._plans: dict[int, FusedPlan] = {}
+        self._planned_state: list[object] = []
+        self._captured_plans: list[FusedPlan] = []
         super().__init__(params, defaults)
 
     @staticmethod
@@ -62,10 +69,14 @@ class RuleOptimizer(Optimizer, ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        if "_captured_plans" not in self.__dict__:
+            self._captured_plans = []
+        self._plans, self._planned_state = {}, []
         for group in self.param_groups:
             for name in ("maximize", "capturable", "differentiable"):
                 group.setdefault(name, False)
             group.setdefault("foreach", None)
+            group.setdefault("fused", None)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a state dict; state keeps the optimizer's own dtype, where torch casts it to the parameter's."""
@@ -112,32 +123,112 @@ class RuleOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            self._update_group(group)
+        self._drop_stale_plans()
+        for index, group in enumerate(self.param_groups):
+            if self._uses_fused(index, group):
+                self._update_fused(index, group)
+            else:
+                self._update_unfused(group)
         return loss
 
     def _check_graph_capture(self) -> None:
-        if torch.compiler.is_compiling() or not torch.cuda.is_available():
+        if not _capturing() or all(group["capturable"] for group in self.param_groups):
             return
-        if torch.cuda.is_current_stream_capturing() and not all(g["capturable"] for g in self.param_groups):
-            raise RuntimeError(
-                f"Attempting CUDA graph capture of step() for an instance of {type(self).__name__} "
-                "but param_groups' capturable is False."
-            )
+        raise RuntimeError(
+            f"Attempting CUDA graph capture of step() for an instance of {type(self).__name__} "
+            "but param_groups' capturable is False."
+        )
 
-    def _update_group(self, group: dict[str, Any]) -> None:
-        raw = GroupTensors()
-        self._init_group(group, raw.params, raw.grads, raw.demas, raw.exp_avgs, raw.exp_avg_sqs, raw.slows, raw.steps)
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What GradScaler asks: whether ``step`` unscales gradients and heeds found_inf by itself."""
+        return all(self._uses_fused(index, group) for index, group in enumerate(self.param_groups))
+
+    def _uses_fused(self, index: int, group: dict[str, Any]) -> bool:
+        if torch.compiler.is_compiling():
+            return False
+        if group["fused"] is not None:
+            return bool(group["fused"])
+        if group["foreach"] is not None or group["differentiable"]:
+            return False
+        return index in self._plans or fused_available(group["params"])
+
+    def _update_unfused(self, group: dict[str, Any]) -> None:
+        raw = self._collect(group)
         if not raw.params:
             return
+        if getattr(self, "grad_scale", None) is not None or getattr(self, "found_inf", None) is not None:
+            raise AssertionError("Expected grad_scale and found_inf to be None")
         rule = self.rule_of(group)
-        tensors = _viewed(raw, rule)
         lr: Number = group["lr"]
         on_device = group["capturable"] or torch.compiler.is_compiling()
         if _uses_foreach(group, lr, on_device=on_device):
-            multi_tensor_update(tensors, rule, lr=lr, on_device=on_device)
+            multi_tensor_update(_viewed(raw, rule), rule, lr=lr, on_device=on_device)
         else:
-            single_tensor_update(tensors, rule, lr=lr, on_device=on_device)
+            single_tensor_update(_viewed(raw, rule), rule, lr=lr, on_device=on_device)
+
+    def _update_fused(self, index: int, group: dict[str, Any]) -> None:
+        plan = self._plan_for(index, group)
+        if plan is None:
+            return
+        plan.run(
+            group["lr"],
+            grad_scale=getattr(self, "grad_scale", None),
+            found_inf=getattr(self, "found_inf", None),
+        )
+        if not plan.reusable:
+            self._plans.pop(index, None)
+
+    def _plan_for(self, index: int, group: dict[str, Any]) -> FusedPlan | None:
+        """The group's plan for this step, reused where it holds; None when no parameter has a gradient."""
+        grads = [grad for p in group["params"] if (grad := p.grad) is not None]
+        if not grads:
+            return None
+        options = self._options_of(group)
+        plan = self._plans.get(index)
+        if plan is not None:
+            plan = self._renewed(plan, group, grads, options)
+        if plan is None:
+            refuse_unfused(group["params"])
+            plan = FusedPlan.of(self._collect(group), self.rule_of(group), options)
+            self._planned_state = self._state_values()
+        self._plans[index] = plan
+        if _capturing():
+            # The graph reads this plan's tables at every replay; eager steps must not change what it holds.
+            plan = plan.copy()
+            self._captured_plans.append(plan)
+        return plan
+
+    def _renewed(
+        self, plan: FusedPlan, group: dict[str, Any], grads: list[Tensor], options: tuple[object, ...]
+    ) -> FusedPlan | None:
+        params = group["params"]
+        if len(grads) != len(params):
+            params = [p for p in params if p.grad is not None]
+        if not plan.holds(params, options):
+            return None
+        try:
+            addresses = addresses_of(grads)
+        except RuntimeError:  # sparse gradients have no address; making a new plan says so
+            return None
+        return plan if addresses == plan.grad_addresses else plan.for_grads(grads, addresses)
+
+    @classmethod
+    def _options_of(cls, group: dict[str, Any]) -> tuple[object, ...]:
+        return tuple([value for name, value in group.items() if name not in _NOT_OPTIONS])
+
+    def _state_values(self) -> list[object]:
+        return list(chain.from_iterable(map(dict.values, self.state.values())))
+
+    def _drop_stale_plans(self) -> None:
+        """Drops the plans when a state tensor was replaced by another one."""
+        if self._plans and list(map(id, self._state_values())) != list(map(id, self._planned_state)):
+            self._plans.clear()
+
+    def _collect(self, group: dict[str, Any]) -> GroupTensors:
+        raw = GroupTensors()
+        self._init_group(group, raw.params, raw.grads, raw.demas, raw.exp_avgs, raw.exp_avg_sqs, raw.slows, raw.steps)
+        return raw
 
     def _init_group(
         self,
@@ -155,6 +246,9 @@ class RuleOptimizer(Optimizer, ABC):
         torch.compile knows the method by its name: it runs it outside the graph and maps the lists' tensors.
         """
         rule = self.rule_of(group)
+        on_device = group["capturable"] or _prefers_fused(group)
+        if group["capturable"]:
+            _check_capturable(group["params"])
         for param in group["params"]:
             grad = param.grad
             if grad is None:
@@ -163,8 +257,8 @@ class RuleOptimizer(Optimizer, ABC):
                 raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
             state = self.state[param]
             if len(state) == 0:
-                _make_state(state, param, rule, capturable=group["capturable"])
-            _check_step(state["step"], param, capturable=group["capturable"])
+                _make_state(state, param, rule)
+            state["step"] = _placed_step(state["step"], param, on_device=on_device)
             params.append(param)
             grads.append(grad)
             steps.append(state["step"])
@@ -178,13 +272,13 @@ class RuleOptimizer(Optimizer, ABC):
         return False
 
 
-def _make_state(state: dict[str, Any], param: Tensor, rule: UpdateRule, *, capturable: bool) -> None:
+def _make_state(state: dict[str, Any], param: Tensor, rule: UpdateRule) -> None:
     dtype = state_dtype(param)
 
     def zeros() -> Tensor:
         return torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
 
-    state["step"] = torch.zeros((), dtype=_get_scalar_dtype(), device=param.device if capturable else "cpu")
+    state["step"] = torch.zeros((), dtype=_get_scalar_dtype())
     if rule.dema is not None:
         state["dema"] = zeros()
     state["exp_avg"] = zeros()
@@ -194,14 +288,26 @@ def _make_state(state: dict[str, Any], param: Tensor, rule: UpdateRule, *, captu
         state["slow"] = param.detach().to(dtype, copy=True, memory_format=torch.preserve_format)
 
 
-def _check_step(step: Tensor, param: Tensor, *, capturable: bool) -> None:
-    """torch's rule: a capturable optimizer has its parameters and step counts on a device that can capture."""
-    if not capturable or torch.compiler.is_compiling():
+def _placed_step(step: Tensor, param: Tensor, *, on_device: bool) -> Tensor:
+    """The step count where the implementation reads it: on the parameter's device, or on the host."""
+    if torch.compiler.is_compiling():
+        return step
+    return step.to(param.device if on_device else "cpu")
+
+
+def _check_capturable(params: list[Tensor]) -> None:
+    """torch's rule: a capturable optimizer has its parameters on devices that can capture."""
+    if torch.compiler.is_compiling() or all(p.device.type in _CAPTURABLE_DEVICES for p in params):
         return
-    if not (param.device.type == step.device.type and param.device.type in _CAPTURABLE_DEVICES):
-        raise AssertionError(
-            f"If capturable=True, params and state_steps must be on supported devices: {list(_CAPTURABLE_DEVICES)}."
-        )
+    raise AssertionError(
+        f"If capturable=True, params and state_steps must be on supported devices: {list(_CAPTURABLE_DEVICES)}."
+    )
+
+
+def _capturing() -> bool:
+    if torch.compiler.is_compiling() or not torch.cuda.is_available():
+        return False
+    return torch.cuda.is_current_stream_capturing()
 
 
 def _viewed(raw: GroupTensors, rule: UpdateRule) -> GroupTensors:
@@ -218,6 +324,15 @@ def _viewed(raw: GroupTensors, rule: UpdateRule) -> GroupTensors:
         [local_view(s) for s in raw.slows],
         raw.steps,
     )
+
+
+def _prefers_fused(group: dict[str, Any]) -> bool:
+    """Fused where it is asked for, or nothing is and all parameters can take it; never in a compiled step."""
+    if torch.compiler.is_compiling():
+        return False
+    if group["fused"] is not None:
+        return bool(group["fused"])
+    return group["foreach"] is None and not group["differentiable"] and fused_available(group["params"])
 
 
 def _uses_foreach(group: dict[str, Any], lr: Number, *, on_device: bool) -> bool:

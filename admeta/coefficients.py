@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,10 +18,11 @@ from admeta.rule import Moments, UpdateRule
 __all__ = ["Coefficients", "coefficients_at", "coefficients_on_device"]
 
 Number = float | Tensor
+N = TypeVar("N", float, Number)
 
 
 @dataclass(frozen=True)
-class Coefficients:
+class Coefficients(Generic[N]):
     """Factors of admeta.rule's update at one t; numbers from the host, 0-dim or 1-dim tensors from the device.
 
     Attributes:
@@ -32,18 +34,18 @@ class Coefficients:
         eta: η_t where this is a synchronising update, else 0.
     """
 
-    h_gain: Number
-    j_gain: Number
-    decay: Number
-    v_keep: Number
-    v_add: Number
-    size: Number
-    eps: Number
-    plain: Number
-    eta: Number
+    h_gain: N
+    j_gain: N
+    decay: N
+    v_keep: N
+    v_add: N
+    size: N
+    eps: N
+    plain: N
+    eta: N
 
 
-def coefficients_at(rule: UpdateRule, t: float, lr: Number) -> Coefficients:
+def coefficients_at(rule: UpdateRule, t: float, lr: N) -> Coefficients[N]:
     """The factors at update ``t`` (1-based), decided on the host; lr may be a tensor."""
     h_gain, j_gain = 1.0, 0.0
     if rule.dema is not None:
@@ -77,7 +79,7 @@ def _rectification(moments: Moments, rho: float) -> float:
     return top / ((moments.rho_inf - 4.0) * (moments.rho_inf - 2.0) * rho)
 
 
-def coefficients_on_device(rule: UpdateRule, t: Tensor, lr: Number) -> Coefficients:
+def coefficients_on_device(rule: UpdateRule, t: Tensor, lr: Number) -> Coefficients[Number]:
     """The factors at ``t`` (any shape), decided on t's device without a host read; float64, or float32 on MPS."""
     t = t.to(torch.float32 if t.device.type == "mps" else torch.float64)
     one, zero = torch.ones_like(t), torch.zeros_like(t)

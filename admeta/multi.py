@@ -39,7 +39,7 @@ def multi_tensor_update(tensors: GroupTensors, rule: UpdateRule, *, lr: Number, 
         torch._foreach_add_(tensors.steps, torch.tensor(1.0), alpha=1.0)
     counts = [step.item() for step in tensors.steps]
     for bucket in _buckets(tensors, counts):
-        _update_at(bucket, rule, coefficients_at(rule, bucket.steps[0].item(), lr))
+        _update_at(bucket, rule, coefficients_at(rule, bucket.steps[0].item(), float(lr)))
 
 
 def _buckets(tensors: GroupTensors, counts: list[float]) -> list[GroupTensors]:
@@ -73,7 +73,7 @@ def _write_back(tensors: GroupTensors, thetas: list[Tensor]) -> None:
         torch._foreach_copy_(tensors.params, thetas)
 
 
-def _update_at(tensors: GroupTensors, rule: UpdateRule, f: Coefficients) -> None:
+def _update_at(tensors: GroupTensors, rule: UpdateRule, f: Coefficients[float]) -> None:
     """All tensors at one step count, known on the host."""
     thetas, grads = _prepared(tensors, rule)
     if rule.weight_decay != 0 and rule.decoupled:

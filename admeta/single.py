@@ -39,7 +39,7 @@ def single_tensor_update(tensors: GroupTensors, rule: UpdateRule, *, lr: Number,
         _update_one(tensors, i, rule, factors)
 
 
-def _update_one(tensors: GroupTensors, i: int, rule: UpdateRule, f: Coefficients) -> None:
+def _update_one(tensors: GroupTensors, i: int, rule: UpdateRule, f: Coefficients[Number]) -> None:
     param, m = tensors.params[i], tensors.exp_avgs[i]
     dtype = compute_dtype(param)
     theta = param.to(dtype)
@@ -85,6 +85,6 @@ def _may_be_nonzero(factor: Number) -> bool:
     return isinstance(factor, Tensor) or factor != 0.0
 
 
-def _cast(factors: Coefficients, dtype: torch.dtype) -> Coefficients:
+def _cast(factors: Coefficients[Number], dtype: torch.dtype) -> Coefficients[Number]:
     values = {f.name: getattr(factors, f.name) for f in fields(Coefficients)}
     return Coefficients(**{k: v.to(dtype) if isinstance(v, Tensor) else v for k, v in values.items()})

@@ -1,4 +1,4 @@
-"""All trajectories of the reference file, in every implementation that runs here."""
+"""All trajectories of the reference file, in every implementation."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import pytest
 import torch
 
 import admeta
+from tests.admeta.cases import DEVICE, IMPLEMENTATIONS
 
 CASES = json.loads((Path(__file__).parent / "data" / "admeta_trajectories.json").read_text())["cases"]
-OPTIONS = ("lr", "betas", "beta", "eps", "lambd", "k", "slow_step", "nu_scale", "rectify", "rho_min", "unrectified",
-           "gate_exp_avg_sq", "dema")  # fmt: skip
+NOT_OPTIONS = {"variant", "optimizer", "atol", "trajectory"}
 
 
-@pytest.mark.parametrize("foreach", [False, True], ids=["single", "foreach"])
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize("case", CASES, ids=[f"{c['optimizer']}-{i}" for i, c in enumerate(CASES)])
-def test_trajectory(case: dict[str, Any], foreach: bool) -> None:
-    x = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
-    scale = torch.tensor([1.0, 10.0], dtype=torch.float64)
-    optimizer = getattr(admeta, case["optimizer"])([x], **{k: case[k] for k in OPTIONS if k in case}, foreach=foreach)
+def test_trajectory(case: dict[str, Any], implementation: str) -> None:
+    x = torch.nn.Parameter(torch.ones(2, dtype=torch.float64, device=DEVICE))
+    scale = torch.tensor([1.0, 10.0], dtype=torch.float64, device=DEVICE)
+    options = {name: value for name, value in case.items() if name not in NOT_OPTIONS}
+    optimizer = getattr(admeta, case["optimizer"])([x], **options, **IMPLEMENTATIONS[implementation])
     errors = []
     for row in case["trajectory"]:
         x.grad = scale * x.detach()
         optimizer.step()
-        errors.append((x.detach() - torch.tensor(row, dtype=torch.float64)).abs().max().item())
+        errors.append((x.detach().cpu() - torch.tensor(row, dtype=torch.float64)).abs().max().item())
     assert max(errors) <= case["atol"], errors

@@ -1,0 +1,256 @@
+"""The update of a whole group in two kernel launches (and one more for gradient centralisation).
+
+Owns: the device tables of addresses, sizes and constants, and the launches. Does not own: the kernels
+(admeta.kernels) and when tables are still true (admeta.plans).
+
+Device tables are never written twice: what changes is made anew, because a captured graph may read the old one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from admeta.coefficients import Number
+from admeta.rule import UpdateRule
+from admeta.tensors import GroupTensors, compute_dtype
+
+__all__ = ["Launch", "fused_available", "refuse_unfused"]
+
+BLOCK = 4096
+NUM_WARPS = 8
+_FACTORS_BLOCK = 64
+_ROW_BLOCK = 1024
+_COLUMNS, _FACTORS = 10, 16  # as in admeta.kernels
+_THETA, _GRAD, _DEMA, _EXP_AVG, _EXP_AVG_SQ, _SLOW, _STEP, _ELEMENTS, _MEANS, _ROW_LENGTH = range(_COLUMNS)
+_LR = 19  # index of the learning rate among the constants
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def _interpreting() -> bool:
+    """Triton's interpreter runs the kernels on CPU tensors, for ``fused=True`` alone: tests without a GPU."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def fused_available(params: Sequence[Tensor]) -> bool:
+    """Whether the fused update is a good choice for all of these parameters: on CUDA, with Triton installed."""
+    return _has_triton() and all(p.device.type == "cuda" and _has_a_kernel(p.dtype) for p in params)
+
+
+def _has_a_kernel(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def refuse_unfused(params: Sequence[Tensor]) -> None:
+    """Raises torch's error (RuntimeError) for a parameter that ``fused=True`` can't take."""
+    devices = ("cuda", "cpu") if _interpreting() else ("cuda",)
+    for p in params:
+        if not (_has_triton() and p.device.type in devices and _has_a_kernel(p.dtype)):
+            raise RuntimeError(
+                "`fused=True` requires all the params to be floating point Tensors of supported devices: "
+                f"['cuda'] (with Triton installed) but {p.dtype} and {p.device.type}"
+            )
+
+
+@dataclass
+class Launch:
+    """Kernel launches for tensors of one device and of one dtype in each role.
+
+    Attributes:
+        members: their positions in the group's lists.
+        host_table: addresses and sizes, a row of ``admeta.kernels.COLUMNS`` a tensor, int64, on the host.
+        table, chunks, rows, constants: as the kernels read them, on the device.
+        factors: scratch between the two kernels.
+        keep: whatever the tables point at and nobody else holds, and page-locked copies a graph may read again.
+    """
+
+    members: list[int]
+    device: torch.device
+    rule: UpdateRule
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype, torch.dtype]  # parameter, gradient, arithmetic, step
+    host_table: Tensor
+    table: Tensor
+    chunks: Tensor
+    rows: Tensor | None
+    factors: Tensor
+    constants: Tensor
+    lr: float
+    aligned: bool
+    keep: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, tensors: GroupTensors, members: list[int], rule: UpdateRule, *, row_lengths: list[int]) -> Launch:
+        """Makes the tables.
+
+        Args:
+            tensors: the bucket's tensors, each dense and strided like its state.
+            members: their positions in the group.
+            rule: the group's rule.
+            row_lengths: for each tensor, elements of a row whose mean the kernel subtracts; 0 for none.
+        """
+        first = tensors.params[0]
+        device = first.device
+        host = _host_table(tensors)
+        blocks = _pairs([math.ceil(p.numel() / BLOCK) for p in tensors.params])
+        rows, means = _row_tables(tensors, host, row_lengths) if any(row_lengths) else (None, None)
+        sources = [host, blocks, _constants(rule, 0.0)] + ([] if rows is None else [rows])
+        pinned = [_page_locked(source, device) for source in sources]
+        on_device = [source.to(device, non_blocking=True) for source in pinned]
+        return cls(
+            members=members,
+            device=device,
+            rule=rule,
+            dtypes=(first.dtype, tensors.grads[0].dtype, compute_dtype(first), tensors.steps[0].dtype),
+            host_table=host,
+            table=on_device[0],
+            chunks=on_device[1],
+            rows=None if rows is None else on_device[3],
+            factors=torch.empty(len(members), _FACTORS, dtype=torch.float64, device=device),
+            constants=on_device[2],
+            lr=0.0,
+            aligned=_aligned(host),
+            keep=(*pinned, *([] if means is None else [means])),
+        )
+
+    def with_grads(self, addresses: Sequence[int]) -> Launch:
+        """The same launches for gradients at other addresses (of the whole group, in its order)."""
+        host = self.host_table.clone()
+        host[:, _GRAD] = torch.tensor([addresses[i] for i in self.members], dtype=torch.int64)
+        pinned = _page_locked(host, self.device)
+        table = pinned.to(self.device, non_blocking=True)
+        keep = (pinned, *self.keep[1:])
+        return replace(self, host_table=host, table=table, aligned=_aligned(host), keep=keep)
+
+    def run(self, lr: Number, *, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+        """Updates parameters and state in place; where found_inf is not 0, nothing changes."""
+        if isinstance(lr, Tensor) and lr.device == self.device:
+            source = lr
+        else:
+            self._set_lr(float(lr))
+            source = self.constants[_LR:]
+        if self.device.type == "cuda":
+            with torch.cuda.device(self.device):
+                self._launch(source, grad_scale, found_inf)
+        else:
+            self._launch(source, grad_scale, found_inf)
+
+    def _set_lr(self, lr: float) -> None:
+        if lr == self.lr:
+            return
+        pinned = _page_locked(_constants(self.rule, lr), self.device)
+        self.constants = pinned.to(self.device, non_blocking=True)
+        self.keep = (*self.keep[:2], pinned, *self.keep[3:])
+        self.lr = lr
+
+    def _launch(self, lr: Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+        from admeta import kernels
+
+        rule, moments, n = self.rule, self.rule.moments, self.table.shape[0]
+        p, g, c, step = (kernels.DTYPES[dtype] for dtype in self.dtypes)
+        unscale, stopped = grad_scale is not None, found_inf is not None
+        decoupled = rule.decoupled and rule.weight_decay != 0
+        step_unrectified = moments is None or (moments.rectify and moments.step_unrectified)
+        kernels.factors_kernel[math.ceil(n / _FACTORS_BLOCK),](
+            self.table, self.constants, lr, grad_scale if unscale else lr, found_inf if stopped else lr,
+            self.factors, n,
+            STEP=step, UNSCALE=unscale, FOUND_INF=stopped, DEMA=rule.dema is not None, MOMENTS=moments is not None,
+            RECTIFY=moments is not None and moments.rectify, PLAIN=step_unrectified,
+            GATE=moments is not None and moments.gate, SLOW=rule.slow is not None, DECOUPLED=decoupled,
+            BLOCK=_FACTORS_BLOCK, num_warps=2,
+        )  # fmt: skip
+        if self.rows is not None:
+            kernels.row_mean_kernel[self.rows.shape[0],](self.table, self.rows, G=g, C=c, BLOCK=_ROW_BLOCK)
+        if self.chunks.shape[0] == 0:
+            return
+        kernels.update_kernel[self.chunks.shape[0],](
+            self.table, self.chunks, self.factors,
+            P=p, G=g, C=c, UNSCALE=unscale, FOUND_INF=stopped, MAXIMIZE=rule.maximize,
+            CENTRALIZE=self.rows is not None, L2=rule.weight_decay != 0 and not rule.decoupled, DECOUPLED=decoupled,
+            DEMA=rule.dema is not None, BIAS=rule.dema is not None and rule.dema.h_bias != 0,
+            MOMENTS=moments is not None, BELIEF=moments is not None and moments.belief, PLAIN=step_unrectified,
+            SLOW=rule.slow is not None, ALIGNED=self.aligned, BLOCK=BLOCK, num_warps=NUM_WARPS,
+        )  # fmt: skip
+
+
+def _host_table(tensors: GroupTensors) -> Tensor:
+    table = torch.zeros(len(tensors.params), _COLUMNS, dtype=torch.int64)
+    columns: list[tuple[int, list[Tensor]]] = [
+        (_THETA, tensors.params),
+        (_GRAD, tensors.grads),
+        (_DEMA, tensors.demas),
+        (_EXP_AVG, tensors.exp_avgs),
+        (_EXP_AVG_SQ, tensors.exp_avg_sqs),
+        (_SLOW, tensors.slows),
+        (_STEP, tensors.steps),
+    ]
+    for column, members in columns:
+        if members:
+            table[:, column] = torch.tensor([t.data_ptr() for t in members], dtype=torch.int64)
+    table[:, _ELEMENTS] = torch.tensor([p.numel() for p in tensors.params], dtype=torch.int64)
+    return table
+
+
+def _row_tables(tensors: GroupTensors, host: Tensor, row_lengths: list[int]) -> tuple[Tensor, Tensor]:
+    """(tensor, row) pairs, and room for the means; fills their columns of the host table."""
+    device, dtype = tensors.params[0].device, compute_dtype(tensors.params[0])
+    counts = [p.numel() // length if length else 0 for p, length in zip(tensors.params, row_lengths, strict=True)]
+    means = torch.empty(sum(counts), dtype=dtype, device=device)
+    first = 0
+    for i, count in enumerate(counts):
+        if count:
+            host[i, _MEANS] = means.data_ptr() + first * means.element_size()
+            host[i, _ROW_LENGTH] = row_lengths[i]
+        first += count
+    return _pairs(counts), means
+
+
+def _pairs(counts: Sequence[int]) -> Tensor:
+    """(i, j) for every i and every j below counts[i], int32."""
+    lengths = torch.tensor(counts, dtype=torch.int64)
+    owners = torch.repeat_interleave(torch.arange(len(counts)), lengths)
+    firsts = torch.cumsum(lengths, 0) - lengths
+    return torch.stack([owners, torch.arange(len(owners)) - firsts[owners]], dim=1).to(torch.int32)
+
+
+def _constants(rule: UpdateRule, lr: float) -> Tensor:
+    """The rule's constants in the order in which ``factors_kernel`` reads them, float64."""
+    values = [0.0] * (_LR + 1)
+    values[0:2] = 1.0 - rule.beta1, _log(rule.beta1)
+    values[6] = rule.weight_decay
+    if rule.moments is not None:
+        m = rule.moments
+        values[2:6] = m.beta2, _log(m.beta2), 1.0 - m.beta2, m.eps
+        values[11:13] = m.rho_inf, m.rho_min
+    if rule.dema is not None:
+        d = rule.dema
+        values[7:11] = d.lambd, d.h_gain, d.j_gain, d.start
+        values[18] = d.h_bias
+    if rule.slow is not None:
+        s = rule.slow
+        values[13:18] = float(s.k), s.base, s.gain, s.rate, s.shift
+    values[_LR] = lr
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def _log(beta: float) -> float:
+    return math.log(beta) if beta > 0.0 else -math.inf
+
+
+def _aligned(host: Tensor) -> bool:
+    """Whether all elementwise addresses allow 16-byte accesses."""
+    return not bool((host[:, : _SLOW + 1] % 16).any())
+
+
+def _page_locked(tensor: Tensor, device: torch.device) -> Tensor:
+    return tensor.pin_memory() if device.type == "cuda" else tensor
