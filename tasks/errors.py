@@ -27,6 +27,10 @@ class UnknownTaskError(TaskError):
         self.known = sorted(known)
         super().__init__(f"unknown task {name!r}; known tasks: {', '.join(self.known)}.{nearest(name, self.known)}")
 
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Both arguments: the error travels between processes."""
+        return (UnknownTaskError, (self.name, self.known))
+
 
 class ConfigError(TaskError):
     """The configuration cannot be trained (a batch larger than the training set, a model that does not fit)."""
@@ -45,10 +49,16 @@ class OutOfMemory(TaskError):  # noqa: N818 - the search's words: a state of a r
 
     def __init__(self, *, phase: str, device: str, detail: str) -> None:
         self.phase = phase
+        self.device = device
+        self.detail = detail
         super().__init__(
             f"out of memory on {device} during {phase}: {detail}. "
             "Run fewer trials on one card (a larger resources.gpus), or lower batch_size or the model's size."
         )
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Keyword arguments need telling how to be pickled: the error travels from a worker to the driver."""
+        return (_rebuild_out_of_memory, (self.phase, self.device, self.detail))
 
 
 class Diverged(TaskError):  # noqa: N818 - a result of a run
@@ -62,6 +72,10 @@ class Diverged(TaskError):  # noqa: N818 - a result of a run
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """Pickle by message: the error travels from a worker to the driver."""
         return (_rebuild_diverged, (self.step, self.loss, str(self)))
+
+
+def _rebuild_out_of_memory(phase: str, device: str, detail: str) -> OutOfMemory:
+    return OutOfMemory(phase=phase, device=device, detail=detail)
 
 
 def _rebuild_diverged(step: int, loss: float, message: str) -> Diverged:

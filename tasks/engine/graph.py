@@ -34,6 +34,7 @@ class GraphStep(EagerStep):
 
     def __init__(self, parts: StepParts, *, stream: torch.cuda.Stream) -> None:
         super().__init__(parts, status="graph: not captured yet")
+        self._suffix = ", compiled" if parts.config.acceleration == "compile" else ""
         self._stream = stream
         self._seen: dict[_Key, int] = {}
         self._captured: dict[_Key, _Captured] = {}
@@ -89,7 +90,7 @@ class GraphStep(EagerStep):
         else:
             self._pool = graph.pool()
             self._captured[key] = _Captured(graph, inputs)
-            self.status = f"graph: {len(self._captured)} shape(s)"
+            self.status = f"graph: {len(self._captured)} shape(s){self._suffix}"
         self._parts.optimizer.zero_grad(set_to_none=True)
 
 

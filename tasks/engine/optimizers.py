@@ -48,3 +48,16 @@ def lr_tensors(optimizer: torch.optim.Optimizer, *, device: torch.device) -> lis
         group["lr"] = torch.tensor(float(group["lr"]), dtype=torch.float32, device=device)
         tensors.append(group["lr"])
     return tensors
+
+
+IMPLEMENTATION_FLAGS = ("capturable", "foreach", "fused", "differentiable")
+
+
+def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Load a state, keeping how this optimizer is implemented: a run may resume on another device, eager too."""
+    own = optimizer.param_groups
+    groups = [
+        {**loaded, **{flag: group[flag] for flag in IMPLEMENTATION_FLAGS if flag in group}}
+        for loaded, group in zip(state["param_groups"], own, strict=True)
+    ]
+    optimizer.load_state_dict({**state, "param_groups": groups})

@@ -23,7 +23,7 @@ from tasks.engine.cache import load_task
 from tasks.engine.device import configure_torch, pick_device, pick_precision
 from tasks.engine.graph import GraphStep
 from tasks.engine.meter import LossMeter
-from tasks.engine.optimizers import build_optimizer, lr_tensors
+from tasks.engine.optimizers import build_optimizer, load_optimizer_state, lr_tensors
 from tasks.engine.protocol import Evaluation
 from tasks.engine.record import describe_machine, peak_memory_bytes
 from tasks.engine.schedule import lr_factor
@@ -131,6 +131,26 @@ class TrainingRun:
             gpu_s=train_s + eval_s if self._stream is not None else 0.0,
         )
 
+    def train_steps(self, n_steps: int) -> float:
+        """Make optimizer steps from epoch 0's batches, over and over, and return their wall seconds.
+
+        For measuring (`tasks.engine.measure`): it moves the weights but not the place in the budget.
+        """
+        self._model.train()
+        factor = self._factor(0)
+        begin = time.perf_counter()
+        with self._guard("training"):
+            batches: Iterator[Batch] = iter(())
+            for done in range(n_steps):
+                if done % self._steps_per_epoch == 0:
+                    _finish(batches)
+                    batches = self._task.train_batches(seed=self._seed, epoch=0)
+                self._set_lr(factor)
+                self._stepper.run(list(itertools.islice(batches, self._config.accumulation)))
+            _finish(batches)
+            self._meter.read()  # waits for the device
+        return time.perf_counter() - begin
+
     def test(self) -> dict[str, float]:
         """The test set's metrics of the current weights, named `test_…`."""
         return self._evaluate("test")
@@ -142,6 +162,7 @@ class TrainingRun:
             **self._task.record(),
             "precision": self._precision,
             "step": self._stepper.status,
+            "setup_s": self._stepper.setup_s,
             "deterministic": self._config.deterministic,
             "threads": self._threads,
             "parameters": sum(p.numel() for p in self._model.parameters()),
@@ -165,7 +186,7 @@ class TrainingRun:
         checkpoint.check_identity(state, self._identity)
         with self._guard("loading a checkpoint"):
             checkpoint.load_weights(self._model, state["model"], source="the checkpoint")
-            self._optimizer.load_state_dict(state["optimizer"])
+            load_optimizer_state(self._optimizer, state["optimizer"])
             self._epoch, self._step = int(state["epoch"]), int(state["step"])
             if self._lrs is not None:
                 self._lrs = lr_tensors(self._optimizer, device=self._device)

@@ -1,0 +1,198 @@
+"""The engine on a CUDA card: captured steps equal eager ones, exact resume, memory, divergence."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tasks.engine import cache, checkpoint
+from tasks.engine.run import TrainingRun
+from tasks.errors import Diverged, OutOfMemory
+from tasks.registry import parse_config
+from tasks.runs import open_run
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card"),
+]
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgdm": {"lr": 0.05, "weight_decay": 1e-4},
+    "adamw": {"lr": 3e-3},
+    "radam": {"lr": 3e-3},
+    "adabelief": {"lr": 3e-3},
+    "ranger": {"lr": 1e-2},
+    "admetar": {"lr": 1e-2, "lambd": 0.1},
+    "admetas": {"lr": 0.02, "lambd": 0.9, "weight_decay": 1e-4},
+}
+
+
+def digits(**fields: Any) -> Any:
+    return parse_config({"name": "digits", "epochs": 3, **fields})
+
+
+def start(config: Any, optimizer: str = "sgdm", *, data_dir: Path | None = None, **kwargs: Any) -> TrainingRun:
+    params = kwargs.pop("params", OPTIMIZERS[optimizer])
+    run = open_run(config, optimizer=optimizer, params=params, seed=0, device="cuda", data_dir=data_dir)
+    assert isinstance(run, TrainingRun)
+    return run
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four classes of coloured noise: a stand-in for CIFAR in shape and size."""
+    root = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 300), ("test", 50)):
+        for klass in range(4):
+            folder = root / "noise" / split / str(klass)
+            folder.mkdir(parents=True)
+            for index in range(n):
+                pixels = rng.integers(0, 200, size=(32, 32, 3), dtype=np.uint8)
+                pixels[..., klass % 3] += 40 if klass else 0
+                Image.fromarray(pixels).save(folder / f"{index:04d}.bmp")
+    return root
+
+
+def noise(**fields: Any) -> Any:
+    return parse_config({"name": "image_folder", "data_dir": "noise", "model": "resnet20", "epochs": 3, **fields})
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_captured_steps_are_the_eager_steps(optimizer: str) -> None:
+    metrics = {}
+    for acceleration in ("eager", "graph"):
+        run = start(digits(acceleration=acceleration, deterministic=True, precision="fp32"), optimizer)
+        metrics[acceleration] = [run.advance().metrics for _ in range(3)]
+        status = run.environment()["step"]
+        assert status == ("graph: 1 shape(s)" if acceleration == "graph" else "eager: acceleration is 'eager'")
+        run.close()
+    for captured, eager in zip(metrics["graph"], metrics["eager"], strict=True):
+        assert captured["train_loss"] == pytest.approx(eager["train_loss"], rel=2e-3, abs=1e-4)
+        assert captured["val_accuracy"] == pytest.approx(eager["val_accuracy"], abs=0.02)
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+@pytest.mark.parametrize("acceleration", ["eager", "graph"])
+def test_resume_is_bit_for_bit_in_deterministic_mode(
+    optimizer: str, acceleration: str, pictures: Path, tmp_path: Path
+) -> None:
+    config = noise(acceleration=acceleration, deterministic=True)
+    whole = start(config, optimizer, data_dir=pictures)
+    evaluations = [whole.advance() for _ in range(3)]
+    first = start(config, optimizer, data_dir=pictures)
+    first.advance()
+    checkpoint.save(tmp_path, {"run": first.state_dict()}, epoch=1)
+    first.close()
+    torch.cuda.manual_seed(999)
+    state = checkpoint.load_latest(tmp_path)
+    assert state is not None
+    second = start(config, optimizer, data_dir=pictures)
+    second.load_state_dict(state["run"])
+    for epoch in (1, 2):
+        assert second.advance().metrics == evaluations[epoch].metrics
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+    whole.close()
+    second.close()
+
+
+def test_dropout_resumes_too(tmp_path: Path) -> None:
+    whole, first = (start(digits(deterministic=True)) for _ in range(2))
+    evaluations = [whole.advance() for _ in range(3)]
+    first.advance()
+    second = start(digits(deterministic=True))
+    second.load_state_dict(first.state_dict())
+    assert [second.advance().metrics for _ in range(2)] == [one.metrics for one in evaluations[1:]]
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_two_shapes_take_turns(optimizer: str) -> None:
+    """Graphs of several shapes share one optimizer: each replay must use its own gradients."""
+    finals = {}
+    for acceleration in ("eager", "graph"):
+        run = start(digits(acceleration=acceleration, deterministic=True, precision="fp32", model="mlp"), optimizer)
+        with run._guard("training"):
+            run._model.train()
+            batches = list(run._task.train_batches(seed=0, epoch=0))
+            for index in range(24):
+                batch = batches[index % len(batches)]
+                rows = (64, 64, 40, 24)[index % 4]
+                run._stepper.run([{name: tensor[:rows] for name, tensor in batch.items()}])
+        torch.cuda.synchronize()
+        if acceleration == "graph":
+            assert run.environment()["step"] == "graph: 3 shape(s)"
+        finals[acceleration] = torch.cat([p.detach().flatten() for p in run.model.parameters()])
+        run.close()
+    torch.testing.assert_close(finals["graph"], finals["eager"], rtol=1e-3, atol=1e-4)
+
+
+def test_divergence_names_the_same_step_as_eager() -> None:
+    steps = []
+    for acceleration in ("eager", "graph"):
+        run = start(digits(model="mlp", acceleration=acceleration, precision="fp32"), params={"lr": 1e9})
+        with pytest.raises(Diverged) as caught:
+            run.advance()
+        steps.append(caught.value.step)
+        run.close()
+    assert steps[0] == steps[1] > 1
+
+
+def test_close_gives_memory_back(pictures: Path) -> None:
+    start(noise(), data_dir=pictures).close()  # data set, contexts, workspaces
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    for _ in range(2):
+        run = start(noise(), "adamw", data_dir=pictures)
+        run.advance()
+        assert torch.cuda.memory_allocated() > before
+        run.close()
+        del run
+        gc.collect()
+        torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() <= before + 2**20
+    cache.release()
+    gc.collect()
+    assert torch.cuda.memory_allocated() < before
+
+
+def test_out_of_memory_is_told_and_the_next_run_works(pictures: Path) -> None:
+    total = torch.cuda.get_device_properties(0).total_memory
+    cache.release()
+    torch.cuda.set_per_process_memory_fraction(0.3 * 2**30 / total)
+    try:
+        run = start(noise(batch_size=1000, model="resnet110"), data_dir=pictures)
+        with pytest.raises(OutOfMemory, match=r"out of memory on cuda:0 during training: .*resources\.gpus"):
+            run.advance()
+        run.close()
+        del run
+        gc.collect()
+        start(digits()).advance()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_record_on_a_card(pictures: Path) -> None:
+    run = start(noise(), data_dir=pictures)
+    first, second = run.advance(), run.advance()
+    assert first.setup_s > 0 == second.setup_s
+    assert 0 < second.optimizer_s < second.train_s
+    assert second.gpu_s == second.train_s + second.eval_s
+    assert second.peak_memory_bytes > 2**20
+    environment = run.environment()
+    assert environment["device_name"] == torch.cuda.get_device_name(0)
+    assert environment["precision"] == "bf16"
+
+
+@pytest.mark.slow
+def test_compiled_steps_train(pictures: Path) -> None:
+    run = start(noise(acceleration="compile"), data_dir=pictures)
+    first, second = run.advance(), run.advance()
+    assert second.metrics["train_loss"] < first.metrics["train_loss"]
+    assert run.environment()["step"] == "graph: 1 shape(s), compiled"
