@@ -132,13 +132,9 @@ class Coordinator:
     def cancel(self) -> None:
         """Close every unfinished run as FAIL, cancelled."""
         self._live.clear()
+        error = "the study was cancelled"
         for loop in self._loops:
-            loop.end_search()
-            for run in loop.unfinished():
-                outcome = RunOutcome(
-                    state=RunState.FAIL, failure=FailureKind.CANCELLED, error="the study was cancelled"
-                )
-                loop.finish(run, outcome)
+            loop.close(RunOutcome(state=RunState.FAIL, failure=FailureKind.CANCELLED, error=error))
 
     def _room(self) -> int:
         """Runs that may be live. None waits at the door: Tune would build a worker for it rather than reuse one."""

@@ -151,8 +151,13 @@ class SearchLoop:
         self._runs[run.id] = run
         self._waiting.append(run.id)
 
-    def unfinished(self) -> list[RunRecord]:
-        return [run for run in self._runs.values() if not run.state.is_finished]
+    def close(self, outcome: RunOutcome) -> None:
+        """End everything that is not finished, and start nothing more."""
+        self._search_over = self._confirm_planned = True
+        self._waiting.clear()
+        self._twins.clear()
+        for run in [run for run in self._runs.values() if not run.state.is_finished]:
+            self.finish(run, outcome)
 
     def _add(self, run: RunRecord) -> None:
         self._runs[run.id] = run

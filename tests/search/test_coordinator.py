@@ -1,0 +1,270 @@
+"""The coordinator decides a study: turns, budgets, retries, restarts, confirmation. No Ray, no SQL, no clock."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from optuna.trial import TrialState
+
+from search.assignment import Assignment
+from search.coordinator import Idle
+from search.records import FailureKind, RunState, Stage, StudyRecord
+from tests.search.memory_store import MemoryStore
+from tests.search.workers import Cluster, by_learning_rate, coordinator_for, define
+
+
+def optuna_states(store: MemoryStore, study: StudyRecord, label: str) -> Counter[TrialState]:
+    storage = store.optuna_storage()
+    study_id = storage.get_study_id_from_name(f"{study.name}/{label}")
+    return Counter(trial.state for trial in storage.get_all_trials(study_id))
+
+
+def test_every_optimizer_gets_its_trials_and_the_best_is_confirmed() -> None:
+    store = MemoryStore()
+    study = store.add_study(define())
+    Cluster(coordinator_for(store, study)).run()
+
+    runs = store.runs(study.id)
+    assert Counter((run.stage, run.state) for run in runs) == {
+        (Stage.SEARCH, RunState.COMPLETE): 8,
+        (Stage.CONFIRM, RunState.COMPLETE): 4,
+    }
+    for search in store.searches(study.id):
+        own = [run for run in runs if run.search_id == search.id]
+        best = max((run for run in own if run.stage is Stage.SEARCH), key=lambda run: run.value or 0.0)
+        confirmed = [run for run in own if run.stage is Stage.CONFIRM]
+        assert {(run.trial_number, run.seed) for run in confirmed} == {(best.trial_number, 0), (best.trial_number, 1)}
+        assert all(run.params == best.params and "test_score" in run.test_metrics for run in confirmed)
+        assert optuna_states(store, study, search.label) == {TrialState.COMPLETE: 4}
+
+
+def test_search_and_confirm_never_share_a_seed() -> None:
+    store = MemoryStore()
+    study = store.add_study(define())
+    Cluster(coordinator_for(store, study)).run()
+    seeds = {stage: {run.seed for run in store.runs(study.id) if run.stage is stage} for stage in Stage}
+    assert not seeds[Stage.SEARCH] & seeds[Stage.CONFIRM]
+
+
+def test_turns_are_fair_when_only_one_run_fits() -> None:
+    store = MemoryStore()
+    study = store.add_study(define(confirm={"top_k": 0}))
+    cluster = Cluster(coordinator_for(store, study, slots=1))
+    cluster.run()
+    assert [a.label for a in cluster.started] == ["adamw", "sgdm"] * 4
+
+
+@pytest.mark.parametrize(("slots", "limit", "most"), [(1, None, 1), (3, None, 3), (8, 2, 2), (2, 8, 2)])
+def test_no_more_runs_are_live_than_fit(slots: int, limit: int | None, most: int) -> None:
+    store = MemoryStore()
+    study = store.add_study(define(max_concurrent_trials=limit))
+    cluster = Cluster(coordinator_for(store, study, slots=slots))
+    assert max(cluster.coordinator.n_live for _ in cluster.rounds()) <= most
+
+
+def test_pruning_compares_trials_of_one_optimizer_only() -> None:
+    """sgdm is worse than adamw in every trial; it still gets its best trial to the end."""
+
+    def score(assignment: Assignment, epoch: int) -> float:
+        return by_learning_rate(assignment, epoch) - (100.0 if assignment.label == "sgdm" else 0.0)
+
+    store = MemoryStore()
+    study = store.add_study(
+        define(pruner={"name": "asha", "min_epochs": 1, "reduction_factor": 2}, budget={"trials_per_optimizer": 8})
+    )
+    Cluster(coordinator_for(store, study), score).run()
+    for search in store.searches(study.id):
+        states = Counter(run.state for run in store.runs(study.id) if run.search_id == search.id)
+        assert states[RunState.PRUNED] > 0
+        assert states[RunState.COMPLETE] >= 3
+        optuna = optuna_states(store, study, search.label)
+        assert optuna[TrialState.PRUNED] == states[RunState.PRUNED]
+
+
+def test_a_pruned_trial_keeps_its_last_point() -> None:
+    store = MemoryStore()
+    study = store.add_study(
+        define(pruner={"name": "asha", "min_epochs": 1, "reduction_factor": 2}, budget={"trials_per_optimizer": 8})
+    )
+    Cluster(coordinator_for(store, study)).run()
+    pruned = [run for run in store.runs(study.id) if run.state is RunState.PRUNED]
+    assert pruned
+    for run in pruned:
+        points = store.points(run.id)
+        assert [point.epoch for point in points] == list(range(1, run.epoch + 1))
+        assert run.value == points[-1].value
+
+
+def test_divergence_is_a_result_and_not_retried() -> None:
+    def score(assignment: Assignment, epoch: int) -> float | None:
+        return None if assignment.trial_number == 1 and epoch == 2 else by_learning_rate(assignment, epoch)
+
+    store = MemoryStore()
+    study = store.add_study(define(max_failures=2))
+    cluster = Cluster(coordinator_for(store, study), score)
+    cluster.run()
+    failed = [run for run in store.runs(study.id) if run.state is RunState.FAIL and run.stage is Stage.SEARCH]
+    assert [run.trial_number for run in failed] == [1, 1]
+    assert all(run.failure is FailureKind.DIVERGED and run.attempt == 1 for run in failed)
+    assert failed[0].error == "diverged at step 2"
+    assert optuna_states(store, study, "adamw") == {TrialState.COMPLETE: 3, TrialState.FAIL: 1}
+
+
+@pytest.mark.parametrize(("n_errors", "state", "attempts"), [(1, RunState.COMPLETE, 2), (2, RunState.FAIL, 2)])
+def test_an_error_is_retried_up_to_max_failures(n_errors: int, state: RunState, attempts: int) -> None:
+    store = MemoryStore()
+    study = store.add_study(define(max_failures=1))
+    errors = [(FailureKind.ERROR, "RuntimeError: out of luck")] * n_errors
+    cluster = Cluster(coordinator_for(store, study), failures={("adamw", 2, Stage.SEARCH, 100): errors})
+    cluster.run()
+    run = next(r for r in store.runs(study.id) if r.search_id == store.searches(study.id)[0].id and r.trial_number == 2)
+    assert (run.state, run.attempt, run.n_failures) == (state, attempts, n_errors)
+    assert (run.error == "RuntimeError: out of luck") is (state is RunState.FAIL)
+    assert sum(r.stage is Stage.SEARCH for r in store.runs(study.id)) == 8
+
+
+def test_one_optimizer_that_always_fails_does_not_stop_the_others() -> None:
+    def score(assignment: Assignment, epoch: int) -> float | None:
+        return None if assignment.label == "adamw" else by_learning_rate(assignment, epoch)
+
+    store = MemoryStore()
+    study = store.add_study(define())
+    Cluster(coordinator_for(store, study), score).run()
+    adamw, sgdm = store.searches(study.id)
+    assert {r.state for r in store.runs(study.id) if r.search_id == adamw.id} == {RunState.FAIL}
+    assert sum(r.stage is Stage.CONFIRM for r in store.runs(study.id) if r.search_id == sgdm.id) == 2
+    assert not any(r.stage is Stage.CONFIRM for r in store.runs(study.id) if r.search_id == adamw.id)
+
+
+@pytest.mark.parametrize("kill_after", range(1, 16, 2))
+def test_a_new_driver_finishes_what_the_dead_one_left(kill_after: int) -> None:
+    """Exactly the budget, whatever was live; nothing that was finished is run again."""
+    store = MemoryStore()
+    study = store.add_study(define(confirm={"top_k": 1, "seeds": [0, 1, 2]}))
+    first = Cluster(coordinator_for(store, study))
+    for number in first.rounds():
+        if number == kill_after:
+            break
+    finished = {run.id for run in store.runs(study.id) if run.state.is_finished}
+    second = Cluster(coordinator_for(store, study, owner="second"))
+    second.run()
+
+    runs = store.runs(study.id)
+    assert Counter(run.stage for run in runs) == {Stage.SEARCH: 8, Stage.CONFIRM: 6}
+    assert all(run.state is RunState.COMPLETE for run in runs)
+    assert not finished & {assignment.run_id for assignment in second.started}
+    for search in store.searches(study.id):
+        assert optuna_states(store, study, search.label) == {TrialState.COMPLETE: 4}
+
+
+def test_a_trial_left_half_made_is_completed_first() -> None:
+    """The driver died between Optuna's ask and our run: the trial is adopted, none is added."""
+    store = MemoryStore()
+    study = store.add_study(define())
+    coordinator_for(store, study)  # creates the Optuna studies
+    storage = store.optuna_storage()
+    optuna_id = storage.get_study_id_from_name("small/adamw")
+    storage.create_new_trial(optuna_id)
+
+    Cluster(coordinator_for(store, study, owner="second")).run()
+    assert optuna_states(store, study, "adamw") == {TrialState.COMPLETE: 4}
+
+
+def test_an_end_that_optuna_missed_is_told_at_the_next_start() -> None:
+    store = MemoryStore()
+    study = store.add_study(define(confirm={"top_k": 0}))
+    cluster = Cluster(coordinator_for(store, study, slots=1))
+    next(iter(cluster.rounds()))
+    run = next(run for run in store.runs(study.id) if run.state is RunState.RUNNING)
+    store.all_runs[run.id] = replace(run, state=RunState.COMPLETE, value=1.5)  # recorded by us, not yet by Optuna
+    coordinator_for(store, study, owner="second")
+    assert optuna_states(store, study, "adamw") == {TrialState.COMPLETE: 1}
+
+
+def test_cancelling_closes_every_open_run_and_trial() -> None:
+    store = MemoryStore()
+    study = store.add_study(define())
+    cluster = Cluster(coordinator_for(store, study))
+    for number in cluster.rounds():
+        if number == 4:
+            break
+    cluster.coordinator.cancel()
+    assert all(run.state.is_finished for run in store.runs(study.id))
+    assert {r.failure for r in store.runs(study.id) if r.state is RunState.FAIL} == {FailureKind.CANCELLED}
+    for search in store.searches(study.id):
+        assert not optuna_states(store, study, search.label)[TrialState.RUNNING]
+    assert cluster.coordinator.next("after") is Idle.DONE
+
+
+def test_the_target_ends_a_search_and_only_that_one() -> None:
+    def score(assignment: Assignment, epoch: int) -> float:
+        return 0.95 if assignment.label == "adamw" and assignment.trial_number >= 1 else 0.5
+
+    store = MemoryStore()
+    study = store.add_study(
+        define(budget={"trials_per_optimizer": 6, "target": 0.94}, confirm={"top_k": 0}, sampler={"name": "random"})
+    )
+    Cluster(coordinator_for(store, study, slots=1), score).run()
+    counts = Counter(run.search_id for run in store.runs(study.id))
+    adamw, sgdm = store.searches(study.id)
+    assert (counts[adamw.id], counts[sgdm.id]) == (2, 6)
+
+
+def test_the_epoch_budget_is_each_optimizers_own() -> None:
+    store = MemoryStore()
+    study = store.add_study(
+        define(budget={"trials_per_optimizer": 50, "epochs_per_optimizer": 9}, confirm={"top_k": 0})
+    )
+    Cluster(coordinator_for(store, study, slots=1)).run()
+    for search in store.searches(study.id):
+        assert sum(run.epoch for run in store.runs(study.id) if run.search_id == search.id) == 9
+
+
+def test_wall_hours_end_the_search_stage_but_not_the_confirmation() -> None:
+    store = MemoryStore()
+    study = store.add_study(define(budget={"trials_per_optimizer": 50, "max_hours": 1.0}))
+    first = Cluster(coordinator_for(store, study, slots=1))
+    for number in first.rounds():
+        if number == 12:
+            break
+    study = replace(study, started_at=datetime.fromtimestamp(0, UTC))
+    Cluster(coordinator_for(store, study, owner="second", slots=1, now=3700.0)).run()
+    stages = Counter(run.stage for run in store.runs(study.id))
+    assert stages == {Stage.SEARCH: 4, Stage.CONFIRM: 4}
+
+
+def test_the_same_configuration_is_not_trained_twice() -> None:
+    space = {"lr": {"type": "categorical", "choices": [0.1, 0.01]}}
+    store = MemoryStore()
+    study = store.add_study(
+        define(
+            optimizers=[{"name": "sgdm", "space": space}],
+            budget={"trials_per_optimizer": 10},
+            sampler={"name": "random", "seed": 3},
+            confirm={"top_k": 2, "seeds": [0]},
+        )
+    )
+    cluster = Cluster(coordinator_for(store, study, slots=4))
+    cluster.run()
+    assert sum(assignment.stage is Stage.SEARCH for assignment in cluster.started) == 2
+    search_runs = [run for run in store.runs(study.id) if run.stage is Stage.SEARCH]
+    assert len(search_runs) == 10
+    assert len({(run.params["lr"], run.value) for run in search_runs}) == 2
+    assert optuna_states(store, study, "sgdm") == {TrialState.COMPLETE: 10}
+    confirmed = [assignment for assignment in cluster.started if assignment.stage is Stage.CONFIRM]
+    assert {assignment.settings["lr"] for assignment in confirmed} == {0.1, 0.01}  # the top two are two configurations
+
+
+def test_assignments_carry_what_the_worker_needs_and_no_secret() -> None:
+    store = MemoryStore()
+    study = store.add_study(define(optimizers=[{"name": "admetar", "fixed": {"k": 3}}], resources={"cpus": 4}))
+    coordinator = coordinator_for(store, study)
+    assignment = coordinator.next("t")
+    assert isinstance(assignment, Assignment)
+    assert {"lr", "lambd", "k", "betas"} <= assignment.settings.keys()
+    assert assignment.threads == 4
+    assert assignment.checkpoint_dir == f"checkpoints/{study.id}/admetar/00000/search-100"
+    assert Assignment.from_config(assignment.to_config()) == assignment
