@@ -40,24 +40,31 @@ def run(*, home: Path, study_file: Path | None = None, console: Console | None =
     Raises:
         ServiceError: the file cannot be read, the service does not start, or it refuses the study.
     """
-    console = console or Console(highlight=False)
+    console = console or tables.console()
     definition = studyfile.load(study_file or DEFAULT_STUDY)
     place = settings.load({}, home=home, port=0)
     started = time.monotonic()
-    _say(console, "Starting the service: REST, SQLite and a local Ray, all in this process …")
-    with _terminable(), server.running(place) as url, AdmetaClient(url) as client:
-        _say(console, f"It answers at {url} (interactive documentation at {url}/docs).")
-        study = _submit(client, definition, console)
-        try:
-            study = follow(client, study.name, console=console)
-        except KeyboardInterrupt:
-            _say(console, f"\nInterrupted: cancelling study {study.name} and stopping.")
-            _cancel(client, study)
-            return INTERRUPTED
-        _report(client, study, console)
+    _say(console, "Starting the service: REST, SQLite and a local Ray, all on this machine …")
+    try:
+        with _terminable(), server.running(place) as url, AdmetaClient(url) as client:
+            _say(console, f"It answers at {url} (interactive documentation at {url}/docs).")
+            study = _follow(client, _submit(client, definition, console), console)
+            _report(client, study, console)
+    except KeyboardInterrupt:
+        _say(console, "Stopped.")
+        return INTERRUPTED
     _say(console, f"\nDone in {time.monotonic() - started:.0f} s. Everything lies in {place.home}.")
     _say(console, f"Look at it again: admeta serve --home {home}, then admeta compare {study.name}")
     return 0 if study.state == "COMPLETED" else FAILED
+
+
+def _follow(client: AdmetaClient, study: StudyView, console: Console) -> StudyView:
+    try:
+        return follow(client, study.name, console=console)
+    except KeyboardInterrupt:
+        _say(console, f"\nInterrupted: cancelling study {study.name} and stopping.")
+        _cancel(client, study)
+        raise
 
 
 def _submit(client: AdmetaClient, definition: dict[str, Any], console: Console) -> StudyView:

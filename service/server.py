@@ -133,3 +133,5 @@ def _log_to(home: Path, *, console: bool) -> None:
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, handlers=handlers, force=True)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    # Ray warns that it sets no SIGTERM handler in a thread: the process's signals are uvicorn's, or the demo's.
+    logging.getLogger("ray._private.worker").setLevel(logging.ERROR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from service.models import (
@@ -17,6 +18,15 @@ from service.models import (
     TaskView,
     TrialView,
 )
+
+PIPE_WIDTH = 240
+_FIRST = ("lr", "lambd", "beta")
+
+
+def console() -> Console:
+    """stdout; wide where it is not a terminal, so that piped tables are not folded."""
+    plain = Console(highlight=False)
+    return plain if plain.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
 
 
 def study_list(studies: Iterable[StudyView]) -> Table:
@@ -52,7 +62,7 @@ def searches(study: StudyView) -> Table:
 
 def trial_list(trials: Iterable[TrialView], *, metric: str) -> Table:
     """A line a trial."""
-    table = _table("optimizer", "trial", "state", metric, "epochs", "seconds", "settings", "error")
+    table = _table("optimizer", "trial", "state", metric, "epochs", "seconds", "error", "settings")
     for trial in trials:
         run = trial.runs[0] if trial.runs else None
         error = next((r.error or r.failure for r in trial.runs if r.error or r.failure), None)
@@ -63,31 +73,26 @@ def trial_list(trials: Iterable[TrialView], *, metric: str) -> Table:
             number(trial.value),
             str(run.epoch) if run else "",
             f"{run.train_s:.1f}" if run else "",
+            (error or "").split("\n")[0][:60],
             settings(trial.params),
-            (error or "").split("\n")[0],
         )
     return table
 
 
 def comparison(view: ComparisonView) -> Table:
-    """A line an optimizer, best first."""
+    """A line an optimizer, best first; fits 80 columns."""
     test = next((row.test_metric for row in view.rows if row.test_metric), "test")
-    table = _table(
-        "", "optimizer", view.metric, test, "seeds", "complete", "pruned", "failed", "diverged", "train s", "step s"
-    )
+    table = _table("optimizer", view.metric, test, "n", "trials", "pruned", "failed", "train (step) s")
     for row in view.rows:
         table.add_row(
-            "" if row.rank is None else str(row.rank),
             row.label,
             spread(row.validation) if row.validation.n else number(row.search_value),
             spread(row.test),
             str(row.validation.n or ""),
-            str(row.n_complete),
+            str(row.n_complete + row.n_pruned + row.n_failed),
             str(row.n_pruned),
-            str(row.n_failed),
-            str(row.n_diverged),
-            f"{row.train_s:.1f}",
-            f"{row.optimizer_s:.2f}",
+            f"{row.n_failed}" if not row.n_diverged else f"{row.n_failed} ({row.n_diverged} diverged)",
+            f"{row.train_s:.1f} ({row.optimizer_s:.1f})",
         )
     return table
 
@@ -129,11 +134,11 @@ def optimizer_list(optimizers: Iterable[OptimizerView]) -> Table:
 
 def parameters(optimizer: OptimizerView) -> Table:
     """A line a parameter of one optimizer."""
-    table = _table("parameter", "default", "rule", "default space", "what it is")
+    table = _table("parameter", "default", "default space", "rule", "what it is")
     for parameter in optimizer.parameters:
         space = optimizer.default_space.get(parameter.name)
         searched = _space("", space) if space else ""
-        table.add_row(parameter.name, _text(parameter.default), parameter.rule, searched, parameter.doc)
+        table.add_row(parameter.name, _text(parameter.default), searched, parameter.rule, parameter.doc)
     return table
 
 
@@ -155,8 +160,10 @@ def spread(view: SpreadView) -> str:
 
 
 def settings(values: Mapping[str, Any] | None) -> str:
-    """Parameters on one line: lr=0.01 betas=[0.9, 0.999]."""
-    return " ".join(f"{name}={_text(value)}" for name, value in (values or {}).items())
+    """Parameters on one line, what matters most first: lr=0.01 lambd=0.1 betas=[0.9, 0.999]."""
+    known = values or {}
+    order = [name for name in _FIRST if name in known] + [name for name in known if name not in _FIRST]
+    return " ".join(f"{name}={_text(known[name])}" for name in order)
 
 
 def _space(name: str, parameter: Mapping[str, Any]) -> str:
@@ -176,7 +183,8 @@ def _text(value: Any) -> str:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    """A table whose columns keep their width, but for the last: it takes what is left."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=column != columns[-1], overflow="fold")
     return table

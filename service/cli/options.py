@@ -13,8 +13,6 @@ from pydantic import BaseModel
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-PIPE_WIDTH = 240
-
 
 class Output(StrEnum):
     """How a result is written."""
@@ -51,11 +49,10 @@ def emit(result: BaseModel | Iterable[BaseModel], output: Output, *, table: Call
 
 
 def console() -> Console:
-    """stdout; wide where it is not a terminal, so that piped tables are not folded."""
-    from rich.console import Console
+    """stdout; see `service.tables.console`."""
+    from service.tables import console
 
-    plain = Console(highlight=False)
-    return plain if plain.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+    return console()
 
 
 def _plain(item: BaseModel) -> Any:
