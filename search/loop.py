@@ -17,6 +17,7 @@ from optuna.trial import TrialState
 
 from search import pruners, samplers
 from search.definition import OptimizerSearch, StudyDefinition
+from search.evidence import FAILURE_KIND
 from search.records import (
     FailureKind,
     Lease,
@@ -140,7 +141,7 @@ class SearchLoop:
         self._store.finish_run(self._lease, run.id, outcome)
         self._runs[run.id] = _finished(self._runs[run.id], outcome)
         if run.stage is Stage.SEARCH:
-            self._tell(self._trial(run), outcome.state, value=outcome.value, error=outcome.error)
+            self._tell(self._trial(run), self._runs[run.id])
             self._trials.pop(run.id, None)
             for twin in self._twins.pop(run.id, []):
                 self._finish_twin(self._runs[twin], original=self._runs[run.id])
@@ -205,15 +206,18 @@ class SearchLoop:
         trial_id = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
         return optuna.Trial(self._study, trial_id)
 
-    def _tell(self, trial: optuna.Trial, state: RunState, *, value: float | None, error: str | None) -> None:
+    def _tell(self, trial: optuna.Trial, run: RunRecord) -> None:
+        """Tell Optuna how the run ended, and why it failed: samplers learn from a divergence (search.evidence)."""
         if self._study._storage.get_trial(trial._trial_id).state.is_finished():
             return
-        if error is not None:
-            trial.set_user_attr("failure", error[:2000])
+        if run.failure is not None and run.state is RunState.FAIL:
+            trial.set_user_attr(FAILURE_KIND, run.failure.value)
+        if run.error is not None:
+            trial.set_user_attr("failure", run.error[:2000])
         self._study.tell(
             trial,
-            value if state is RunState.COMPLETE else None,
-            state=_OPTUNA_STATES[state],
+            run.value if run.state is RunState.COMPLETE else None,
+            state=_OPTUNA_STATES[run.state],
             skip_if_finished=True,
         )
 
@@ -226,7 +230,7 @@ class SearchLoop:
             if run is None:
                 adoptable.append(trial.number)
             elif run.state.is_finished:
-                self._tell(self._trial(run), run.state, value=run.value, error=run.error)
+                self._tell(self._trial(run), run)
         return adoptable
 
     # The same configuration twice -----------------------------------------------------------------------------------

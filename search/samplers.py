@@ -1,18 +1,20 @@
 """The samplers a study can name, and Optuna's object for each.
 
 A sampler is made anew for every trial, seeded by (study's seed, trial number): a restarted driver then proposes what
-the uninterrupted one would have, and never repeats draws it made before. Grid and QMC keep their place in Optuna's
-tables and need one seed throughout.
+the uninterrupted one would have, and never repeats draws it made before. The grid keeps its place in Optuna's tables
+and QMC's is the trial number; both need one seed throughout.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from search.space import Space, Strict
+from search.space import CategoricalParameter, Parameter, Space, Strict
 
 if TYPE_CHECKING:
     import optuna
@@ -65,6 +67,9 @@ class GridSampler(_Sampler):
 
 Sampler = TpeSampler | GpSampler | CmaEsSampler | QmcSampler | RandomSampler | GridSampler
 
+MAX_LISTED = 10_000
+"""Configurations of a finite space up to which it is known which ones are left to try."""
+
 NAMES = ("tpe", "gp", "cmaes", "qmc", "random", "grid")
 
 
@@ -89,6 +94,18 @@ def grid_size(space: Space) -> int:
     return size
 
 
+def configurations(space: Space) -> list[dict[str, bool | int | float | str | None]] | None:
+    """All there are, as Optuna stores them; None where they are endless, conditional or more than 10,000."""
+    try:
+        if grid_size(space) > MAX_LISTED:
+            return None
+    except ValueError:
+        return None
+    names = sorted(space)
+    grids = [space[name].grid_values() for name in names]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*grids)]
+
+
 def build(sampler: Sampler, space: Space, *, label: str, trial_number: int) -> optuna.samplers.BaseSampler:
     """Optuna's sampler for the trial that comes next in this search."""
     import optuna
@@ -97,29 +114,88 @@ def build(sampler: Sampler, space: Space, *, label: str, trial_number: int) -> o
     fresh = derive_seed(sampler.seed, label, trial_number)
     match sampler:
         case TpeSampler():
-            return optuna.samplers.TPESampler(
-                seed=fresh,
-                n_startup_trials=sampler.n_startup_trials,
-                multivariate=sampler.multivariate,
-                group=sampler.multivariate and any(p.when for p in space.values()),
-                constant_liar=True,  # several trials run at once: don't propose the same place twice
-            )
+            return _build_tpe(sampler, space, seed=fresh)
         case GpSampler():
-            return optuna.samplers.GPSampler(seed=fresh, n_startup_trials=sampler.n_startup_trials)
+            from search.evidence import EvidenceSampler, as_complete
+
+            return EvidenceSampler(
+                optuna.samplers.GPSampler(seed=fresh, n_startup_trials=sampler.n_startup_trials),
+                view=as_complete,
+                space=_joint(space),
+                configurations=configurations(space),
+                seed=fresh,
+            )
         case CmaEsSampler():
-            return optuna.samplers.CmaEsSampler(seed=fresh)
+            from search.evidence import EvidenceSampler, as_complete
+
+            numeric = {name: p for name, p in space.items() if not isinstance(p, CategoricalParameter)}
+            return EvidenceSampler(
+                optuna.samplers.CmaEsSampler(seed=fresh, warn_independent_sampling=False),
+                view=as_complete,
+                space=_joint(numeric),
+                configurations=None,
+                seed=fresh,
+            )
         case QmcSampler():
-            return optuna.samplers.QMCSampler(seed=fixed, scramble=True)
+            return _build_sobol(space, seed=fixed, independent_seed=fresh, index=trial_number)
         case RandomSampler():
             return optuna.samplers.RandomSampler(seed=fresh)
         case GridSampler():
-            values = {name: parameter.grid_values() for name, parameter in space.items()}
-            return _ask_tell_grid(values, seed=fixed)
+            values = {name: space[name].grid_values() for name in sorted(space)}
+            return _build_grid(values, seed=fixed)
 
 
-def _ask_tell_grid(
-    values: dict[str, list[bool | int | float | str | None]], *, seed: int
-) -> optuna.samplers.BaseSampler:
+def _joint(space: Mapping[str, Parameter]) -> dict[str, optuna.distributions.BaseDistribution]:
+    """What every trial draws, and so can be modelled together: parameters without a condition, by name."""
+    distributions = {name: space[name].distribution() for name in sorted(space) if space[name].when is None}
+    return {name: distribution for name, distribution in distributions.items() if not distribution.single()}
+
+
+def _build_tpe(sampler: TpeSampler, space: Space, *, seed: int) -> optuna.samplers.BaseSampler:
+    import optuna
+
+    from search.evidence import EvidenceSampler, as_pruned
+
+    conditional = any(p.when for p in space.values())
+    joint = sampler.multivariate and not conditional
+    tpe = optuna.samplers.TPESampler(
+        seed=seed,
+        n_startup_trials=sampler.n_startup_trials,
+        multivariate=sampler.multivariate,
+        group=sampler.multivariate and conditional,
+        constant_liar=True,  # several trials run at once: don't propose the same place twice
+    )
+    return EvidenceSampler(
+        tpe,
+        view=as_pruned,
+        space=_joint(space) if joint else None,
+        configurations=configurations(space) if joint else None,
+        seed=seed,
+    )
+
+
+def _build_sobol(space: Space, *, seed: int, independent_seed: int, index: int) -> optuna.samplers.BaseSampler:
+    """Point `index` of the search's Sobol sequence; what is conditional is drawn independently."""
+    import optuna
+
+    class Sobol(optuna.samplers.QMCSampler):  # type: ignore[misc]
+        """Optuna's, from the first trial on and by trial number, where Optuna's starts at random and keeps count."""
+
+        def infer_relative_search_space(self, *_: object) -> dict[str, optuna.distributions.BaseDistribution]:
+            return _joint(space)
+
+        def _find_sample_id(self, *_: object) -> int:
+            return index
+
+    return Sobol(
+        seed=seed,
+        scramble=True,
+        independent_sampler=optuna.samplers.RandomSampler(seed=independent_seed),
+        warn_independent_sampling=False,
+    )
+
+
+def _build_grid(values: dict[str, list[bool | int | float | str | None]], *, seed: int) -> optuna.samplers.BaseSampler:
     import optuna
 
     class AskTellGrid(optuna.samplers.GridSampler):  # type: ignore[misc]

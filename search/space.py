@@ -51,6 +51,11 @@ class FloatParameter(_Parameter):
     def end_points(self) -> list[Any]:
         return [self.low, self.high]
 
+    def distribution(self) -> optuna.distributions.BaseDistribution:
+        from optuna.distributions import FloatDistribution
+
+        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
+
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
         return trial.suggest_float(name, self.low, self.high, log=self.log, step=self.step)
 
@@ -80,6 +85,11 @@ class IntParameter(_Parameter):
     def end_points(self) -> list[Any]:
         return [self.low, self.high]
 
+    def distribution(self) -> optuna.distributions.BaseDistribution:
+        from optuna.distributions import IntDistribution
+
+        return IntDistribution(self.low, self.high, log=self.log, step=self.step)
+
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
         return trial.suggest_int(name, self.low, self.high, log=self.log, step=self.step)
 
@@ -105,6 +115,11 @@ class CategoricalParameter(_Parameter):
 
     def end_points(self) -> list[Any]:
         return list(self.choices)
+
+    def distribution(self) -> optuna.distributions.BaseDistribution:
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self.grid_values())
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
         stored = trial.suggest_categorical(name, self.grid_values())
@@ -152,11 +167,15 @@ def _from_registry(
 
 
 def ordered(space: Space) -> list[str]:
-    """Names with every parent before the parameters that depend on it. Raises ValueError on a circle."""
+    """Names with every parent before the parameters that depend on it, otherwise by name: a database may reorder keys.
+
+    Raises:
+        ValueError: the conditions form a circle.
+    """
     order: list[str] = []
     left = dict(space)
     while left:
-        ready = [name for name, p in left.items() if not (set(p.when or ()) & left.keys())]
+        ready = sorted(name for name, p in left.items() if not (set(p.when or ()) & left.keys()))
         if not ready:
             raise ValueError(f"parameters {sorted(left)} depend on one another in a circle; 'when' must end somewhere")
         for name in ready:

@@ -1,0 +1,167 @@
+"""What a sampler may learn from trials that did not complete, and from configurations tried before.
+
+Optuna's samplers leave FAIL trials out, so a region in which training diverges looks unexplored and is proposed again
+and again; its GP and CMA-ES leave PRUNED ones out too. Here a sampler is shown another view of the study, while the
+trials in the database keep their states: a diverged trial is the worst result, a pruned one stands for its last value.
+In a finite space it is also kept from proposing what was tried already.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+FAILURE_KIND = "failure_kind"
+"""Name of the user attribute that says why a FAIL trial failed: a `FailureKind`."""
+
+RESULTS = frozenset({"diverged", "no_metric"})
+"""Failures that are a result about the settings, not an accident of the machine."""
+
+View = Callable[[Sequence[FrozenTrial], StudyDirection], list[FrozenTrial]]
+
+MAX_REDRAWS = 20  # of the model, before a configuration not yet tried is drawn uniformly
+
+
+def as_pruned(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+    """Diverged trials as PRUNED before their first report: TPE ranks those below all others."""
+    del direction
+    return [_shown(trial, TrialState.PRUNED) if is_result(trial) else trial for trial in trials]
+
+
+def as_complete(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+    """Every finished trial as COMPLETE, for samplers that know numbers only.
+
+    Pruned ones have their last reported value, diverged ones the worst value of all.
+    """
+    shown = [_with_last_value(trial) if trial.state is TrialState.PRUNED else trial for trial in trials]
+    values = [trial.value for trial in shown if trial.state is TrialState.COMPLETE and trial.value is not None]
+    worst = (min if direction is StudyDirection.MAXIMIZE else max)(values, default=0.0)
+    return [_shown(trial, TrialState.COMPLETE, value=worst) if is_result(trial) else trial for trial in shown]
+
+
+def is_result(trial: FrozenTrial) -> bool:
+    """Whether the trial failed by its settings' fault."""
+    return trial.state is TrialState.FAIL and trial.user_attrs.get(FAILURE_KIND) in RESULTS
+
+
+def _with_last_value(trial: FrozenTrial) -> FrozenTrial:
+    if not trial.intermediate_values:
+        return trial
+    return _shown(trial, TrialState.COMPLETE, value=trial.intermediate_values[max(trial.intermediate_values)])
+
+
+def _shown(trial: FrozenTrial, state: TrialState, *, value: float | None = None) -> FrozenTrial:
+    """A copy of the trial as the sampler is to see it; the storage's own stays as it is."""
+    shown = copy.copy(trial)
+    shown.state = state
+    shown.value = value
+    shown.intermediate_values = {}
+    return shown
+
+
+class StudyView:
+    """An Optuna study with some of its trials shown in another state; all else is the study's own."""
+
+    def __init__(self, study: optuna.Study, view: View) -> None:
+        self._viewed = study
+        self._view = view
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._viewed, name)
+
+    def _get_trials(
+        self,
+        deepcopy: bool = True,  # noqa: FBT001, FBT002 - Optuna's signature
+        states: Container[TrialState] | None = None,
+        use_cache: bool = False,  # noqa: FBT001, FBT002
+    ) -> list[FrozenTrial]:
+        trials = self._viewed._get_trials(deepcopy=deepcopy, states=None, use_cache=use_cache)
+        shown = self._view(trials, self._viewed.direction)
+        return shown if states is None else [trial for trial in shown if trial.state in states]
+
+
+class EvidenceSampler(BaseSampler):  # type: ignore[misc]
+    """Optuna's sampler behind a view of the study, over the search space that the definition states."""
+
+    def __init__(
+        self,
+        inner: BaseSampler,
+        *,
+        view: View,
+        space: Mapping[str, BaseDistribution] | None,
+        configurations: Sequence[Mapping[str, Any]] | None,
+        seed: int,
+    ) -> None:
+        """Wrap `inner`.
+
+        Args:
+            space: the parameters to sample together; None: as the sampler infers them from past trials.
+            configurations: all there are, where the space is finite and small; None: as many as one likes.
+            seed: of the draw among those not tried yet.
+        """
+        self._inner = inner
+        self._view = view
+        self._space = space
+        self._configurations = configurations
+        self._seed = seed
+
+    def reseed_rng(self) -> None:
+        self._inner.reseed_rng()
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        if self._space is not None:
+            return dict(self._space)
+        return self._inner.infer_relative_search_space(StudyView(study, self._view), trial)  # type: ignore[no-any-return]
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        view = StudyView(study, self._view)
+        params: dict[str, Any] = self._inner.sample_relative(view, trial, search_space)
+        if self._configurations is None:
+            return params
+        tried = self._tried(view, trial)
+        for _ in range(MAX_REDRAWS):
+            if not params or _key(params) not in tried:
+                break
+            params = self._inner.sample_relative(view, trial, search_space)
+        if params and _key(params) not in tried:
+            return params
+        return self._untried(tried) or params
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._inner.sample_independent(StudyView(study, self._view), trial, param_name, param_distribution)
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        self._inner.before_trial(study, trial)
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        self._inner.after_trial(study, trial, state, values)
+
+    def _tried(self, view: StudyView, trial: FrozenTrial) -> set[str]:
+        trials = view._get_trials(deepcopy=False, use_cache=True)
+        return {_key(t.params) for t in trials if t.number != trial.number and t.state is not TrialState.FAIL}
+
+    def _untried(self, tried: set[str]) -> dict[str, Any]:
+        left = [c for c in self._configurations or () if _key(c) not in tried]
+        if not left:
+            return {}
+        return dict(left[np.random.default_rng(self._seed).integers(len(left))])
+
+
+def _key(params: Mapping[str, Any]) -> str:
+    """The same for equal configurations, also where a step's multiple was rounded otherwise."""
+    parts = [f"{name}={value:.12g}" if type(value) is float else f"{name}={value!r}" for name, value in params.items()]
+    return "&".join(sorted(parts))
