@@ -22,11 +22,12 @@ from admeta.options import check_flags
 from admeta.plans import FusedPlan, addresses_of
 from admeta.rule import UpdateRule
 from admeta.single import single_tensor_update
-from admeta.tensors import GroupTensors, centralized, local_grad, local_view, state_dtype
+from admeta.tensors import PLAIN_TYPES, GroupTensors, centralized, local_grad, local_view, state_dtype
 
 __all__ = ["RuleOptimizer"]
 
 _NOT_OPTIONS = frozenset({"params", "param_names", "lr", "initial_lr"})
+_HOST = torch.device("cpu")
 _CAPTURABLE_DEVICES = ("cuda", "xpu", "hpu")
 
 
@@ -246,6 +247,7 @@ class RuleOptimizer(Optimizer, ABC):
         torch.compile knows the method by its name: it runs it outside the graph and maps the lists' tensors.
         """
         rule = self.rule_of(group)
+        compiling = torch.compiler.is_compiling()
         on_device = group["capturable"] or _prefers_fused(group)
         if group["capturable"]:
             _check_capturable(group["params"])
@@ -258,7 +260,8 @@ class RuleOptimizer(Optimizer, ABC):
             state = self.state[param]
             if len(state) == 0:
                 _make_state(state, param, rule)
-            state["step"] = _placed_step(state["step"], param, on_device=on_device)
+            if not compiling:
+                state["step"] = _placed_step(state["step"], param, on_device=on_device)
             params.append(param)
             grads.append(grad)
             steps.append(state["step"])
@@ -290,9 +293,8 @@ def _make_state(state: dict[str, Any], param: Tensor, rule: UpdateRule) -> None:
 
 def _placed_step(step: Tensor, param: Tensor, *, on_device: bool) -> Tensor:
     """The step count where the implementation reads it: on the parameter's device, or on the host."""
-    if torch.compiler.is_compiling():
-        return step
-    return step.to(param.device if on_device else "cpu")
+    wanted = param.device if on_device else _HOST
+    return step if step.device == wanted else step.to(wanted)
 
 
 def _check_capturable(params: list[Tensor]) -> None:
@@ -312,6 +314,8 @@ def _capturing() -> bool:
 
 def _viewed(raw: GroupTensors, rule: UpdateRule) -> GroupTensors:
     """What the update works on: local shards, real views; gradients centralised where the rule says so."""
+    if not rule.centralize and all(type(p) in PLAIN_TYPES and not p.is_complex() for p in raw.params):
+        return raw
     grads = [local_grad(grad, param) for grad, param in zip(raw.grads, raw.params, strict=True)]
     if rule.centralize:
         grads = [centralized(g, p) for g, p in zip(grads, raw.params, strict=True)]

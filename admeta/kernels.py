@@ -10,7 +10,7 @@ Constants, float64: see admeta.fused.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-# ruff: noqa: FBT003, PLR0915 - kernels take compile-time switches
+# ruff: noqa: C901, FBT003, PLR0915 - kernels take compile-time switches
 
 from __future__ import annotations
 

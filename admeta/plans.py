@@ -15,17 +15,16 @@ from torch import Tensor
 from admeta.coefficients import Number
 from admeta.fused import Launch
 from admeta.rule import UpdateRule
-from admeta.tensors import GroupTensors, centralized, is_distributed, local_grad, local_view
+from admeta.tensors import PLAIN_TYPES, GroupTensors, centralized, is_distributed, local_grad, local_view
 
 __all__ = ["FusedPlan", "addresses_of"]
 
 _data_ptr: Callable[[Tensor], int] = torch.Tensor.data_ptr
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def addresses_of(tensors: Sequence[Tensor]) -> list[int]:
     """Addresses of the storage that this process updates."""
-    if all(type(t) in _PLAIN_TYPES for t in tensors):
+    if all(type(t) in PLAIN_TYPES for t in tensors):
         return list(map(_data_ptr, tensors))
     return [local_view(t).data_ptr() for t in tensors]
 

@@ -13,8 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["GroupTensors", "centralized", "compute_dtype", "is_distributed", "local_grad", "local_view", "state_dtype"]
+__all__ = [
+    "PLAIN_TYPES",
+    "GroupTensors",
+    "centralized",
+    "compute_dtype",
+    "is_distributed",
+    "local_grad",
+    "local_view",
+    "state_dtype",
+]
 
+PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 _WIDE = (torch.float64, torch.complex128)
 
 
