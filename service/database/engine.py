@@ -126,7 +126,9 @@ def immediate() -> Iterator[None]:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Session]:
-    """A session that sees one state of the database and changes nothing."""
+    """A session that sees one state of the database, however many queries it takes, and changes nothing."""
+    if engine.dialect.name == "postgresql":
+        engine = engine.execution_options(isolation_level="REPEATABLE READ")
     with Session(engine, expire_on_commit=False, autoflush=False) as session:
         yield session
 

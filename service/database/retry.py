@@ -80,10 +80,10 @@ def call(
             waited = clock() - started
             if waited + delay > policy.deadline_s:
                 raise DatabaseUnavailableError(
-                    f"The database could not be used for {waited:.0f} s: {_short(error)}.",
+                    f"The database could not be used for {waited:.0f} s: {in_short(error)}.",
                     hint="Check that it runs and can be reached (admeta doctor), then repeat the request.",
                 ) from error
-            _logger.warning("database not usable, waiting %.2g s: %s", delay, _short(error))
+            _logger.warning("database not usable, waiting %.2g s: %s", delay, in_short(error))
             if on_retry is not None:
                 on_retry(error)
         sleep(delay * random.uniform(0.5, 1.0))
@@ -138,7 +138,7 @@ def _sqlstate(error: DBAPIError) -> str | None:
     return getattr(error.orig, "sqlstate", None)
 
 
-def _short(error: BaseException) -> str:
+def in_short(error: BaseException) -> str:
     """The driver's own words, without the statement and its parameters."""
     for cause in _chain(error):
         if isinstance(cause, DBAPIError):

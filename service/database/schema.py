@@ -17,11 +17,12 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from service.database.engine import immediate, make_single_engine, sqlite_path
-from service.database.errors import DatabaseVersionError
+from service.database.errors import DatabaseUnavailableError, DatabaseVersionError
 from service.database.optuna_storage import upgrade_optuna_tables
-from service.database.retry import REQUEST, call
+from service.database.retry import REQUEST, call, in_short
 
 TABLE_PREFIX = "admeta_"
 VERSION_TABLE = "admeta_alembic_version"
@@ -36,7 +37,7 @@ def prepare(url: str | URL) -> None:
 
     Raises:
         DatabaseUrlError: the URL cannot be used.
-        DatabaseUnavailableError: the server does not answer.
+        DatabaseUnavailableError: the server does not answer or lets nobody in; the file cannot be used.
         DatabaseVersionError: the database was made by a newer version of this program, or of Optuna.
     """
     engine = make_single_engine(url)
@@ -45,6 +46,11 @@ def prepare(url: str | URL) -> None:
             _check_not_newer(engine)
             upgrade(engine)
             upgrade_optuna_tables(engine)
+    except (DBAPIError, OSError) as error:
+        raise DatabaseUnavailableError(
+            f"The database {engine.url.render_as_string(hide_password=True)} cannot be used: {in_short(error)}.",
+            hint="Check the URL, that the server runs and has this database, and who may read and write it.",
+        ) from error
     finally:
         engine.dispose()
 

@@ -1,0 +1,213 @@
+"""Optuna's storage in our database: many writers, lost answers, no password."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import optuna
+import psycopg
+import pytest
+from optuna.exceptions import DuplicatedStudyError, UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from optuna.study import StudyDirection
+from optuna.trial import TrialState
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+
+from service.database import SqlStore, make_engine
+from service.database.optuna_storage import NONCE_KEY, optuna_storage
+from service.database.retry import DRIVER
+from tests.service.database.test_retry import cut_connections
+
+WRITERS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+import optuna
+from service.database import SqlStore, make_engine
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+store = SqlStore(make_engine(sys.argv[1]))
+
+def write(_):
+    sampler = optuna.samplers.RandomSampler()
+    study = optuna.load_study(study_name="s/a", storage=store.optuna_storage(), sampler=sampler)
+    for _ in range(20):
+        trial = study.ask()
+        x = trial.suggest_float("x", 0, 1)
+        trial.report(x, 1)
+        study.tell(trial, x)
+
+with ThreadPoolExecutor(8) as pool:
+    list(pool.map(write, range(8)))
+"""
+
+
+@pytest.fixture
+def storage(store: SqlStore) -> BaseStorage:
+    return store.optuna_storage()
+
+
+def new_study(storage: BaseStorage, name: str = "s/a") -> optuna.Study:
+    return optuna.create_study(
+        storage=storage, study_name=name, direction="maximize", sampler=optuna.samplers.RandomSampler()
+    )
+
+
+def test_optunas_own_view_is_true(storage: BaseStorage, url: str) -> None:
+    study = new_study(storage)
+    study.enqueue_trial({"x": 0.5})
+    for state in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL):
+        trial = study.ask()
+        x = trial.suggest_float("x", 0, 1)
+        trial.report(x, 1)
+        trial.report(x, 2)
+        study.tell(trial, x if state == TrialState.COMPLETE else None, state=state)
+    fresh = optuna.load_study(study_name="s/a", storage=url.replace("postgresql:", "postgresql+psycopg:"))
+    assert [t.state for t in fresh.trials] == [TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL]
+    assert [t.number for t in fresh.trials] == [0, 1, 2]
+    assert fresh.trials[0].params == {"x": 0.5}
+    assert fresh.trials[1].intermediate_values.keys() == {1, 2}
+    assert fresh.best_value == 0.5
+
+
+@pytest.mark.slow
+def test_sixteen_writers_lose_nothing(storage: BaseStorage, url: str) -> None:
+    """optuna issues 1499 and 820. Readers all the while, as a dashboard does: optuna-dashboard issue 545."""
+    study = new_study(storage)
+    processes = [subprocess.Popen([sys.executable, "-c", WRITERS, url]) for _ in range(2)]
+    reader = make_engine(url)
+    while any(process.poll() is None for process in processes):
+        with reader.connect() as connection:
+            connection.execute(text("SELECT count(*) FROM trials JOIN trial_values USING (trial_id)")).scalar()
+        time.sleep(0.02)
+    reader.dispose()
+    assert [process.returncode for process in processes] == [0, 0]
+    trials = study.get_trials(deepcopy=False)
+    assert [t.number for t in trials] == list(range(320))
+    assert {t.state for t in trials} == {TrialState.COMPLETE}
+
+
+class Flaky:
+    """Fails the next commits of Optuna's sessions: before they happen, or after they did."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.before = self.after = 0
+        commit: Callable[[Session], None] = Session.commit
+
+        def flaky(session: Session) -> None:
+            if self.before:
+                self.before -= 1
+                raise lost_connection()
+            commit(session)
+            if self.after:
+                self.after -= 1
+                raise lost_connection()
+
+        monkeypatch.setattr(Session, "commit", flaky)
+
+
+def lost_connection() -> OperationalError:
+    return OperationalError("COMMIT", {}, psycopg.OperationalError("connection lost"), connection_invalidated=True)
+
+
+@pytest.fixture
+def flaky(storage: BaseStorage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flaky]:
+    """Asks for the storage first, so that its own set-up is left alone."""
+    return Flaky(monkeypatch)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_nothing_is_done_twice_when_an_answer_is_lost(storage: BaseStorage, flaky: Flaky, when: str) -> None:
+    def lose_one() -> None:
+        setattr(flaky, when, 1)
+
+    lose_one()
+    study_id = storage.create_new_study([StudyDirection.MAXIMIZE], "s/a")
+    lose_one()
+    trial_id = storage.create_new_trial(study_id)
+    lose_one()
+    waiting_id = storage.create_new_trial(study_id, optuna.trial.create_trial(state=TrialState.WAITING))
+    lose_one()
+    assert storage.set_trial_state_values(waiting_id, TrialState.RUNNING)
+    lose_one()
+    distribution = optuna.distributions.FloatDistribution(0, 1)
+    storage.set_trial_param(trial_id, "x", 0.25, distribution)
+    lose_one()
+    storage.set_trial_intermediate_value(trial_id, 1, 0.5)
+    lose_one()
+    storage.set_trial_user_attr(trial_id, "node", "n1")
+    lose_one()
+    assert storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [0.75])
+    assert (flaky.before, flaky.after) == (0, 0)
+    first, second = storage.get_all_trials(study_id)
+    assert (first.number, first.state, first.value) == (0, TrialState.COMPLETE, 0.75)
+    assert (first.params, first.intermediate_values, first.user_attrs) == ({"x": 0.25}, {1: 0.5}, {"node": "n1"})
+    assert (second.number, second.state) == (1, TrialState.RUNNING)
+
+
+def test_real_conflicts_stay_errors(storage: BaseStorage) -> None:
+    study = new_study(storage)
+    with pytest.raises(DuplicatedStudyError):
+        storage.create_new_study([StudyDirection.MAXIMIZE], "s/a")
+    trial = study.ask()
+    study.tell(trial, 1.0)
+    with pytest.raises(UpdateFinishedTrialError):
+        storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+    study.enqueue_trial({})
+    waiting = study.trials[-1]._trial_id
+    assert storage.set_trial_state_values(waiting, TrialState.RUNNING)
+    assert not storage.set_trial_state_values(waiting, TrialState.RUNNING)  # somebody else has it
+
+
+def test_trial_numbers_are_unique_over_threads(storage: BaseStorage) -> None:
+    study = new_study(storage)
+    with ThreadPoolExecutor(8) as pool:
+        trials = list(pool.map(lambda _: study.ask(), range(40)))
+    assert sorted(trial.number for trial in trials) == list(range(40))
+    nonces = {trial.system_attrs[NONCE_KEY] for trial in study.get_trials()}
+    assert len(nonces) == 40
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_storage_survives_lost_connections(storage: BaseStorage, engine: Engine, server: Engine) -> None:
+    study = new_study(storage)
+    for _ in range(4):
+        cut_connections(server, engine)
+        trial = study.ask()
+        trial.suggest_float("x", 0, 1)
+        cut_connections(server, engine)
+        trial.report(0.1, 1)
+        study.tell(trial, 0.5)
+    assert [t.state for t in study.trials] == [TrialState.COMPLETE] * 4
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_storage_carries_no_password(engine: Engine) -> None:
+    with_password = make_engine(engine.url.set(password="s3cret"))
+    patient = optuna_storage(with_password, DRIVER)._backend  # type: ignore[attr-defined]
+    inner = patient._storage
+    assert "s3cret" not in repr(inner.__getstate__())
+    assert "s3cret" not in inner.url
+    assert "s3cret" not in inner.engine.url.render_as_string(hide_password=False)
+    inner.engine.dispose()
+    with_password.dispose()
+
+
+def test_storage_cannot_be_pickled(storage: BaseStorage) -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(storage)
+
+
+def test_odd_file_names(tmp_path: Path, prepared_file: Path) -> None:
+    path = tmp_path / "a {b} 100%.sqlite3"
+    path.write_bytes(prepared_file.read_bytes())
+    new_study(SqlStore(make_engine(f"sqlite:///{path}")).optuna_storage())
+    assert path.stat().st_size > 0

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, inspect, text
+
+from service.database import SqlStore, make_engine, prepare
+from service.database.engine import make_single_engine
+from service.database.errors import DatabaseUnavailableError, DatabaseVersionError
+from service.database.models import Base
+from service.database.schema import (
+    TABLE_PREFIX,
+    VERSION_TABLE,
+    check_current,
+    current_revision,
+    downgrade,
+    head_revision,
+    upgrade,
+)
+from tests.service.database.fill import complete, curve, definition, leased, run
+
+OURS = {"admeta_studies", "admeta_searches", "admeta_runs", "admeta_attempts", "admeta_points", VERSION_TABLE}
+
+
+def test_prepare_makes_all_tables_and_may_be_repeated(empty_url: str) -> None:
+    for _ in range(2):
+        prepare(empty_url)
+    engine = make_engine(empty_url)
+    tables = set(inspect(engine).get_table_names())
+    assert {name for name in tables if name.startswith(TABLE_PREFIX)} == OURS
+    assert {"studies", "trials", "trial_params", "trial_values", "alembic_version", "version_info"} <= tables
+    assert current_revision(engine) == head_revision()
+    check_current(engine)
+    SqlStore(engine).optuna_storage()
+    engine.dispose()
+
+
+def test_models_and_migrations_agree(engine: Engine) -> None:
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "version_table": VERSION_TABLE,
+                "include_name": lambda name, kind, _: kind != "table" or name.startswith(TABLE_PREFIX),
+                "compare_type": True,
+            },
+        )
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_down_and_up_again_on_a_filled_database(store: SqlStore, engine: Engine) -> None:
+    """Every revision can be taken back and made again; upgrading a filled database keeps its rows."""
+    lease, (search, _) = leased(store, definition())
+    record = run(store, lease, search, 0, complete(0.5), points=curve(0.1, 0.2))
+    engine.dispose()
+    single = make_single_engine(engine.url)
+    upgrade(single)
+    assert store.points(record.id) == curve(0.1, 0.2)
+    engine.dispose()
+    downgrade(single, "base")
+    tables = set(inspect(single).get_table_names())
+    assert not tables & (OURS - {VERSION_TABLE})
+    assert "trials" in tables  # Optuna's are Optuna's
+    upgrade(single)
+    assert set(inspect(single).get_table_names()) >= OURS
+    leased(store, definition())
+
+
+def test_newer_database_is_refused(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+    with pytest.raises(DatabaseVersionError, match="revision 9999; the newest that this version knows"):
+        prepare(engine.url)
+    with pytest.raises(DatabaseVersionError, match="9999"):
+        check_current(engine)
+
+
+def test_newer_optuna_is_refused(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = 'v9.0.0.a'"))
+    with pytest.raises(DatabaseVersionError, match="Optuna's tables are at version"):
+        prepare(engine.url)
+
+
+def test_tables_of_an_older_optuna_are_upgraded(engine: Engine) -> None:
+    """The last revision of Optuna's only changes indexes and column types: stamping it back is enough."""
+    with engine.begin() as connection:
+        newest = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+        connection.execute(text("UPDATE alembic_version SET version_num = 'v3.0.0.d'"))
+    prepare(engine.url)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one() == newest
+
+
+def test_unprepared_database_is_named(empty_url: str) -> None:
+    engine = make_engine(empty_url)
+    with pytest.raises(DatabaseVersionError, match="revision None"):
+        check_current(engine)
+    engine.dispose()
+
+
+def test_two_processes_prepare_an_empty_database(empty_url: str) -> None:
+    code = "import sys; from service.database import prepare; print(flush=True); input(); prepare(sys.argv[1])"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, empty_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()  # has imported what it needs
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        process.communicate(timeout=60)
+    assert [process.returncode for process in processes] == [0, 0]
+    engine = make_engine(empty_url)
+    check_current(engine)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM version_info")).scalar() == 1
+    engine.dispose()
+
+
+def test_what_is_no_database_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("not a database" * 100)
+    with pytest.raises(DatabaseUnavailableError, match="not a database"):
+        prepare(f"sqlite:///{file}")
+    with pytest.raises(DatabaseUnavailableError, match=r"notes\.txt"):
+        prepare(f"sqlite:///{file}/below/a.sqlite3")
+
+
+@pytest.mark.postgres
+def test_database_that_does_not_exist_is_named(server: Engine) -> None:
+    url = server.url.set(database="admeta_nowhere", password="s3cret")
+    with pytest.raises(DatabaseUnavailableError, match='"admeta_nowhere" does not exist') as error:
+        prepare(url)
+    assert "s3cret" not in str(error.value)
