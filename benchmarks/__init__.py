@@ -1,0 +1,1 @@
+"""Measurements, each by one command; they print ratios and assert nothing."""
