@@ -25,6 +25,7 @@ from search.coordinator import Coordinator, Workplace
 from search.definition import Resources
 from search.errors import LeaseLostError
 from search.records import Lease, StudyRecord, StudyState
+from search.sharing import Capacity, slots_for
 from search.store import Store
 from search.trainable import TrialWorker
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher
@@ -78,7 +79,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                 store=store,
                 lease=lease,
                 study=study,
-                workplace=_workplace(study.definition.resources, options),
+                workplace=_workplace(study, store, options),
                 now=lambda: datetime.now(UTC).timestamp(),
             )
             if renewal.state is StudyState.RUNNING:
@@ -112,7 +113,7 @@ def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwit
         tune.Tuner(
             tune.with_resources(TrialWorker, {"cpu": resources.cpus, "gpu": resolve_gpus(resources)}),
             tune_config=tune.TuneConfig(
-                search_alg=StudySearcher(coordinator),
+                search_alg=StudySearcher(coordinator, stop),
                 scheduler=StudyScheduler(coordinator),
                 num_samples=-1,
                 reuse_actors=True,
@@ -140,23 +141,26 @@ def resolve_gpus(resources: Resources) -> float:
     return resources.gpus
 
 
-def _workplace(resources: Resources, options: DriverOptions) -> Workplace:
-    gpus = resolve_gpus(resources)
+def _workplace(study: StudyRecord, store: Store, options: DriverOptions) -> Workplace:
+    resources = study.definition.resources
+    each = Capacity(cpus=resources.cpus, gpus=resolve_gpus(resources))
+
+    def slots() -> int:
+        priority = study.definition.priority
+        return slots_for(each, priority=priority, cluster=cluster_capacity(), rivals=store.rivals(study.id))
+
     return Workplace(
         storage=options.storage,
         data_dir=options.data_dir,
-        on_gpu=gpus > 0,
-        slots=_remembered(lambda: count_slots(cpus=resources.cpus, gpus=gpus), for_s=5.0),
+        on_gpu=each.gpus > 0,
+        slots=_remembered(slots, for_s=2.0),
     )
 
 
-def count_slots(*, cpus: float, gpus: float) -> int:
-    """Runs for which the whole cluster has room; at least 1, as a cluster may still be growing."""
-    cluster = ray.cluster_resources()
-    slots = cluster.get("CPU", 0.0) // cpus
-    if gpus > 0:
-        slots = min(slots, cluster.get("GPU", 0.0) // gpus)
-    return max(1, int(slots))
+def cluster_capacity() -> Capacity:
+    """All CPUs and GPUs of the Ray cluster, in use or not."""
+    resources = ray.cluster_resources()
+    return Capacity(cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", 0.0))
 
 
 def _remembered(call: Callable[[], int], *, for_s: float) -> Callable[[], int]:

@@ -155,6 +155,19 @@ class AttemptStart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rival:
+    """Another study at work on the same cluster: its priority, and the runs it has or wants now with what each holds.
+
+    `gpus` of a study that leaves it to the cluster ('auto') is the store's guess: one where it has used any.
+    """
+
+    priority: int
+    n_runs: int
+    cpus: float
+    gpus: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lease:
     """The right to drive a study. `owner` is unique to one driver's life."""
 

@@ -14,6 +14,7 @@ from search.records import (
     AttemptStart,
     Lease,
     Point,
+    Rival,
     RunOutcome,
     RunRecord,
     SearchRecord,
@@ -57,6 +58,10 @@ class Store(Protocol):
 
     def set_study_state(self, lease: Lease, state: StudyState, *, reason: str | None = None) -> StudyState:
         """Move the study on, unless it is terminal already. Returns the state it is in afterwards."""
+        ...
+
+    def rivals(self, study_id: str) -> list[Rival]:
+        """The other studies that a driver works on now."""
         ...
 
     def searches(self, study_id: str) -> list[SearchRecord]:

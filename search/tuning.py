@@ -23,12 +23,15 @@ from search.records import FailureKind
 class StudySearcher(Searcher):  # type: ignore[misc]
     """Hands Tune the coordinator's next run."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, stop: StopSwitch) -> None:
         super().__init__(metric=None, mode=None)
         self._coordinator = coordinator
+        self._stop = stop
 
     def suggest(self, trial_id: str) -> Any:
         """A run's config; None: nothing to start now; FINISHED: the study is over."""
+        if self._stop.stop_all():  # where no run is live, Tune looks nowhere else for up to ten minutes
+            return Searcher.FINISHED
         assignment = self._coordinator.next(trial_id)
         if assignment is Idle.DONE:
             return Searcher.FINISHED

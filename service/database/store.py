@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import CursorResult, Engine, insert, or_, select, update
+from sqlalchemy import CursorResult, Engine, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from search.definition import StudyDefinition
@@ -23,6 +23,7 @@ from search.records import (
     AttemptStart,
     Lease,
     Point,
+    Rival,
     RunOutcome,
     RunRecord,
     RunState,
@@ -153,6 +154,19 @@ class SqlStore:
             if state.is_terminal:
                 row.finished_at = self._clock()
             return state
+
+    @_patient
+    def rivals(self, study_id: str) -> list[Rival]:
+        unfinished = func.count(Run.id).filter(Run.state.in_((RunState.WAITING, RunState.RUNNING)))
+        query = (
+            select(Study, unfinished, func.coalesce(func.sum(Run.gpu_s), 0.0))
+            .join(Search, Search.study_id == Study.id)
+            .outerjoin(Run, Run.search_id == Search.id)
+            .where(Study.id != study_id, Study.state == StudyState.RUNNING, ~lease_is_free(self.engine))
+            .group_by(Study.id)
+        )
+        with reading(self.engine) as session:
+            return [_rival(self._definition(row), n_runs, gpu_s) for row, n_runs, gpu_s in session.execute(query)]
 
     @_patient
     def searches(self, study_id: str) -> list[SearchRecord]:
@@ -324,6 +338,12 @@ class SqlStore:
                 ) from error
             self._definitions[row.id] = known
         return known
+
+
+def _rival(definition: StudyDefinition, n_runs: int, gpu_s: float) -> Rival:
+    resources = definition.resources
+    gpus = (1.0 if gpu_s > 0 else 0.0) if resources.gpus == "auto" else resources.gpus
+    return Rival(priority=definition.priority, n_runs=n_runs, cpus=resources.cpus, gpus=gpus)
 
 
 def _lost(lease: Lease) -> LeaseLostError:

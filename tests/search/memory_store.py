@@ -15,6 +15,7 @@ from search.records import (
     AttemptStart,
     Lease,
     Point,
+    Rival,
     RunOutcome,
     RunRecord,
     RunState,
@@ -86,6 +87,18 @@ class MemoryStore:
         if not study.state.is_terminal:
             self.studies[study.id] = replace(study, state=state, reason=reason, started_at=datetime.now(UTC))
         return self.studies[study.id].state
+
+    def rivals(self, study_id: str) -> list[Rival]:
+        others = [s for s in self.studies.values() if s.id != study_id and s.id in self.owners]
+        return [
+            Rival(
+                priority=other.definition.priority,
+                n_runs=sum(not run.state.is_finished for run in self.runs(other.id)),
+                cpus=other.definition.resources.cpus,
+                gpus=0.0,
+            )
+            for other in others
+        ]
 
     def searches(self, study_id: str) -> list[SearchRecord]:
         return self._searches[study_id]
