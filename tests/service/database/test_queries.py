@@ -1,0 +1,313 @@
+"""What requests read, against numbers worked by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+import pytest
+from sqlalchemy import Engine
+
+from search.errors import StudyNotFoundError
+from search.records import FailureKind, Lease, Point, RunOutcome, RunState, SearchRecord, Stage, StudyState
+from service.database import SqlStore
+from service.database.errors import InvalidCursorError, TrialNotFoundError
+from service.database.queries import (
+    best,
+    comparison,
+    get_curve,
+    get_study_view,
+    get_trial,
+    list_studies,
+    list_trials,
+)
+from service.database.studies import create_study, request_cancel
+from tests.service.database.fill import complete, curve, definition, leased, run
+from tests.service.database.rows import many_trials
+
+DIVERGED = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged at step 7")
+CANCELLED = RunOutcome(state=RunState.FAIL, failure=FailureKind.CANCELLED)
+PRUNED = RunOutcome(state=RunState.PRUNED, value=0.99)
+
+
+def confirm(store: SqlStore, lease: Lease, search: SearchRecord, number: int, *outcomes: RunOutcome | None) -> None:
+    """Confirm runs of a trial with seeds 0, 1, …"""
+    for seed, outcome in enumerate(outcomes):
+        run(store, lease, search, number, outcome, stage=Stage.CONFIRM, seed=seed)
+
+
+def filled(store: SqlStore, name: str = "digits") -> tuple[Lease, list[SearchRecord]]:
+    """admetar: 0.5, 0.7, pruned at 0.99, diverged. sgdm: one complete at 0.6, one running."""
+    lease, (admetar, sgdm) = leased(store, definition(name))
+    for number, outcome in enumerate([complete(0.5), complete(0.7), PRUNED, DIVERGED]):
+        run(store, lease, admetar, number, outcome, points=curve(0.1, 0.2, train_s=2.0))
+    run(store, lease, sgdm, 0, complete(0.6))
+    run(store, lease, sgdm, 1, None)
+    store.create_run(lease, sgdm.id, trial_number=2, stage=Stage.SEARCH, seed=100, params={"lr": 0.3})
+    return lease, [admetar, sgdm]
+
+
+def test_progress_of_a_study(store: SqlStore, engine: Engine) -> None:
+    _, (admetar, _) = filled(store)
+    view = get_study_view(engine, "digits")
+    first, second = view.searches
+    assert (first.n_waiting, first.n_running, first.n_complete, first.n_pruned, first.n_failed) == (0, 0, 2, 1, 1)
+    assert (first.best_value, first.best_trial, first.best_params) == (0.7, 1, {"lr": 0.2})
+    assert first.stage == "confirm"  # all 4 trials are finished, no confirm run yet
+    assert (second.n_waiting, second.n_running, second.n_complete, second.stage) == (1, 1, 1, "search")
+    assert first.optuna_study == admetar.optuna_name
+    assert view.definition == definition().to_json()
+
+
+def test_stage_moves_on_to_done(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, _) = filled(store)
+    confirm(store, lease, admetar, 1, complete(0.6), None)
+    assert get_study_view(engine, "digits").searches[0].n_confirm_finished == 1
+    assert get_study_view(engine, "digits").searches[0].stage == "confirm"
+    confirm(store, lease, admetar, 1, complete(0.6), complete(0.6), DIVERGED)
+    assert get_study_view(engine, "digits").searches[0].n_confirm_runs == 3
+    assert get_study_view(engine, "digits").searches[0].stage == "done"
+    request_cancel(engine, "digits")
+    assert get_study_view(engine, "digits").searches[1].stage == "done"
+
+
+def test_comparison_of_the_search_stage(store: SqlStore, engine: Engine) -> None:
+    filled(store)
+    view = comparison(engine, "digits")
+    admetar, sgdm = view.rows
+    assert (view.task, view.metric, view.direction, view.complete) == ("digits", "val_accuracy", "maximize", False)
+    assert [(row.label, row.rank, row.trial, row.search_value) for row in view.rows] == [
+        ("admetar", 1, 1, 0.7),
+        ("sgdm", 2, 0, 0.6),
+    ]
+    assert admetar.settings is not None
+    assert admetar.settings["lr"] == 0.2
+    assert admetar.settings.keys() > {"lr", "betas"}  # what is fixed belongs to the settings
+    assert (admetar.validation.mean, admetar.validation.std, admetar.validation.n) == (0.7, None, 1)
+    assert (admetar.n_trials, admetar.n_complete, admetar.n_pruned) == (4, 2, 1)
+    assert (admetar.n_failed, admetar.n_diverged) == (1, 1)
+    assert admetar.train_s == 4 * 2 * 2.0
+    # Of {0.5, 0.7}: one draw gives 0.6; of two draws with replacement 3 in 4 hold 0.7: 0.25·0.5 + 0.75·0.7.
+    assert admetar.expected_best == pytest.approx([0.6, 0.65])
+    assert sgdm.test.mean is None
+
+
+def test_comparison_by_the_confirm_runs(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, sgdm) = filled(store)
+    # mean (0.60 + 0.62 + 0.64) / 3 = 0.62; sample variance (0.02² + 0 + 0.02²) / 2, std 0.02
+    tests = [complete(v, test_accuracy=v - 0.1) for v in (0.60, 0.62, 0.64)]
+    confirm(store, lease, admetar, 1, *tests)
+    confirm(store, lease, sgdm, 0, complete(0.80, test_accuracy=0.7), DIVERGED, CANCELLED)
+    view = comparison(engine, "digits")
+    assert [(row.label, row.rank) for row in view.rows] == [("sgdm", 1), ("admetar", 2)]
+    worse = view.rows[1]
+    assert worse.validation.mean == pytest.approx(0.62)
+    assert worse.validation.std == pytest.approx(0.02)
+    assert worse.test.mean == pytest.approx(0.52)
+    assert (worse.validation.n, worse.validation.n_failed, worse.test_metric) == (3, 0, "test_accuracy")
+    better = view.rows[0]
+    assert better.validation.model_dump() == {"mean": 0.8, "std": None, "n": 1, "n_failed": 1}
+    assert better.test.model_dump() == {"mean": 0.7, "std": None, "n": 1, "n_failed": 1}
+    store.set_study_state(lease, StudyState.COMPLETED)
+    assert comparison(engine, "digits").complete
+
+
+def test_settings_that_failed_with_every_seed_have_no_rank(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, _) = filled(store)
+    confirm(store, lease, admetar, 1, DIVERGED, DIVERGED, DIVERGED)
+    view = comparison(engine, "digits")
+    assert [(row.label, row.rank) for row in view.rows] == [("sgdm", 1), ("admetar", None)]
+    assert view.rows[1].validation.n_failed == 3
+
+
+def test_best_confirmed_of_several(store: SqlStore, engine: Engine) -> None:
+    """top_k = 2: the trial that won the search need not win the confirmation."""
+    lease, (admetar, _) = filled(store)
+    confirm(store, lease, admetar, 1, complete(0.55), complete(0.57))
+    confirm(store, lease, admetar, 0, complete(0.65), complete(0.63))
+    row = next(row for row in comparison(engine, "digits").rows if row.label == "admetar")
+    assert (row.trial, row.search_value, row.validation.mean) == (0, 0.5, pytest.approx(0.64))
+
+
+def test_minimised_and_equal(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, sgdm) = leased(store, definition(objective={"metric": "val_loss"}))
+    for search in (admetar, sgdm):
+        for number, value in enumerate([0.5, 0.3, 0.3, -math.inf]):
+            run(store, lease, search, number, complete(value))
+    view = comparison(engine, "digits")
+    assert [(row.rank, row.trial, row.search_value) for row in view.rows] == [(1, 1, 0.3), (1, 1, 0.3)]
+    assert get_study_view(engine, "digits").searches[0].best_value == 0.3
+    assert best(engine, task="digits", optimizer="sgdm") is None  # of the task's own metric there is nothing
+    found = best(engine, task="digits", optimizer="sgdm", metric="val_loss")
+    assert found is not None
+    assert (found.trial, found.search_value, found.direction) == (1, 0.3, "minimize")
+
+
+def test_best_over_studies(store: SqlStore, engine: Engine) -> None:
+    assert best(engine, task="digits", optimizer="admetar") is None
+    lease, (admetar, _) = filled(store, "first")
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert (found.study, found.label, found.trial, found.evidence) == ("first", "admetar", 1, "single run")
+    assert found.settings["lr"] == 0.2
+    assert (found.validation.mean, found.validation.n) == (0.7, 1)
+
+    other_lease, (other, _) = leased(store, definition("second"))
+    run(store, other_lease, other, 0, complete(0.9))
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert (found.study, found.search_value) == ("second", 0.9)
+
+    confirm(store, lease, admetar, 0, complete(0.6, test_accuracy=0.5), complete(0.62, test_accuracy=0.6))
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None  # confirmed comes before any single run
+    assert (found.study, found.trial, found.evidence) == ("first", 0, "confirmed")
+    assert (found.validation.mean, found.test.mean) == (pytest.approx(0.61), pytest.approx(0.55))
+
+    confirm(store, other_lease, other, 0, complete(0.95), None)
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert found.study == "first"  # a seed of the other still runs
+    run(store, other_lease, other, 0, DIVERGED, stage=Stage.CONFIRM, seed=1)
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert found.study == "first"  # better on average, but one of its seeds diverged
+
+
+def test_best_of_a_model_and_a_label(store: SqlStore, engine: Engine) -> None:
+    optimizers = [{"name": "sgdm", "label": "sgdm-a"}, {"name": "sgdm", "label": "sgdm-b"}]
+    lease, (_, second) = leased(store, definition(optimizers=optimizers))
+    run(store, lease, second, 0, complete(0.5))
+    model = get_study_view(engine, "digits").model
+    found = best(engine, task="digits", optimizer="sgdm", model=model)
+    assert found is not None
+    assert found.label == "sgdm-b"
+    assert best(engine, task="digits", optimizer="sgdm", model="other") is None
+    assert best(engine, task="digits", optimizer="sgdm\0", model="\ud800") is None
+
+
+def test_pages_of_trials_by_number(store: SqlStore, engine: Engine) -> None:
+    filled(store)
+    seen, cursor = [], None
+    while True:
+        page = list_trials(engine, "digits", limit=3, cursor=cursor)
+        seen += [(trial.label, trial.number, trial.state) for trial in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == [
+        ("admetar", 0, "COMPLETE"),
+        ("admetar", 1, "COMPLETE"),
+        ("admetar", 2, "PRUNED"),
+        ("admetar", 3, "FAIL"),
+        ("sgdm", 0, "COMPLETE"),
+        ("sgdm", 1, "RUNNING"),
+        ("sgdm", 2, "WAITING"),
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 50])
+def test_pages_of_trials_best_first(store: SqlStore, engine: Engine, limit: int) -> None:
+    lease, (search, _) = leased(store, definition())
+    for number, value in enumerate([0.5, 0.7, 0.5, None, 0.9, None]):
+        outcome = DIVERGED if value is None else complete(value)
+        run(store, lease, search, number, outcome)
+    seen, cursor = [], None
+    while True:
+        page = list_trials(engine, "digits", order="best", limit=limit, cursor=cursor)
+        seen += [trial.number for trial in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == [4, 1, 0, 2, 3, 5]
+
+
+def test_filters_of_trials(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, _) = filled(store)
+    confirm(store, lease, admetar, 1, complete(0.6))
+    page = list_trials(engine, lease.study_id, label="admetar", state=RunState.COMPLETE)
+    assert [(t.label, t.number) for t in page.items] == [("admetar", 0), ("admetar", 1)]
+    assert [(r.stage, r.seed) for r in page.items[1].runs] == [("search", 100), ("confirm", 0)]
+    assert page.items[1].curve is None
+    with pytest.raises(TrialNotFoundError, match="no search 'nope'") as error:
+        list_trials(engine, "digits", label="nope")
+    assert "admetar, sgdm" in error.value.hint
+
+
+def test_one_trial(store: SqlStore, engine: Engine) -> None:
+    lease, (_admetar, sgdm) = filled(store)
+    point = Point(epoch=1, step=5, value=math.nan, metrics={"val_loss": math.inf}, lr=0.1)
+    record = run(store, lease, sgdm, 5, DIVERGED, points=[point])
+    trial = get_trial(engine, "digits", "sgdm", 5)
+    assert (trial.state, trial.value) == ("FAIL", None)
+    assert (trial.runs[0].failure, trial.runs[0].error) == ("diverged", "diverged at step 7")
+    assert trial.curve is not None
+    assert trial.curve[0].model_dump() == {
+        "epoch": 1,
+        "step": 5,
+        "value": None,
+        "metrics": {"val_loss": None},
+        "lr": 0.1,
+    }
+    json.loads(trial.model_dump_json(), parse_constant=pytest.fail)
+    assert get_curve(engine, "digits", record.id) == trial.curve
+    for label, number in [("sgdm", 99), ("nope", 0)]:
+        with pytest.raises(TrialNotFoundError, match="no "):
+            get_trial(engine, "digits", label, number)
+    with pytest.raises(TrialNotFoundError, match="no run 999"):
+        get_curve(engine, "digits", 999)
+    with pytest.raises(StudyNotFoundError):
+        get_trial(engine, "nope", "sgdm", 0)
+
+
+def test_pages_of_studies(store: SqlStore, engine: Engine) -> None:
+    names = [f"s{i}" for i in range(7)]
+    for name in names:
+        create_study(engine, definition(name, optimizers=[{"name": "sgdm" if name == "s3" else "adamw"}]))
+    request_cancel(engine, "s5")
+    seen, cursor = [], None
+    while True:
+        page = list_studies(engine, limit=3, cursor=cursor)
+        seen += [view.name for view in page.items]
+        assert all(view.definition is None for view in page.items)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == names[::-1]
+    assert [v.name for v in list_studies(engine, state=StudyState.CANCELLED).items] == ["s5"]
+    assert [v.name for v in list_studies(engine, optimizer="sgdm").items] == ["s3"]
+    assert len(list_studies(engine, task="digits", limit=7).items) == 7
+    assert list_studies(engine, task="digits", limit=7).next_cursor is None
+    assert list_studies(engine, task="nope\0").items == []
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "?", "AAAA", "W10", "W251bGwsIDFd", "WzFlNDAwLCAieCJd", "Wy0xLCAieCJd", "\0", "é"]
+)
+def test_cursors_that_no_list_gave_out(store: SqlStore, engine: Engine, cursor: str) -> None:
+    create_study(engine, definition())
+    for pages in (list_studies, lambda engine, cursor: list_trials(engine, "digits", cursor=cursor)):
+        try:
+            page = pages(engine, cursor=cursor)  # type: ignore[operator]
+        except InvalidCursorError as error:
+            assert "next_cursor" in error.hint  # noqa: PT017
+        else:
+            assert page.items == []
+
+
+def test_a_thousand_trials_of_a_hundred_points(store: SqlStore, engine: Engine) -> None:
+    """optuna-dashboard issue 479. The bound is generous: the machine may be busy."""
+    _lease, (search, _) = leased(store, definition())
+    many_trials(engine, search.id, n_trials=1000, n_points=100)
+    for read in (
+        lambda: list_trials(engine, "digits", order="best"),
+        lambda: get_trial(engine, "digits", "admetar", 500),
+        lambda: get_study_view(engine, "digits"),
+        lambda: list_studies(engine),
+        lambda: comparison(engine, "digits"),
+        lambda: best(engine, task="digits", optimizer="admetar"),
+    ):
+        started = time.perf_counter()
+        read()
+        assert time.perf_counter() - started < 1

@@ -1,0 +1,167 @@
+"""What requests change: create, cancel, pause, resume; which studies need a driver; closing what one left behind."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+from sqlalchemy import Engine, func, select, text
+
+from search.errors import LeaseLostError, StudyConflictError, StudyNotFoundError
+from search.records import FailureKind, RunState, StudyState
+from service.database import SqlStore
+from service.database.closing import close_unfinished, unclosed_studies
+from service.database.engine import reading, writing
+from service.database.models import Search, Study
+from service.database.queries import get_study_view
+from service.database.studies import (
+    create_study,
+    request_cancel,
+    request_pause,
+    request_resume,
+    runnable_studies,
+)
+from tests.service.database.fill import complete, definition, leased, run
+
+
+def test_same_definition_is_the_same_study(engine: Engine) -> None:
+    first, created = create_study(engine, definition())
+    again, created_again = create_study(engine, definition())
+    assert (created, created_again) == (True, False)
+    assert again == first
+    assert first.state == "QUEUED"
+    assert first.definition == definition().to_json()
+    assert [(s.label, s.n_trials, s.n_confirm_runs) for s in first.searches] == [("admetar", 4, 3), ("sgdm", 4, 3)]
+
+
+def test_order_of_keys_is_no_difference(engine: Engine) -> None:
+    raw = definition().to_json()
+    create_study(engine, type(definition()).model_validate(raw))
+    backwards = {key: raw[key] for key in reversed(raw)}
+    assert not create_study(engine, type(definition()).model_validate(backwards))[1]
+
+
+def test_other_definition_is_a_conflict(engine: Engine) -> None:
+    view, _ = create_study(engine, definition())
+    with pytest.raises(StudyConflictError, match=rf"'digits' exists with another definition \(id {view.id}, QUEUED\)"):
+        create_study(engine, definition(max_failures=7))
+
+
+def test_many_at_once_make_one_study(engine: Engine) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: create_study(engine, definition()), range(8)))
+    assert len({view.id for view, _ in answers}) == 1
+    assert sum(created for _, created in answers) == 1
+    with reading(engine) as session:
+        assert session.execute(select(func.count(Search.id))).scalar() == 2
+
+
+def test_never_half_a_study(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The searches cannot be stored: then there is no study either."""
+    other, _ = create_study(engine, definition("other"))
+    with writing(engine) as session:
+        session.execute(text("UPDATE admeta_searches SET optuna_name = 'digits/sgdm' WHERE label = 'sgdm'"))
+    with pytest.raises(Exception, match=r"(?i)unique"):
+        create_study(engine, definition())
+    with reading(engine) as session:
+        assert session.execute(select(Study.id)).scalars().all() == [other.id]
+
+
+def test_grid_has_no_more_trials_than_combinations(engine: Engine) -> None:
+    space = {
+        "lr": {"type": "categorical", "choices": [0.1, 0.01, 0.001]},
+        "weight_decay": {"type": "categorical", "choices": [0.0, 0.1]},
+    }
+    view, _ = create_study(
+        engine,
+        definition(
+            optimizers=[{"name": "adamw", "space": space}],
+            sampler={"name": "grid"},
+            budget={"trials_per_optimizer": 50},
+        ),
+    )
+    assert view.searches[0].n_trials == 6
+
+
+def test_cancel_pause_resume(engine: Engine) -> None:
+    create_study(engine, definition())
+    assert request_pause(engine, "digits").state == "PAUSED"
+    with pytest.raises(StudyConflictError, match="is PAUSED; only QUEUED or RUNNING studies can be paused"):
+        request_pause(engine, "digits")
+    assert request_resume(engine, "digits").state == "QUEUED"  # it had not started
+    with pytest.raises(StudyConflictError, match="is QUEUED; only PAUSED studies can be resumed"):
+        request_resume(engine, "digits")
+    view = request_cancel(engine, "digits")
+    assert (view.state, view.reason) == ("CANCELLED", "cancelled on request")
+    assert view.finished_at is not None
+    with pytest.raises(StudyConflictError, match="is CANCELLED; only QUEUED, RUNNING or PAUSED.* Submit it again"):
+        request_cancel(engine, view.id)
+    for verb in (request_cancel, request_pause, request_resume):
+        with pytest.raises(StudyNotFoundError, match="nope"):
+            verb(engine, "nope")
+
+
+def test_resumed_study_that_had_started_goes_on(store: SqlStore, engine: Engine) -> None:
+    lease, _ = leased(store, definition())
+    request_pause(engine, "digits")
+    assert request_resume(engine, lease.study_id).state == "RUNNING"
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 1000, "' OR 1=1 --", ""])
+def test_odd_names_are_not_found(engine: Engine, name: str) -> None:
+    create_study(engine, definition())
+    with pytest.raises(StudyNotFoundError):
+        get_study_view(engine, name)
+
+
+def test_runnable_studies_by_priority_then_age(store: SqlStore, engine: Engine) -> None:
+    ids = {
+        name: create_study(engine, definition(name, priority=priority))[0].id
+        for name, priority in [("old", 0), ("new", 0), ("urgent", 5), ("paused", 9), ("cancelled", 9), ("driven", 9)]
+    }
+    request_pause(engine, "paused")
+    request_cancel(engine, "cancelled")
+    assert store.acquire_lease(ids["driven"], owner="a", ttl_s=60)
+    assert runnable_studies(engine) == [ids["urgent"], ids["old"], ids["new"]]
+    assert store.acquire_lease(ids["driven"], owner="a", ttl_s=-1)  # its driver died
+    assert runnable_studies(engine, limit=2) == [ids["driven"], ids["urgent"]]
+
+
+def test_closing_a_cancelled_study_whose_driver_died(store: SqlStore, engine: Engine) -> None:
+    lease, (search, _) = leased(store, definition())
+    study = optuna.create_study(storage=store.optuna_storage(), study_name=search.optuna_name, direction="maximize")
+    study.tell(study.ask(), 0.5)
+    study.ask()
+    study.enqueue_trial({"lr": 0.1})
+    run(store, lease, search, 0, complete(0.5))
+    running = run(store, lease, search, 1, None)
+    request_cancel(engine, "digits")
+
+    assert unclosed_studies(engine) == []  # its driver holds it still, and will see to it
+    assert not close_unfinished(store, lease.study_id)
+    store.acquire_lease(lease.study_id, owner="driver", ttl_s=60)
+    with writing(engine) as session:  # the driver died a while ago
+        session.execute(text("UPDATE admeta_studies SET lease_expires_at = '2020-01-01 00:00:00'"))
+
+    assert unclosed_studies(engine) == [lease.study_id]
+    assert close_unfinished(store, lease.study_id)
+    done, closed = store.runs(lease.study_id)
+    assert done.state == RunState.COMPLETE
+    assert (closed.id, closed.state, closed.failure) == (running.id, RunState.FAIL, FailureKind.CANCELLED)
+    assert closed.error == "the study was cancelled"
+    assert [t.state for t in study.trials] == [TrialState.COMPLETE, TrialState.FAIL, TrialState.FAIL]
+    assert unclosed_studies(engine) == []
+    with pytest.raises(LeaseLostError):  # should it have been only asleep
+        store.add_points(lease, running.id, [])
+    assert close_unfinished(store, lease.study_id)  # again: nothing left to do
+
+
+def test_studies_that_go_on_are_not_closed(store: SqlStore, engine: Engine) -> None:
+    lease, (search, _) = leased(store, definition())
+    run(store, lease, search, 0, None)
+    store.release_lease(lease)
+    assert unclosed_studies(engine) == []
+    assert not close_unfinished(store, lease.study_id)
+    assert store.get_study(lease.study_id).state == StudyState.RUNNING
