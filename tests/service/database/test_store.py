@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 
 from search.definition import StudyDefinition
 from search.errors import LeaseLostError, SearchError, StudyNotFoundError
-from search.records import AttemptStart, FailureKind, Lease, Point, RunOutcome, RunState, Stage, StudyState
+from search.records import AttemptStart, FailureKind, Lease, Point, Rival, RunOutcome, RunState, Stage, StudyState
 from service.database import SqlStore, make_engine
 from service.database.queries import get_trial
 from service.database.studies import request_cancel, request_pause
@@ -227,6 +227,17 @@ def test_lease_of_the_same_owner_is_kept(store: SqlStore, two_searches: StudyDef
     lease, _ = leased(store, two_searches)
     assert store.acquire_lease(lease.study_id, owner="driver", ttl_s=60) == lease
     assert store.acquire_lease(lease.study_id, owner="other", ttl_s=60) is None
+
+
+def test_rivals_are_the_other_studies_at_work(store: SqlStore) -> None:
+    mine, _ = leased(store, definition("mine"))
+    other, (search, _) = leased(store, definition("other", priority=3, resources={"cpus": 2, "gpus": 0.5}))
+    expired, _ = leased(store, definition("expired"))
+    store.acquire_lease(expired.study_id, owner="driver", ttl_s=-1)
+    run(store, other, search, 0, None)
+    run(store, other, search, 1, complete(0.5))
+    store.create_run(other, search.id, trial_number=2, stage=Stage.SEARCH, seed=0, params={})
+    assert store.rivals(mine.study_id) == [Rival(priority=3, n_runs=2, cpus=2, gpus=0.5)]
 
 
 def test_expired_lease_can_be_taken_or_renewed(store: SqlStore) -> None:

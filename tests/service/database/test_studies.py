@@ -96,7 +96,7 @@ def test_cancel_pause_resume(engine: Engine) -> None:
     view = request_cancel(engine, "digits")
     assert (view.state, view.reason) == ("CANCELLED", "cancelled on request")
     assert view.finished_at is not None
-    with pytest.raises(StudyConflictError, match="is CANCELLED; only QUEUED, RUNNING or PAUSED.* Submit it again"):
+    with pytest.raises(StudyConflictError, match=r"is CANCELLED; only QUEUED, RUNNING or PAUSED.* Submit it again"):
         request_cancel(engine, view.id)
     for verb in (request_cancel, request_pause, request_resume):
         with pytest.raises(StudyNotFoundError, match="nope"):
@@ -109,11 +109,11 @@ def test_resumed_study_that_had_started_goes_on(store: SqlStore, engine: Engine)
     assert request_resume(engine, lease.study_id).state == "RUNNING"
 
 
-@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 1000, "' OR 1=1 --", ""])
-def test_odd_names_are_not_found(engine: Engine, name: str) -> None:
+def test_odd_names_are_not_found(engine: Engine) -> None:
     create_study(engine, definition())
-    with pytest.raises(StudyNotFoundError):
-        get_study_view(engine, name)
+    for name in ("a\0b", "\ud800", "x" * 1000, "' OR 1=1 --", ""):
+        with pytest.raises(StudyNotFoundError):
+            get_study_view(engine, name)
 
 
 def test_runnable_studies_by_priority_then_age(store: SqlStore, engine: Engine) -> None:
