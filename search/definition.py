@@ -222,6 +222,24 @@ class Confirm(Strict):
         return seeds
 
 
+class WarmStart(Strict):
+    """First trials taken from what earlier studies found best for the same optimizer."""
+
+    task: str | None = Field(default=None, description="Task of the earlier studies. Default: this study's.")
+    studies: list[Name] | None = Field(default=None, min_length=1, max_length=100, description="Only these studies.")
+    n_trials: Annotated[int, Field(ge=1, le=100)] = Field(default=3, description="Trials of each optimizer.")
+
+    @field_validator("task")
+    @classmethod
+    def _known(cls, task: str | None) -> str | None:
+        if task is not None:
+            try:
+                tasks.registry.get(task)
+            except TaskError as error:
+                raise PydanticCustomError("unknown_task", "{message}", {"message": str(error)}) from None
+        return task
+
+
 class Resources(Strict):
     """What one trial holds while it runs."""
 
@@ -255,6 +273,7 @@ class StudyDefinition(Strict):
     )
     budget: Budget = Budget()
     confirm: Confirm = Confirm()
+    warm_start: WarmStart | None = Field(default=None, description="Begin with the best of earlier studies.")
     resources: Resources = Resources()
     training_seed: samplers.Seed = Field(
         default=100, description="Seed of every run of the search stage; kept apart from the confirm seeds."

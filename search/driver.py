@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import optuna
 import ray
 from ray import tune
 
@@ -65,6 +66,7 @@ class DriverOptions:
 
 def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState | None:
     """Drive the study until it is terminal or paused; its state then, or None where another driver holds it."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     lease = store.acquire_lease(study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
     if lease is None:
         return None

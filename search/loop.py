@@ -16,7 +16,7 @@ import optuna
 from optuna.trial import TrialState
 
 from search import pruners, samplers
-from search.definition import OptimizerSearch, StudyDefinition
+from search.definition import OptimizerSearch, StudyDefinition, WarmStart
 from search.evidence import FAILURE_KIND
 from search.records import (
     FailureKind,
@@ -28,7 +28,7 @@ from search.records import (
     SearchRecord,
     Stage,
 )
-from search.space import draw
+from search.space import draw, fit
 from search.store import Store
 
 _OPTUNA_STATES = {
@@ -77,6 +77,8 @@ class SearchLoop:
                 load_if_exists=True,
             )
         self._adoptable = self._reconcile()
+        if definition.warm_start is not None and not self._runs:
+            self._warm_start(definition.warm_start)
 
     # What the coordinator asks ------------------------------------------------------------------------------------
 
@@ -175,7 +177,7 @@ class SearchLoop:
 
     def _ask(self) -> RunRecord:
         """A new trial with its parameters and its run; one that a dead driver left half-made is completed first."""
-        number = self._adoptable[0] if self._adoptable else len(self._study.get_trials(deepcopy=False))
+        number = self._adoptable[0] if self._adoptable else self._next_number()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             self._study.sampler = samplers.build(
@@ -195,6 +197,25 @@ class SearchLoop:
         self._n_asked += 1
         self._trials[run.id] = trial
         return run
+
+    def _next_number(self) -> int:
+        """That of the trial which `ask` will give: the first that a warm start queued, or a new one."""
+        trials = self._study.get_trials(deepcopy=False)
+        return next((trial.number for trial in trials if trial.state is TrialState.WAITING), len(trials))
+
+    def _warm_start(self, source: WarmStart) -> None:
+        """Queue the best configurations of earlier studies; those queued by a driver that died here are kept."""
+        known = self._store.best_settings(
+            self.spec.name,
+            task=source.task or self._definition.task.name,
+            objective=self._definition.objective,
+            studies=source.studies,
+            limit=min(source.n_trials, self._n_trials),
+        )
+        for settings in known:
+            params = fit(settings, self.spec.space)
+            if params:
+                self._study.enqueue_trial(params, skip_if_exists=True)
 
     def _trial(self, run: RunRecord) -> optuna.Trial:
         if run.id not in self._trials:

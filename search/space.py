@@ -184,6 +184,22 @@ def ordered(space: Space) -> list[str]:
     return order
 
 
+def fit(settings: Mapping[str, Any], space: Space) -> dict[str, Any]:
+    """Those of the settings that the space could have drawn, as Optuna stores them."""
+    stored = {name: encode_choice(value) for name, value in settings.items() if name in space}
+    return {name: value for name, value in stored.items() if _holds(space[name], value)}
+
+
+def _holds(parameter: FloatParameter | IntParameter | CategoricalParameter, value: Any) -> bool:
+    if isinstance(parameter, CategoricalParameter):
+        return value in parameter.grid_values()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if isinstance(parameter, IntParameter) and value != int(value):
+        return False
+    return parameter.low <= value <= parameter.high
+
+
 def draw(trial: optuna.Trial, space: Space) -> dict[str, Any]:
     """Draw the trial's parameters; those whose condition does not hold are left out.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from search.definition import Objective
 from search.records import (
     AttemptStart,
     Lease,
@@ -58,6 +59,17 @@ class Store(Protocol):
 
     def set_study_state(self, lease: Lease, state: StudyState, *, reason: str | None = None) -> StudyState:
         """Move the study on, unless it is terminal already. Returns the state it is in afterwards."""
+        ...
+
+    def best_settings(
+        self, optimizer: str, *, task: str, objective: Objective, studies: Sequence[str] | None, limit: int
+    ) -> list[dict[str, Any]]:
+        """Settings of the best complete trials of this optimizer in ended studies of the task, best first, each once.
+
+        Args:
+            objective: only studies with this metric and direction.
+            studies: only studies of these names; None: any.
+        """
         ...
 
     def rivals(self, study_id: str) -> list[Rival]:

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import CursorResult, Engine, func, insert, or_, select, update
+from sqlalchemy import CursorResult, Engine, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from search.definition import StudyDefinition
+from search.definition import Objective, StudyDefinition
 from search.errors import LeaseLostError, SearchError, StudyNotFoundError
 from search.records import (
     AttemptStart,
@@ -32,7 +32,7 @@ from search.records import (
     StudyRecord,
     StudyState,
 )
-from service.database import retry
+from service.database import neighbours, retry
 from service.database.engine import reading, writing
 from service.database.lease import lease_end, lease_is_free
 from service.database.models import Attempt, AttemptState, CurvePoint, Run, Search, Study
@@ -156,17 +156,22 @@ class SqlStore:
             return state
 
     @_patient
-    def rivals(self, study_id: str) -> list[Rival]:
-        unfinished = func.count(Run.id).filter(Run.state.in_((RunState.WAITING, RunState.RUNNING)))
-        query = (
-            select(Study, unfinished, func.coalesce(func.sum(Run.gpu_s), 0.0))
-            .join(Search, Search.study_id == Study.id)
-            .outerjoin(Run, Run.search_id == Search.id)
-            .where(Study.id != study_id, Study.state == StudyState.RUNNING, ~lease_is_free(self.engine))
-            .group_by(Study.id)
-        )
+    def best_settings(
+        self, optimizer: str, *, task: str, objective: Objective, studies: Sequence[str] | None, limit: int
+    ) -> list[dict[str, Any]]:
         with reading(self.engine) as session:
-            return [_rival(self._definition(row), n_runs, gpu_s) for row, n_runs, gpu_s in session.execute(query)]
+            return neighbours.best_settings(
+                session, optimizer, task=task, objective=objective, studies=studies, limit=limit
+            )
+
+    @_patient
+    def rivals(self, study_id: str) -> list[Rival]:
+        query = neighbours.at_work(study_id, lease_is_free(self.engine))
+        with reading(self.engine) as session:
+            return [
+                neighbours.rival(self._definition(row), n_runs=n_runs, gpu_s=gpu_s)
+                for row, n_runs, gpu_s in session.execute(query)
+            ]
 
     @_patient
     def searches(self, study_id: str) -> list[SearchRecord]:
@@ -338,12 +343,6 @@ class SqlStore:
                 ) from error
             self._definitions[row.id] = known
         return known
-
-
-def _rival(definition: StudyDefinition, n_runs: int, gpu_s: float) -> Rival:
-    resources = definition.resources
-    gpus = (1.0 if gpu_s > 0 else 0.0) if resources.gpus == "auto" else resources.gpus
-    return Rival(priority=definition.priority, n_runs=n_runs, cpus=resources.cpus, gpus=gpus)
 
 
 def _lost(lease: Lease) -> LeaseLostError:

@@ -9,7 +9,7 @@ from typing import Any
 
 import optuna
 
-from search.definition import StudyDefinition
+from search.definition import Objective, StudyDefinition
 from search.errors import LeaseLostError, StudyNotFoundError
 from search.records import (
     AttemptStart,
@@ -87,6 +87,25 @@ class MemoryStore:
         if not study.state.is_terminal:
             self.studies[study.id] = replace(study, state=state, reason=reason, started_at=datetime.now(UTC))
         return self.studies[study.id].state
+
+    def best_settings(
+        self, optimizer: str, *, task: str, objective: Objective, studies: Sequence[str] | None, limit: int
+    ) -> list[dict[str, Any]]:
+        found = []
+        for study in self.studies.values():
+            if not study.state.is_terminal or study.definition.task.name != task:
+                continue
+            if studies is not None and study.name not in studies:
+                continue
+            for search, spec in zip(self._searches[study.id], study.definition.optimizers, strict=True):
+                found += [
+                    (run.value, {**spec.fixed, **run.params})
+                    for run in self.runs(study.id)
+                    if run.search_id == search.id and spec.name == optimizer
+                    if run.stage is Stage.SEARCH and run.state is RunState.COMPLETE
+                ]
+        found.sort(key=lambda pair: pair[0] or 0.0, reverse=objective.direction == "maximize")
+        return [settings for _, settings in found][:limit]
 
     def rivals(self, study_id: str) -> list[Rival]:
         others = [s for s in self.studies.values() if s.id != study_id and s.id in self.owners]

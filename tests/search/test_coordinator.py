@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 
 from search.assignment import Assignment
 from search.coordinator import Idle
-from search.records import FailureKind, RunState, Stage, StudyRecord
+from search.records import FailureKind, RunState, Stage, StudyRecord, StudyState
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, by_learning_rate, coordinator_for, define
 
@@ -268,3 +268,48 @@ def test_assignments_carry_what_the_worker_needs_and_no_secret() -> None:
     assert assignment.threads == 4
     assert assignment.checkpoint_dir == f"checkpoints/{study.id}/admetar/00000/search-100"
     assert Assignment.from_config(assignment.to_config()) == assignment
+
+
+def finished_study(store: MemoryStore, **changes: object) -> StudyRecord:
+    study = store.add_study(define(name="earlier", **changes))
+    Cluster(coordinator_for(store, study)).run()
+    store.studies[study.id] = replace(study, state=StudyState.COMPLETED)
+    del store.owners[study.id]
+    return study
+
+
+def test_a_warm_start_begins_with_the_best_of_earlier_studies() -> None:
+    store = MemoryStore()
+    earlier = finished_study(store, budget={"trials_per_optimizer": 6})
+    later = store.add_study(define(name="later", warm_start={"n_trials": 2}))
+    Cluster(coordinator_for(store, later)).run()
+    for before, after in zip(store.searches(earlier.id), store.searches(later.id), strict=True):
+        old = [r for r in store.runs(earlier.id) if r.search_id == before.id and r.stage is Stage.SEARCH]
+        best = sorted(old, key=lambda r: -(r.value or 0.0))[:2]
+        new = [r for r in store.runs(later.id) if r.search_id == after.id and r.stage is Stage.SEARCH]
+        assert [r.params for r in new[:2]] == [r.params for r in best]
+        assert len(new) == 4
+        assert optuna_states(store, later, after.label) == {TrialState.COMPLETE: 4}
+
+
+@pytest.mark.parametrize("kill_after", [1, 4])
+def test_a_restart_does_not_warm_start_twice(kill_after: int) -> None:
+    store = MemoryStore()
+    finished_study(store)
+    later = store.add_study(define(name="later", warm_start={"n_trials": 3}))
+    for number in Cluster(coordinator_for(store, later)).rounds():
+        if number == kill_after:
+            break
+    Cluster(coordinator_for(store, later, owner="second")).run()
+    for search in store.searches(later.id):
+        assert optuna_states(store, later, search.label) == {TrialState.COMPLETE: 4}
+
+
+def test_a_warm_start_leaves_out_what_the_space_does_not_hold() -> None:
+    store = MemoryStore()
+    finished_study(store)
+    narrow = {"lr": {"type": "float", "low": 10.0, "high": 20.0}}
+    later = store.add_study(define(name="later", optimizers=[{"name": "sgdm", "space": narrow}], warm_start={}))
+    Cluster(coordinator_for(store, later)).run()
+    assert all(10.0 <= run.params["lr"] <= 20.0 for run in store.runs(later.id))
+    assert optuna_states(store, later, "sgdm") == {TrialState.COMPLETE: 4}
