@@ -64,7 +64,7 @@ def build(pruner: Pruner, *, max_epochs: int) -> optuna.pruners.BasePruner:
             )
         case MedianPruner():
             return optuna.pruners.MedianPruner(
-                n_startup_trials=pruner.n_startup_trials, n_warmup_steps=pruner.min_epochs - 1
+                n_startup_trials=pruner.n_startup_trials, n_warmup_steps=pruner.min_epochs
             )
         case NoPruner():
             return optuna.pruners.NopPruner()
