@@ -11,27 +11,30 @@ from datetime import UTC, datetime
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages._rdb import models as optuna_models
 from optuna.trial import TrialState
-from sqlalchemy import Engine, exists, or_, select, update
+from sqlalchemy import Engine, or_, select, update
 from sqlalchemy.orm import Session
 
 from search.records import FailureKind, RunState, StudyState
 from service.database.engine import reading, writing
 from service.database.lease import lease_is_free
-from service.database.models import Attempt, AttemptState, Run, Search, Study
+from service.database.models import RUN_IS_UNFINISHED, Attempt, AttemptState, Run, Search, Study
 from service.database.retry import REQUEST, retried
 from service.database.store import SqlStore
 
-UNFINISHED = (RunState.WAITING, RunState.RUNNING)
 TERMINAL = tuple(state for state in StudyState if state.is_terminal)
 
 
 @retried(REQUEST)
 def unclosed_studies(engine: Engine, *, limit: int = 100) -> list[str]:
     """Ids of the ended studies whose driver is gone and left something unfinished: see `close_unfinished`."""
-    unfinished = exists().where(Run.search_id == Search.id, Search.study_id == Study.id, Run.state.in_(UNFINISHED))
+    unfinished = select(Search.study_id).join(Run, Run.search_id == Search.id).where(RUN_IS_UNFINISHED)
     query = (
         select(Study.id)
-        .where(Study.state.in_(TERMINAL), lease_is_free(engine), or_(Study.lease_owner.is_not(None), unfinished))
+        .where(
+            Study.state.in_(TERMINAL),
+            lease_is_free(engine),
+            or_(Study.lease_owner.is_not(None), Study.id.in_(unfinished)),
+        )
         .order_by(Study.created_at)
         .limit(limit)
     )
@@ -63,9 +66,7 @@ def close_unfinished(store: SqlStore, study_id: str, *, error: str = "the study 
 def _close_runs(session: Session, study_id: str, *, error: str) -> None:
     now = datetime.now(UTC)
     open_runs = (
-        select(Run.id)
-        .join(Search, Search.id == Run.search_id)
-        .where(Search.study_id == study_id, Run.state.in_(UNFINISHED))
+        select(Run.id).join(Search, Search.id == Run.search_id).where(Search.study_id == study_id, RUN_IS_UNFINISHED)
     )
     session.execute(
         update(Attempt)

@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Enum, ForeignKey, Index, MetaData, UniqueConstraint
+from sqlalchemy import Enum, ForeignKey, Index, MetaData, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from search.records import FailureKind, RunState, Stage, StudyState
@@ -27,13 +27,23 @@ NAMING_CONVENTION = {
 
 
 class AttemptState(StrEnum):
-    """State of one attempt of a run. LOST: its driver died before it could tell how the attempt ended."""
+    """State of one attempt of a run.
+
+    LOST: its driver died before it could tell how the attempt ended. INTERRUPTED: stopped from outside, by a pause or
+    because its node went away; it says nothing against the run.
+    """
 
     RUNNING = "RUNNING"
     COMPLETE = "COMPLETE"
     PRUNED = "PRUNED"
     FAIL = "FAIL"
     LOST = "LOST"
+    INTERRUPTED = "INTERRUPTED"
+
+
+_UNFINISHED = text("state IN ('WAITING', 'RUNNING')")
+RUN_IS_UNFINISHED = text("admeta_runs.state IN ('WAITING', 'RUNNING')")
+"""Written out, because the index over unfinished runs only serves a query that says the same words."""
 
 
 def _enum(kind: type[StrEnum]) -> Enum:
@@ -79,7 +89,7 @@ class Search(Base):
     """One optimizer's search. What it will run (`n_trials`, `n_confirm_runs`) follows from the definition."""
 
     __tablename__ = "admeta_searches"
-    __table_args__ = (UniqueConstraint("study_id", "label"), Index(None, "optimizer"))
+    __table_args__ = (UniqueConstraint("study_id", "label"), Index(None, "optimizer", "study_id"))
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)
     study_id: Mapped[str] = mapped_column(ForeignKey("admeta_studies.id", ondelete="CASCADE"))
@@ -99,6 +109,7 @@ class Run(Base):
     __table_args__ = (
         UniqueConstraint("search_id", "trial_number", "stage", "seed"),
         Index(None, "search_id", "stage", "state", "value"),
+        Index("ix_admeta_runs_unfinished", "search_id", sqlite_where=_UNFINISHED, postgresql_where=_UNFINISHED),
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)

@@ -81,7 +81,7 @@ def call(
             if waited + delay > policy.deadline_s:
                 raise DatabaseUnavailableError(
                     f"The database could not be used for {waited:.0f} s: {in_short(error)}.",
-                    hint="Check that it runs and can be reached (admeta doctor), then repeat the request.",
+                    hint="Check that it runs and can be reached, then repeat the request.",
                 ) from error
             _logger.warning("database not usable, waiting %.2g s: %s", delay, in_short(error))
             if on_retry is not None:

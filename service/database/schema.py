@@ -88,7 +88,7 @@ def check_current(engine: Engine) -> None:
     if found != needed:
         raise DatabaseVersionError(
             f"The database's tables are at revision {found}; this version needs {needed}.",
-            hint="Run 'admeta db upgrade', or start 'admeta serve' once: it upgrades the tables.",
+            hint="Start 'admeta serve' of this version once: it upgrades the tables.",
         )
 
 

@@ -297,9 +297,18 @@ class SqlStore:
         with self._leased(lease) as session:
             run = _run_of(session, lease, run_id)
             if run.state == RunState.RUNNING:
-                self._close_attempts(session, run_id, outcome)
+                self._close_attempts(session, run_id, AttemptState(outcome.state.value), error=outcome.error)
                 run.state = RunState.WAITING
                 run.n_failures += 1
+            return run_record(run)
+
+    @_patient
+    def interrupt_attempt(self, lease: Lease, run_id: int, *, reason: str) -> RunRecord:
+        with self._leased(lease) as session:
+            run = _run_of(session, lease, run_id)
+            if run.state == RunState.RUNNING:
+                self._close_attempts(session, run_id, AttemptState.INTERRUPTED, error=reason)
+                run.state = RunState.WAITING
             return run_record(run)
 
     @_patient
@@ -310,7 +319,7 @@ class SqlStore:
             run = _run_of(session, lease, run_id)
             if run.state.is_finished:
                 return
-            self._close_attempts(session, run_id, outcome)
+            self._close_attempts(session, run_id, AttemptState(outcome.state.value), error=outcome.error)
             run.state, run.value, run.failure = outcome.state, outcome.value, outcome.failure
             run.error, run.test_metrics = outcome.error, dict(outcome.test_metrics)
             run.finished_at = self._clock()
@@ -326,10 +335,9 @@ class SqlStore:
                 raise _lost(lease)
             yield session
 
-    def _close_attempts(self, session: Session, run_id: int, outcome: RunOutcome) -> None:
+    def _close_attempts(self, session: Session, run_id: int, state: AttemptState, *, error: str | None) -> None:
         for attempt in _open_attempts(session, run_id):
-            attempt.state = AttemptState(outcome.state.value)
-            attempt.error = outcome.error
+            attempt.state, attempt.error = state, error
             attempt.finished_at = self._clock()
 
     def _definition(self, row: Study) -> StudyDefinition:

@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Engine, Select, select
+from sqlalchemy import Engine, Select, case, func, select
 from sqlalchemy.exc import IntegrityError
 
 from search import samplers
 from search.definition import OptimizerSearch, StudyDefinition
 from search.errors import StudyConflictError
-from search.records import StudyState
+from search.records import RunState, StudyState
 from service.database.engine import reading, writing
 from service.database.lease import lease_is_free
 from service.database.lookup import by_name, find_study
-from service.database.models import Search, Study
+from service.database.models import Run, Search, Study
 from service.database.queries import get_study_view
 from service.database.retry import REQUEST, retried
 from service.models import StudyView
@@ -131,6 +131,19 @@ def runnable_studies(engine: Engine, *, limit: int = 100) -> list[str]:
         .limit(limit)
     )
     return _ids(engine, query)
+
+
+@retried(REQUEST)
+def study_progress(engine: Engine, study_id: str) -> int:
+    """A number that grows whenever the study gets anywhere: epochs stored and runs finished."""
+    finished = case((Run.state.in_([state for state in RunState if state.is_finished]), 1), else_=0)
+    query = (
+        select(func.coalesce(func.sum(Run.epoch + finished), 0))
+        .join(Search, Search.id == Run.search_id)
+        .where(Search.study_id == study_id)
+    )
+    with reading(engine) as session:
+        return int(session.execute(query).scalar_one())
 
 
 def _study_row(study_id: str, definition: StudyDefinition, content: dict[str, Any], digest: str) -> Study:

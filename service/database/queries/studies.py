@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import Engine, exists, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from search.records import RunState, Stage, StudyState
 from service.database.engine import reading
@@ -56,7 +56,8 @@ def list_studies(
     Raises:
         InvalidCursorError: the cursor is not one of this list.
     """
-    query = select(Study).order_by(Study.created_at.desc(), Study.id.desc()).limit(limit + 1)
+    query = select(Study).options(defer(Study.definition, raiseload=True))
+    query = query.order_by(Study.created_at.desc(), Study.id.desc()).limit(limit + 1)
     if state is not None:
         query = query.where(Study.state == state)
     if task is not None:

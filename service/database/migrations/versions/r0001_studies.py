@@ -83,7 +83,7 @@ def _create_searches() -> None:
         sa.UniqueConstraint("optuna_name", name="uq_admeta_searches_optuna_name"),
         sa.UniqueConstraint("study_id", "label", name="uq_admeta_searches_study_id_label"),
     )
-    op.create_index("ix_admeta_searches_optimizer", "admeta_searches", ["optimizer"])
+    op.create_index("ix_admeta_searches_optimizer_study_id", "admeta_searches", ["optimizer", "study_id"])
 
 
 def _create_runs() -> None:
@@ -120,6 +120,14 @@ def _create_runs() -> None:
     )
     op.create_index(
         "ix_admeta_runs_search_id_stage_state_value", "admeta_runs", ["search_id", "stage", "state", "value"]
+    )
+    unfinished = sa.text("state IN ('WAITING', 'RUNNING')")
+    op.create_index(
+        "ix_admeta_runs_unfinished",
+        "admeta_runs",
+        ["search_id"],
+        sqlite_where=unfinished,
+        postgresql_where=unfinished,
     )
 
 
