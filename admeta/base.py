@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from itertools import chain
 from typing import Any, overload
 
 import torch
@@ -19,9 +18,10 @@ from admeta.coefficients import Number
 from admeta.fused import fused_available, refuse_unfused
 from admeta.multi import multi_tensor_update
 from admeta.options import check_flags
-from admeta.plans import FusedPlan, addresses_of
+from admeta.plans import FusedPlan, PlanCache
 from admeta.rule import UpdateRule
 from admeta.single import single_tensor_update
+from admeta.state import WatchedState
 from admeta.tensors import PLAIN_TYPES, GroupTensors, centralized, local_grad, local_view, state_dtype
 
 __all__ = ["RuleOptimizer"]
@@ -41,9 +41,7 @@ class RuleOptimizer(Optimizer, ABC):
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         self.check_options(defaults)
         check_flags(defaults)
-        self._plans: dict[int, FusedPlan] = {}
-        self._planned_state: list[object] = []
-        self._captured_plans: list[FusedPlan] = []
+        self._plans = PlanCache()
         super().__init__(params, defaults)
 
     @staticmethod
@@ -70,9 +68,10 @@ class RuleOptimizer(Optimizer, ABC):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "_captured_plans" not in self.__dict__:
-            self._captured_plans = []
-        self._plans, self._planned_state = {}, []
+        if "_plans" in self.__dict__:
+            self._plans.clear()
+        else:
+            self._plans = PlanCache()
         for group in self.param_groups:
             for name in ("maximize", "capturable", "differentiable"):
                 group.setdefault(name, False)
@@ -124,7 +123,7 @@ class RuleOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._drop_stale_plans()
+        self._plans.drop_stale(self.state)
         for index, group in enumerate(self.param_groups):
             if self._uses_fused(index, group):
                 self._update_fused(index, group)
@@ -170,61 +169,32 @@ class RuleOptimizer(Optimizer, ABC):
 
     def _update_fused(self, index: int, group: dict[str, Any]) -> None:
         plan = self._plan_for(index, group)
-        if plan is None:
-            return
-        plan.run(
-            group["lr"],
-            grad_scale=getattr(self, "grad_scale", None),
-            found_inf=getattr(self, "found_inf", None),
-        )
-        if not plan.reusable:
-            self._plans.pop(index, None)
+        if plan is not None:
+            scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+            plan.run(group["lr"], grad_scale=scale, found_inf=found_inf)
 
     def _plan_for(self, index: int, group: dict[str, Any]) -> FusedPlan | None:
         """The group's plan for this step, reused where it holds; None when no parameter has a gradient."""
-        grads = [grad for p in group["params"] if (grad := p.grad) is not None]
+        params = group["params"]
+        grads = [grad for p in params if (grad := p.grad) is not None]
         if not grads:
             return None
-        options = self._options_of(group)
-        plan = self._plans.get(index)
-        if plan is not None:
-            plan = self._renewed(plan, group, grads, options)
-        if plan is None:
-            refuse_unfused(group["params"])
-            plan = FusedPlan.of(self._collect(group), self.rule_of(group), options)
-            self._planned_state = self._state_values()
-        self._plans[index] = plan
-        if _capturing():
-            # The graph reads this plan's tables at every replay; eager steps must not change what it holds.
-            plan = plan.copy()
-            self._captured_plans.append(plan)
-        return plan
-
-    def _renewed(
-        self, plan: FusedPlan, group: dict[str, Any], grads: list[Tensor], options: tuple[object, ...]
-    ) -> FusedPlan | None:
-        params = group["params"]
         if len(grads) != len(params):
             params = [p for p in params if p.grad is not None]
-        if not plan.holds(params, options):
-            return None
-        try:
-            addresses = addresses_of(grads)
-        except RuntimeError:  # sparse gradients have no address; making a new plan says so
-            return None
-        return plan if addresses == plan.grad_addresses else plan.for_grads(grads, addresses)
+        options = tuple([value for name, value in group.items() if name not in _NOT_OPTIONS])
+        plan = self._plans.renewed(index, params, grads, options)
+        if plan is None:
+            refuse_unfused(params)
+            plan = FusedPlan.of(self._collect(group), self.rule_of(group), options)
+            self._plans.add(index, plan, self.state)
+        return self._plans.keep_for_graph(plan) if _capturing() else plan
 
-    @classmethod
-    def _options_of(cls, group: dict[str, Any]) -> tuple[object, ...]:
-        return tuple([value for name, value in group.items() if name not in _NOT_OPTIONS])
-
-    def _state_values(self) -> list[object]:
-        return list(chain.from_iterable(map(dict.values, self.state.values())))
-
-    def _drop_stale_plans(self) -> None:
-        """Drops the plans when a state tensor was replaced by another one."""
-        if self._plans and list(map(id, self._state_values())) != list(map(id, self._planned_state)):
-            self._plans.clear()
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state as plain dictionaries, as torch.optim's."""
+        result = super().state_dict()
+        result["state"] = {key: dict(value) if isinstance(value, WatchedState) else value
+                           for key, value in result["state"].items()}  # fmt: skip
+        return result
 
     def _collect(self, group: dict[str, Any]) -> GroupTensors:
         raw = GroupTensors()
@@ -260,8 +230,9 @@ class RuleOptimizer(Optimizer, ABC):
             state = self.state[param]
             if len(state) == 0:
                 _make_state(state, param, rule)
-            if not compiling:
-                state["step"] = _placed_step(state["step"], param, on_device=on_device)
+            wanted = param.device if on_device else _HOST
+            if not compiling and state["step"].device != wanted:
+                state["step"] = state["step"].to(wanted)
             params.append(param)
             grads.append(grad)
             steps.append(state["step"])
@@ -289,12 +260,6 @@ def _make_state(state: dict[str, Any], param: Tensor, rule: UpdateRule) -> None:
         state["exp_avg_sq"] = zeros()
     if rule.slow is not None:
         state["slow"] = param.detach().to(dtype, copy=True, memory_format=torch.preserve_format)
-
-
-def _placed_step(step: Tensor, param: Tensor, *, on_device: bool) -> Tensor:
-    """The step count where the implementation reads it: on the parameter's device, or on the host."""
-    wanted = param.device if on_device else _HOST
-    return step if step.device == wanted else step.to(wanted)
 
 
 def _check_capturable(params: list[Tensor]) -> None:

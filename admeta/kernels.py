@@ -10,7 +10,7 @@ Constants, float64: see admeta.fused.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-# ruff: noqa: C901, FBT003, PLR0915 - kernels take compile-time switches
+# ruff: noqa: C901, FBT003, PLR0915, SIM108 - kernels take compile-time switches
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DTYPES: dict[torch.dtype, Any] = {
 }
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["lr_ptr", "scale_ptr", "found_inf_ptr"])
 def factors_kernel(
     table, constants, lr_ptr, scale_ptr, found_inf_ptr, factors, n,
     STEP: tl.constexpr, UNSCALE: tl.constexpr, FOUND_INF: tl.constexpr, DEMA: tl.constexpr,
@@ -114,8 +114,10 @@ def factors_kernel(
 @triton.jit
 def _load(pointers, mask, MASKED: tl.constexpr):
     if MASKED:
-        return tl.load(pointers, mask=mask, other=0.0)
-    return tl.load(pointers)
+        values = tl.load(pointers, mask=mask, other=0.0)
+    else:
+        values = tl.load(pointers)
+    return values
 
 
 @triton.jit
@@ -127,10 +129,12 @@ def _store(pointers, values, mask, MASKED: tl.constexpr):
 
 
 @triton.jit
-def _sqrt(x, PRECISE: tl.constexpr):
-    if PRECISE:
-        return tl.sqrt(x)  # float64
-    return tl.sqrt_rn(x)
+def _sqrt(x, FLOAT64: tl.constexpr):
+    if FLOAT64:
+        root = tl.sqrt(x)  # sqrt_rn takes float32 alone
+    else:
+        root = tl.sqrt_rn(x)
+    return root
 
 
 @triton.jit

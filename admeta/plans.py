@@ -1,13 +1,15 @@
 """When a group's fused launches can be used again, and what to do about tensors no flat index can walk.
 
-Owns: FusedPlan. A step whose parameters, gradients, state and options are where they were finds its plan ready; new
-gradient addresses cost one small copy to the device; anything else makes a new plan.
+Owns: FusedPlan and PlanCache. A step whose parameters, gradients, state and options are where they were finds its
+plan ready; new gradient addresses cost one small copy to the device; anything else makes a new plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,18 +17,16 @@ from torch import Tensor
 from admeta.coefficients import Number
 from admeta.fused import Launch
 from admeta.rule import UpdateRule
+from admeta.state import Changes, WatchedState
 from admeta.tensors import PLAIN_TYPES, GroupTensors, centralized, is_distributed, local_grad, local_view
 
-__all__ = ["FusedPlan", "addresses_of"]
+__all__ = ["FusedPlan", "PlanCache"]
 
 _data_ptr: Callable[[Tensor], int] = torch.Tensor.data_ptr
 
 
-def addresses_of(tensors: Sequence[Tensor]) -> list[int]:
-    """Addresses of the storage that this process updates."""
-    if all(type(t) in PLAIN_TYPES for t in tensors):
-        return list(map(_data_ptr, tensors))
-    return [local_view(t).data_ptr() for t in tensors]
+def _local_address(tensor: Tensor) -> int:
+    return local_view(tensor).data_ptr()
 
 
 @dataclass
@@ -36,19 +36,26 @@ class FusedPlan:
     Attributes:
         launches: one for each device and combination of dtypes.
         options: the group's options but the learning rate.
+        plain: all are plain real tensors, whose own address is the storage's.
         param_addresses, grad_addresses: of the parameters that have a gradient, in order.
         grad_forms: (dtype, strides) of their gradients.
         copies_back: (target, source) to copy after the launches.
-        reusable: no tensor had to be copied first, so the plan holds as long as addresses do.
+        copies: whatever had to be copied for one index to walk it; a plan with copies serves one step.
     """
 
     launches: list[Launch]
     options: tuple[object, ...]
+    plain: bool
     param_addresses: list[int]
     grad_addresses: list[int]
     grad_forms: list[tuple[torch.dtype, tuple[int, ...]]]
     copies_back: list[tuple[Tensor, Tensor]]
-    reusable: bool
+    copies: GroupTensors | None
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the plan holds as long as addresses do."""
+        return self.copies is None
 
     @classmethod
     def of(cls, raw: GroupTensors, rule: UpdateRule, options: tuple[object, ...]) -> FusedPlan:
@@ -58,25 +65,43 @@ class FusedPlan:
         buckets: dict[tuple[object, ...], list[int]] = {}
         for i, (p, g, s) in enumerate(zip(tensors.params, tensors.grads, tensors.steps, strict=True)):
             buckets.setdefault((p.device, p.dtype, g.dtype, s.dtype), []).append(i)
+        plain = all(type(t) in PLAIN_TYPES and not t.is_complex() for t in chain(raw.params, raw.grads))
+        address = _data_ptr if plain else _local_address
         return cls(
             launches=[
                 Launch.of(tensors.subset(members), members, rule, row_lengths=[views.row_lengths[i] for i in members])
                 for members in buckets.values()
             ],
             options=options,
-            param_addresses=addresses_of(raw.params),
-            grad_addresses=addresses_of(raw.grads),
+            plain=plain,
+            param_addresses=list(map(address, raw.params)),
+            grad_addresses=list(map(address, raw.grads)),
             grad_forms=[(g.dtype, g.stride()) for g in raw.grads],
             copies_back=views.copies_back,
-            reusable=not views.copied,
+            copies=tensors if views.copied else None,
         )
 
-    def holds(self, params: Sequence[Tensor], options: tuple[object, ...]) -> bool:
-        """Whether parameters (those with a gradient, in order) and options are what the plan was made for."""
-        return self.options == options and addresses_of(params) == self.param_addresses
+    def renewed(
+        self, params: Sequence[Tensor], grads: Sequence[Tensor], options: tuple[object, ...]
+    ) -> FusedPlan | None:
+        """The plan for another step; None where more than the gradients' addresses changed.
 
-    def for_grads(self, grads: Sequence[Tensor], addresses: list[int]) -> FusedPlan | None:
-        """The plan for gradients of the same parameters at other addresses; None if their form changed too."""
+        Args:
+            params: the group's parameters that have a gradient, in order.
+            grads: their gradients.
+            options: the group's options but the learning rate.
+        """
+        if self.options != options or len(grads) != len(self.grad_addresses):
+            return None
+        address = _data_ptr if self.plain else _local_address
+        try:
+            addresses = list(map(address, grads))
+        except RuntimeError:  # sparse gradients have no address; making a new plan says so
+            return None
+        if list(map(address, params)) != self.param_addresses:
+            return None
+        if addresses == self.grad_addresses:
+            return self
         if [(g.dtype, g.stride()) for g in grads] != self.grad_forms:
             return None
         launches = [launch.with_grads(addresses) for launch in self.launches]
@@ -92,6 +117,73 @@ class FusedPlan:
             launch.run(lr, grad_scale=grad_scale, found_inf=found_inf)
         for target, source in self.copies_back:
             target.copy_(source)
+
+
+class PlanCache:
+    """The plans of an optimizer's groups, by their position."""
+
+    def __init__(self) -> None:
+        self._plans: dict[int, FusedPlan] = {}
+        self._captured: list[FusedPlan] = []
+        self._changes = Changes()
+        self._watched: list[WatchedState] = []
+        self._watched_ids: list[int] = []
+        self._sampled: list[tuple[Tensor, int]] = []
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._plans
+
+    def clear(self) -> None:
+        """Forgets all plans, but those of captured graphs, which go on reading their tables."""
+        self._plans.clear()
+
+    def drop_stale(self, state: Mapping[Tensor, dict[str, Any]]) -> None:
+        """Forgets all plans if a state tensor was replaced or moved since they were made.
+
+        A replaced tensor is always noticed; one moved under its name (``tensor.data = …``) if it is among those
+        of the first or last parameter, as when a whole optimizer is moved.
+        """
+        if not self._plans:
+            return
+        if (
+            self._changes.seen
+            or list(map(id, state.values())) != self._watched_ids
+            or any(t.data_ptr() != address for t, address in self._sampled)
+        ):
+            self._plans.clear()
+
+    def renewed(
+        self, index: int, params: Sequence[Tensor], grads: Sequence[Tensor], options: tuple[object, ...]
+    ) -> FusedPlan | None:
+        """The group's plan if it can be used for this step."""
+        plan = self._plans.get(index)
+        if plan is None:
+            return None
+        plan = plan.renewed(params, grads, options)
+        if plan is not None:
+            self._plans[index] = plan
+        return plan
+
+    def add(self, index: int, plan: FusedPlan, state: dict[Tensor, dict[str, Any]]) -> None:
+        """Keeps a new plan, and watches the optimizer's state from here on."""
+        if not plan.reusable:
+            self._plans.pop(index, None)
+            return
+        self._plans[index] = plan
+        for param, values in list(state.items()):
+            if not isinstance(values, WatchedState):
+                state[param] = WatchedState(values, self._changes)
+        self._watched = [values for values in state.values() if isinstance(values, WatchedState)]
+        self._watched_ids = list(map(id, self._watched))
+        ends = (self._watched[0], self._watched[-1])
+        plain = (t for values in ends for t in values.values() if type(t) is Tensor)
+        self._sampled = [(t, t.data_ptr()) for t in plain]
+        self._changes.seen = False
+
+    def keep_for_graph(self, plan: FusedPlan) -> FusedPlan:
+        """A plan that no later step changes: the graph being captured reads its tables at every replay."""
+        self._captured.append(plan.copy())
+        return self._captured[-1]
 
 
 def _walkable(raw: GroupTensors, rule: UpdateRule) -> _Walkable:

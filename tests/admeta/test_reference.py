@@ -46,9 +46,12 @@ def test_float64(case: Case, implementation: str) -> None:
         np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("implementation", ["foreach", "fused"])
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_implementations_agree_in_float32_after_50_steps(case: Case) -> None:
-    single = trajectory(case, IMPLEMENTATIONS["single"], torch.float32, 50)
-    for name in ("foreach", "fused"):
-        for got, wanted in zip(trajectory(case, IMPLEMENTATIONS[name], torch.float32, 50), single, strict=True):
-            assert (got - wanted).norm() <= 2e-6 * wanted.norm(), name
+def test_agrees_with_single_in_float32(case: Case, implementation: str) -> None:
+    quick = implementation == "fused" and DEVICE == "cpu" and case.label != "defaults"  # the interpreter is slow
+    steps = 13 if quick else 50
+    single = trajectory(case, IMPLEMENTATIONS["single"], torch.float32, steps)
+    other = trajectory(case, IMPLEMENTATIONS[implementation], torch.float32, steps)
+    for got, wanted in zip(other, single, strict=True):
+        assert (got - wanted).norm() <= 2e-6 * wanted.norm()
