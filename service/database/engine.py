@@ -61,7 +61,7 @@ def make_engine(url: str | URL, *, pool_size: int = 10) -> Engine:
         pool_size: connections kept open; twice as many more may be opened for a while.
 
     Raises:
-        DatabaseUrlError: see `parse_url`.
+        DatabaseUrlError: see `parse_url`; or the database's driver is not installed.
     """
     parsed = parse_url(url)
     engine = create_engine(
@@ -88,7 +88,13 @@ def connector(url: URL) -> Callable[[], Any]:
     """A function that opens a DBAPI connection, set up. It keeps the password, so that engines that use it need not."""
     kind = url.get_dialect()
     dialect = kind()
-    dialect.dbapi = kind.import_dbapi()
+    try:
+        dialect.dbapi = kind.import_dbapi()
+    except ImportError as error:
+        raise DatabaseUrlError(
+            f"{url.get_backend_name()} needs a driver that is not installed ({error}).",
+            hint="Install it: pip install 'admeta-search[postgres]'.",
+        ) from error
     args, kwargs = dialect.create_connect_args(url)
     if dialect.name == "postgresql":
         kwargs = {**POSTGRES_CONNECT_ARGS, **kwargs}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,13 @@ def test_bad_url_is_refused_without_its_password(url: str, says: str) -> None:
     assert "s3cret" not in str(error.value)
     assert error.value.__cause__ is None
     assert "sqlite:////" in error.value.hint
+
+
+def test_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(DatabaseUrlError, match="not installed") as error:
+        make_engine("postgresql://u@h/d")
+    assert "admeta-search[postgres]" in error.value.hint
 
 
 def test_foreign_keys_are_on(engine: Engine) -> None:

@@ -96,6 +96,17 @@ def test_attempts_are_counted_once(store: SqlStore, two_searches: StudyDefinitio
     assert store.start_attempt(lease, record.id).state == RunState.COMPLETE  # finished stays finished
 
 
+def test_interruption_is_no_failure(store: SqlStore, two_searches: StudyDefinition) -> None:
+    lease, (search, _) = leased(store, two_searches)
+    record = run(store, lease, search, 0, None)
+    for _ in range(2):  # the answer to the first was lost
+        waiting = store.interrupt_attempt(lease, record.id, reason="the study was paused")
+        assert (waiting.state, waiting.attempt, waiting.n_failures) == (RunState.WAITING, 1, 0)
+    assert store.start_attempt(lease, record.id).attempt == 2
+    (first, _) = get_trial(store.engine, "digits", "admetar", 0).runs[0].attempts
+    assert (first.state, first.error) == ("INTERRUPTED", "the study was paused")
+
+
 def test_next_driver_closes_open_attempts_as_lost(store: SqlStore, two_searches: StudyDefinition) -> None:
     lease, (search, _) = leased(store, two_searches)
     record = run(store, lease, search, 0, None)
@@ -212,6 +223,7 @@ def test_every_write_is_fenced(store: SqlStore, two_searches: StudyDefinition) -
         lambda: store.describe_attempt(lease, record.id, start),
         lambda: store.add_points(lease, record.id, curve(0.1)),
         lambda: store.fail_attempt(lease, record.id, outcome=CRASHED),
+        lambda: store.interrupt_attempt(lease, record.id, reason="paused"),
         lambda: store.finish_run(lease, record.id, complete(1.0)),
     ]
     before = (store.get_study(lease.study_id), store.runs(lease.study_id), store.points(record.id))
