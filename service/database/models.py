@@ -2,6 +2,7 @@
 
     admeta_studies ─< admeta_searches ─< admeta_runs ─< admeta_attempts
                                                      └< admeta_points
+    admeta_events, admeta_tokens
 
 A change here needs a revision under `migrations/versions`; a test compares the two.
 """
@@ -171,3 +172,35 @@ class CurvePoint(Base):
     optimizer_s: Mapped[float] = mapped_column(FiniteFloat)
     data_s: Mapped[float] = mapped_column(FiniteFloat)
     gpu_s: Mapped[float] = mapped_column(FiniteFloat)
+
+
+class Event(Base):
+    """Something that happened, for followers. Written by `service.database.events` alone, which orders the ids.
+
+    No foreign keys: what is told of a study stays true when the study is deleted.
+    """
+
+    __tablename__ = "admeta_events"
+    __table_args__ = (Index(None, "study_id", "id"), {"sqlite_autoincrement": True})  # no id is ever used twice
+
+    id: Mapped[int] = mapped_column(Id, primary_key=True)
+    at: Mapped[datetime] = mapped_column(UtcDateTime)
+    study_id: Mapped[str] = mapped_column(Name(12))
+    kind: Mapped[str] = mapped_column(Name(32))
+    data: Mapped[dict[str, Any]] = mapped_column(JsonText)
+
+
+class AccessToken(Base):
+    """A token by its SHA-256; the token itself is shown once, to whoever creates it. See `service.database.tokens`."""
+
+    __tablename__ = "admeta_tokens"
+
+    id: Mapped[str] = mapped_column(Name(12), primary_key=True)
+    name: Mapped[str] = mapped_column(Name(100))
+    scope: Mapped[str] = mapped_column(Name(16))
+    prefix: Mapped[str] = mapped_column(Name(16))
+    digest: Mapped[str] = mapped_column(Name(64), unique=True)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -24,7 +24,16 @@ from service.database.schema import (
 )
 from tests.service.database.fill import complete, curve, definition, leased, run
 
-OURS = {"admeta_studies", "admeta_searches", "admeta_runs", "admeta_attempts", "admeta_points", VERSION_TABLE}
+OURS = {
+    "admeta_studies",
+    "admeta_searches",
+    "admeta_runs",
+    "admeta_attempts",
+    "admeta_points",
+    "admeta_events",
+    "admeta_tokens",
+    VERSION_TABLE,
+}
 
 
 def test_prepare_makes_all_tables_and_may_be_repeated(empty_url: str) -> None:
