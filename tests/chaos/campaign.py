@@ -1,0 +1,239 @@
+"""Rounds of kills against one target on one database: strike, look, let it recover, and audit at the end."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from sqlalchemy import Engine, text
+
+from service.database.engine import make_engine
+from tests.chaos import studies
+from tests.chaos.installation import Service, TwoNodes, two_nodes
+from tests.chaos.ledger import Expected, RunKey, Snapshot, Verdict, audit, look
+from tests.chaos.postgres import Postgres, own_postgres
+from tests.chaos.processes import descendants, is_alive, kill, titled, wait_until
+
+STUDY_PATIENCE_S = 240.0
+EXPECTED = Expected(
+    n_trials=studies.N_TRIALS,
+    n_confirm_runs=len(studies.SEEDS),
+    n_epochs=studies.N_EPOCHS,
+    steps_per_epoch=studies.STEPS_PER_EPOCH,
+)
+
+
+class Target(StrEnum):
+    """What is killed."""
+
+    SERVICE = "service"
+    DRIVER = "driver"
+    WORKER = "worker"
+    NODE = "node"
+    DATABASE_5S = "database, 5 s"
+    DATABASE_60S = "database, 60 s"
+
+    @property
+    def kills_per_study(self) -> int:
+        """Rounds for which one study lasts."""
+        return {Target.WORKER: 4, Target.DRIVER: 2}.get(self, 1)
+
+
+class Database(StrEnum):
+    """Where the study is kept."""
+
+    SQLITE = "sqlite"
+    POSTGRESQL = "postgresql"
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """A row of the table."""
+
+    target: Target
+    database: Database
+    n_rounds: int = 0
+    n_studies: int = 0
+    n_runs: int = 0
+    n_lost: int = 0
+    n_repeated: int = 0
+    n_stuck: int = 0
+    n_curves: int = 0
+    n_resumed: int = 0
+    n_wrong_resumes: int = 0
+    n_changed: int = 0
+    wall_s: float = 0.0
+    faults: list[str] = field(default_factory=list)
+    values: dict[RunKey, float | None] = field(default_factory=dict)
+
+    def add(self, verdict: Verdict) -> None:
+        """Count a study."""
+        self.n_studies += 1
+        self.n_runs += verdict.n_runs
+        self.n_lost += len(verdict.lost)
+        self.n_repeated += len(verdict.repeated)
+        self.n_stuck += len(verdict.stuck)
+        self.n_curves += len(verdict.curves)
+        self.n_resumed += verdict.n_resumed
+        self.n_wrong_resumes += len(verdict.resumes)
+        self.faults += verdict.faults
+        for key, value in verdict.values.items():  # the same seeds: whatever was killed, the same values
+            if self.values.setdefault(key, value) != value:
+                self.n_changed += 1
+                self.faults.append(f"{key} came out as {value} after {self.values[key]}")
+
+
+@dataclass(kw_only=True)
+class Field:
+    """All that a campaign runs on."""
+
+    target: Target
+    service: Service
+    engine: Engine
+    dice: random.Random
+    postgres: Postgres | None = None
+    cluster: TwoNodes | None = None
+
+    @property
+    def storage(self) -> Path:
+        return self.service.home / "checkpoints"
+
+    def pids(self, beginning: str) -> list[int]:
+        """Ray workers whose title begins so."""
+        started = descendants(self.service.pid)
+        if self.cluster is not None:
+            started |= self.cluster.pids
+        return titled(started, beginning)
+
+
+@contextmanager
+def field_of(target: Target, database: Database, *, dice: random.Random, folder: Path | None) -> Iterator[Field]:
+    """Set up what the target needs, in a new folder under `folder`; without one, everything is gone at the end."""
+    with ExitStack() as stack:
+        home = Path(tempfile.mkdtemp(prefix=f"admeta-{target.name.lower()}-{database}-", dir=folder))
+        if folder is None:
+            stack.callback(shutil.rmtree, home, ignore_errors=True)
+        postgres = stack.enter_context(own_postgres()) if database is Database.POSTGRESQL else None
+        cluster = stack.enter_context(two_nodes(home / "cluster")) if target is Target.NODE else None
+        url = f"sqlite:///{home / 'admeta.sqlite3'}" if postgres is None else postgres.url
+        address = None if cluster is None else cluster.address
+        service = Service(home, database_url=url, ray_address=address)
+        stack.callback(service.check_left)
+        stack.enter_context(service)
+        engine = make_engine(url, pool_size=2)
+        stack.callback(engine.dispose)
+        yield Field(target=target, service=service, engine=engine, dice=dice, postgres=postgres, cluster=cluster)
+
+
+def run(target: Target, database: Database, *, n_rounds: int, seed: int, folder: Path | None = None) -> Tally:
+    """As many kills as rounds, in as many studies as they need; see `field_of` for `folder`."""
+    tally = Tally(target=target, database=database)
+    begin = time.monotonic()
+    with field_of(target, database, dice=random.Random(f"{target}/{database}/{seed}"), folder=folder) as place:
+        while tally.n_rounds < n_rounds:
+            _one_study(place, tally, n_kills=min(target.kills_per_study, n_rounds - tally.n_rounds))
+    tally.wall_s = time.monotonic() - begin
+    return tally
+
+
+def _one_study(place: Field, tally: Tally, *, n_kills: int) -> None:
+    with place.service.client as client:
+        study = client.submit(studies.quiet_study(f"round-{tally.n_studies}")).study
+    snapshots: list[Snapshot] = []
+    for _ in range(n_kills):
+        # A study lasts for some 12 seconds; the moment is anywhere in what is left of it.
+        if not _wait_for_progress(place, study.id) or not _still_runs(place, study.id, place.dice.uniform(0.0, 9.0)):
+            break
+        snapshots.append(strike(place, study.id))
+        tally.n_rounds += 1
+    with place.service.client as client:
+        ended = client.wait(study.id, poll_s=0.2, timeout_s=STUDY_PATIENCE_S)
+    verdict = audit(place.engine, study.id, expected=EXPECTED, snapshots=snapshots)
+    if ended.state != "COMPLETED":
+        verdict.lost.append(f"the study ended as {ended.state}: {ended.reason}")
+    tally.add(verdict)
+
+
+def strike(place: Field, study: str) -> Snapshot:
+    """Kill the target, take a snapshot, and bring back what does not come back by itself."""
+    match place.target:
+        case Target.SERVICE:
+            place.service.kill()
+            snapshot = look(place.engine, study, storage=place.storage, killed=None)
+            time.sleep(place.dice.uniform(0.0, 2.0))
+            place.service.start()
+        case Target.DRIVER:
+            workers = place.pids("ray::TrialWorker")
+            for pid in place.pids("ray::DriverActor"):
+                kill(pid)
+            wait_until(lambda: not any(map(is_alive, workers)), timeout_s=20, what="the driver's workers are gone")
+            snapshot = look(place.engine, study, storage=place.storage, killed=None)
+        case Target.WORKER:
+            pid = place.dice.choice(_wait_for_workers(place))
+            kill(pid)
+            snapshot = look(place.engine, study, storage=place.storage, killed={pid})
+        case Target.NODE:
+            assert place.cluster is not None
+            killed = place.cluster.second.pids
+            place.cluster.second.kill()
+            snapshot = look(place.engine, study, storage=place.storage, killed=killed)
+            time.sleep(place.dice.uniform(1.0, 5.0))
+            place.cluster.replace_second()
+        case Target.DATABASE_5S | Target.DATABASE_60S:
+            assert place.postgres is not None
+            snapshot = look(place.engine, study, storage=place.storage, killed=set())
+            place.engine.dispose()
+            place.postgres.stop(place.dice.choice(["fast", "immediate"]))
+            time.sleep(5.0 if place.target is Target.DATABASE_5S else 60.0)
+            place.postgres.start()
+    return snapshot
+
+
+def _wait_for_workers(place: Field) -> list[int]:
+    found: list[int] = []
+
+    def some() -> bool:
+        found[:] = place.pids("ray::TrialWorker")
+        return bool(found)
+
+    wait_until(some, timeout_s=60, what="a worker runs")
+    return found
+
+
+def _wait_for_progress(place: Field, study: str) -> bool:
+    """Whether a run was begun since now; False where the study ended first."""
+    before = _n_attempts(place, study)
+    ended = False
+
+    def moved() -> bool:
+        nonlocal ended
+        ended = _state(place, study) not in ("QUEUED", "RUNNING")
+        return ended or _n_attempts(place, study) > before
+
+    wait_until(moved, timeout_s=STUDY_PATIENCE_S, what=f"a run of study {study} begins", poll_s=0.2)
+    return not ended
+
+
+def _still_runs(place: Field, study: str, after_s: float) -> bool:
+    time.sleep(after_s)
+    return _state(place, study) == "RUNNING"
+
+
+def _n_attempts(place: Field, study: str) -> int:
+    query = """SELECT count(*) FROM admeta_attempts a JOIN admeta_runs r ON r.id = a.run_id
+        JOIN admeta_searches s ON s.id = r.search_id WHERE s.study_id = :study"""
+    with place.engine.connect() as connection:
+        return int(connection.execute(text(query), {"study": study}).scalar_one())
+
+
+def _state(place: Field, study: str) -> str:
+    with place.engine.connect() as connection:
+        query = text("SELECT state FROM admeta_studies WHERE id = :study")
+        return str(connection.execute(query, {"study": study}).scalar_one())
