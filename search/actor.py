@@ -6,6 +6,7 @@ in a file.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ from search.records import StudyState
 from search.store import Store
 
 NAMESPACE = "admeta"
+LINGER_S = 2.0
+"""Time for the answer to reach the service, if that still lives; then the actor ends itself."""
 
 
 class DriverActor:
@@ -25,7 +28,12 @@ class DriverActor:
         self, study_id: str, *, open_store: Callable[[str], Store], database_url: str, options: DriverOptions
     ) -> StudyState | None:
         """Drive the study; see `search.driver.drive`."""
-        return drive(study_id, store=open_store(database_url), options=options)
+        try:
+            return drive(study_id, store=open_store(database_url), options=options)
+        finally:
+            timer = threading.Timer(LINGER_S, ray.kill, (ray.get_runtime_context().current_actor,))
+            timer.daemon = True
+            timer.start()
 
 
 def actor_name(study_id: str) -> str:

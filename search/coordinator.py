@@ -6,6 +6,7 @@ searcher and scheduler that Tune calls are shells around it, and the store is a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +16,8 @@ from search.definition import StudyDefinition
 from search.loop import SearchLoop
 from search.records import FailureKind, Lease, RunOutcome, RunRecord, RunState, Stage, StudyRecord
 from search.store import Store
+
+FREE_FALSE_STARTS = 3
 
 
 class Idle(Enum):
@@ -77,6 +80,8 @@ class Coordinator:
             for record in store.searches(study.id)
         ]
         self._live: dict[str, tuple[SearchLoop, RunRecord]] = {}
+        self._begun: dict[str, int] = {}
+        self._false_starts: Counter[int] = Counter()
 
     @property
     def n_live(self) -> int:
@@ -101,6 +106,7 @@ class Coordinator:
         run = self._store.start_attempt(self._lease, run.id)
         loop.update(run)
         self._live[ticket] = (loop, run)
+        self._begun[ticket] = run.epoch
 
     def report(self, ticket: str, report: Report) -> bool:
         """Record what the worker tells. True when the run is over: it reached its end or is pruned."""
@@ -115,19 +121,40 @@ class Coordinator:
             return False
         loop.finish(run, outcome)
         del self._live[ticket]
+        self._begun.pop(ticket, None)
         return True
 
     def fail(self, ticket: str, *, kind: FailureKind, error: str) -> None:
-        """The attempt ended with an exception or its worker died: try again, up to max_failures."""
+        """The attempt ended with an exception or its worker died: try again, up to max_failures.
+
+        Two ends do not count: that of a worker which had not begun (a few times), and a node's, where the run had come
+        further since. So a run on nodes that come and go gets done, and one that kills its node does not go on.
+        """
         if ticket not in self._live:
             return  # its end was recorded before the worker went away
         loop, run = self._live.pop(ticket)
+        epoch_before = self._begun.pop(ticket, None)
+        if epoch_before is None:
+            self._false_starts[run.id] += 1
+            if kind is not FailureKind.ERROR and self._false_starts[run.id] <= FREE_FALSE_STARTS:
+                loop.requeue(run)
+                return
+            run = self._store.start_attempt(self._lease, run.id)
+        elif kind is FailureKind.PREEMPTED and loop.epoch_of(run) > epoch_before:
+            loop.requeue(self._store.interrupt_attempt(self._lease, run.id, reason=error))
+            return
         outcome = RunOutcome(state=RunState.FAIL, failure=kind, error=error)
         run = self._store.fail_attempt(self._lease, run.id, outcome=outcome)
         if run.n_failures > self._definition.max_failures:
             loop.finish(run, outcome)
         else:
             loop.requeue(run)
+
+    def interrupt(self, ticket: str, *, reason: str) -> None:
+        """The run is stopped from outside, after an evaluation: it waits to go on."""
+        loop, run = self._live.pop(ticket)
+        self._begun.pop(ticket, None)
+        loop.requeue(self._store.interrupt_attempt(self._lease, run.id, reason=reason))
 
     def cancel(self) -> None:
         """Close every unfinished run as FAIL, cancelled."""

@@ -86,7 +86,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
             )
             if renewal.state is StudyState.RUNNING:
                 _run_experiment(study, coordinator, stop)
-            state = _conclude(store, lease, coordinator, renewal.state)
+            state = _conclude(store, lease, coordinator, stop, renewal.state)
         except TaskError as error:
             state = store.set_study_state(lease, StudyState.FAILED, reason=str(error))
         except LeaseLostError:
@@ -96,13 +96,14 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
     return state
 
 
-def _conclude(store: Store, lease: Lease, coordinator: Coordinator, wanted: StudyState) -> StudyState:
+def _conclude(store: Store, lease: Lease, coordinator: Coordinator, stop: StopSwitch, wanted: StudyState) -> StudyState:
+    if stop.error is not None:
+        raise stop.error
     if wanted is StudyState.CANCELLED:
         coordinator.cancel()
-        return wanted
-    if wanted is StudyState.RUNNING:
+    elif wanted is StudyState.RUNNING and not stop.is_stopping:
         return store.set_study_state(lease, StudyState.COMPLETED)
-    return wanted
+    return wanted  # PAUSED; or RUNNING again, where it was resumed while its runs came to a halt: the next driver's
 
 
 def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwitch) -> None:
@@ -116,7 +117,7 @@ def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwit
             tune.with_resources(TrialWorker, {"cpu": resources.cpus, "gpu": resolve_gpus(resources)}),
             tune_config=tune.TuneConfig(
                 search_alg=StudySearcher(coordinator, stop),
-                scheduler=StudyScheduler(coordinator),
+                scheduler=StudyScheduler(coordinator, stop),
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.trial_id,
@@ -126,7 +127,7 @@ def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwit
                 name="study",
                 storage_path=str(scratch),
                 stop=stop,
-                callbacks=[AttemptCallback(coordinator)],
+                callbacks=[AttemptCallback(coordinator, stop)],
                 failure_config=tune.FailureConfig(max_failures=0),  # retries are ours, counted in SQL
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
                 verbose=0,
@@ -183,7 +184,11 @@ def _path(folder: str | None) -> Path | None:
 
 
 class _Renewal:
-    """Renews the lease in its own thread and throws the switch when the study is no longer to be run."""
+    """Renews the lease in its own thread, and stops the runs when the study is no longer to be run.
+
+    Attributes:
+        state: the study's, as of the last renewal.
+    """
 
     def __init__(self, store: Store, lease: Lease, stop: StopSwitch) -> None:
         self.state = StudyState.RUNNING
@@ -204,12 +209,11 @@ class _Renewal:
     def _renew(self) -> None:
         # Often enough that a cancelled study stops at once, and three renewals may fail before the lease expires.
         while not self._ended.wait(min(1.0, self._lease.ttl_s / 4)):
-            try:
-                state = self._store.renew_lease(self._lease)
-            except LeaseLostError:
-                logger.warning("study %s: lease lost", self._lease.study_id)
-                state = StudyState.FAILED
-            if state is not StudyState.RUNNING:
-                self.state = state
+            with self._stop.on_error():
+                self.state = self._store.renew_lease(self._lease)
+            if self.state is StudyState.PAUSED:
+                self._stop.drain()
+            elif self.state is not StudyState.RUNNING:
                 self._stop.throw()
+            if self._stop.error is not None:
                 return

@@ -37,6 +37,8 @@ _OPTUNA_STATES = {
     RunState.FAIL: TrialState.FAIL,
 }
 
+_ACCIDENTS = (FailureKind.ERROR, FailureKind.LOST, FailureKind.PREEMPTED)
+
 
 class SearchLoop:
     """The search of one optimizer. A run is live from `propose` until `finish` or `requeue`."""
@@ -133,6 +135,10 @@ class SearchLoop:
         """Whether the pruner would stop this trial, compared with others of this optimizer only."""
         return run.stage is Stage.SEARCH and self._trial(run).should_prune()
 
+    def epoch_of(self, run: RunRecord) -> int:
+        """How far the run's curve goes by now."""
+        return self._runs[run.id].epoch
+
     def update(self, run: RunRecord) -> None:
         """Take over what the store says of the run."""
         self._runs[run.id] = run
@@ -146,7 +152,10 @@ class SearchLoop:
             self._tell(self._trial(run), self._runs[run.id])
             self._trials.pop(run.id, None)
             for twin in self._twins.pop(run.id, []):
-                self._finish_twin(self._runs[twin], original=self._runs[run.id])
+                if outcome.failure in _ACCIDENTS:
+                    self._waiting.append(twin)
+                else:
+                    self._finish_twin(self._runs[twin], original=self._runs[run.id])
 
     def requeue(self, run: RunRecord) -> None:
         """Start the run again, after the others that wait."""
@@ -159,6 +168,7 @@ class SearchLoop:
         self._search_over = self._confirm_planned = True
         self._waiting.clear()
         self._twins.clear()
+        self._fail_unborn()
         for run in [run for run in self._runs.values() if not run.state.is_finished]:
             self.finish(run, outcome)
 
@@ -220,7 +230,17 @@ class SearchLoop:
     def _trial(self, run: RunRecord) -> optuna.Trial:
         if run.id not in self._trials:
             self._trials[run.id] = self._open_trial(run.trial_number)
+            self._catch_up(self._trials[run.id], run)
         return self._trials[run.id]
+
+    def _catch_up(self, trial: optuna.Trial, run: RunRecord) -> None:
+        """Report to Optuna the points that a driver stored and died before it could."""
+        if run.epoch == 0:
+            return
+        known = self._study._storage.get_trial(trial._trial_id)
+        for point in [] if known.state.is_finished() else self._store.points(run.id):
+            if point.value is not None and point.epoch not in known.intermediate_values:
+                trial.report(point.value, step=point.epoch)
 
     def _open_trial(self, number: int) -> optuna.Trial:
         storage = self._study._storage
@@ -254,13 +274,21 @@ class SearchLoop:
                 self._tell(self._trial(run), run)
         return adoptable
 
+    def _fail_unborn(self) -> None:
+        """End the trials that will have no run: queued by a warm start, or left half-made by a dead driver."""
+        self._adoptable.clear()
+        born = {run.trial_number for run in self._search_runs()}
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)):
+            if trial.number not in born:
+                self._study._storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
+
     # The same configuration twice -----------------------------------------------------------------------------------
 
     def _is_twin(self, run: RunRecord) -> bool:
         """Whether an earlier trial has this configuration: training is seeded, so its result stands for both."""
         key = _key(run.params)
         original = self._runs[self._first[key]]
-        if original.failure is FailureKind.ERROR:
+        if original.failure in _ACCIDENTS:
             self._first[key] = run.id  # an accident says nothing of the settings
         if self._first[key] == run.id:
             return False
@@ -285,6 +313,7 @@ class SearchLoop:
         if self._confirm_planned or any(not run.state.is_finished for run in self._search_runs()):
             return False
         self._confirm_planned = True
+        self._fail_unborn()
         for chosen in select(self._search_runs(), self._definition):
             for seed in self._definition.confirm.seeds:
                 run = self._store.create_run(

@@ -52,12 +52,13 @@ class Stage(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """Why a run ended as FAIL. Only ERROR and LOST are retried."""
+    """Why a run ended as FAIL. Only ERROR, LOST and PREEMPTED are retried."""
 
     DIVERGED = "diverged"  # the loss became NaN or infinite: a result about the settings
     NO_METRIC = "no_metric"  # training ended without the objective's metric, or it was not finite
     ERROR = "error"  # an exception in the training code
-    LOST = "lost"  # the worker or its node died
+    LOST = "lost"  # the worker died
+    PREEMPTED = "preempted"  # the worker's node died or was taken away
     CANCELLED = "cancelled"
 
 

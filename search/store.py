@@ -117,6 +117,10 @@ class Store(Protocol):
         """Close the current attempt as failed and set the run WAITING again; counts against max_failures."""
         ...
 
+    def interrupt_attempt(self, lease: Lease, run_id: int, *, reason: str) -> RunRecord:
+        """Close the current attempt as interrupted and set the run WAITING again; not counted as a failure."""
+        ...
+
     def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> None:
         """Close the run and its attempt. A run that is finished stays as it is."""
         ...

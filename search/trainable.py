@@ -26,10 +26,11 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
     def setup(self, config: dict[str, Any]) -> None:
         self._run: Run | None = None
+        self._unsaved = False
         self._assignment = Assignment.from_config(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self.cleanup()
+        self._close()
         self._assignment = Assignment.from_config(new_config)
         return True
 
@@ -37,6 +38,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         """One epoch; the run is opened here and not in `setup`, so that its errors are this run's."""
         start = None
         backlog: list[Point] = []
+        self._unsaved = False  # within an epoch the run's state fits no evaluation
         if self._run is None:
             start = self._open()
             backlog = list(self._curve.points)
@@ -49,9 +51,18 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
             return Report(points=backlog, start=start, end=outcome).to_result()
         if end is not None or self._checkpoint_is_due():
             self._save(run, final=end is not None)
+        else:
+            self._unsaved = True
         return Report(points=points, start=start, end=end).to_result()
 
     def cleanup(self) -> None:
+        """The worker's end. A run that is stopped between two evaluations, by a pause say, leaves a checkpoint."""
+        if self._run is not None and self._unsaved:
+            self._save(self._run, final=False)
+        self._close()
+
+    def _close(self) -> None:
+        self._unsaved = False
         if self._run is not None:
             self._run.close()
             self._run = None

@@ -7,6 +7,8 @@ into its experiment folder, so they carry nothing when pickled: no store, no add
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ray.exceptions import RayActorError, RayTaskError
@@ -15,9 +17,12 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from search.assignment import Report
+from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle
 from search.records import FailureKind
+
+_NODE_DIED = "its node has died"
+"""In the message of Ray's ActorDiedError; it carries the reason in no other way."""
 
 
 class StudySearcher(Searcher):  # type: ignore[misc]
@@ -30,9 +35,11 @@ class StudySearcher(Searcher):  # type: ignore[misc]
 
     def suggest(self, trial_id: str) -> Any:
         """A run's config; None: nothing to start now; FINISHED: the study is over."""
-        if self._stop.stop_all():  # where no run is live, Tune looks nowhere else for up to ten minutes
-            return Searcher.FINISHED
-        assignment = self._coordinator.next(trial_id)
+        assignment: Assignment | Idle = Idle.DONE
+        # Where no run is live, Tune looks nowhere but here for up to ten minutes.
+        if not self._stop.is_stopping:
+            with self._stop.on_error():
+                assignment = self._coordinator.next(trial_id)
         if assignment is Idle.DONE:
             return Searcher.FINISHED
         return None if isinstance(assignment, Idle) else assignment.to_config()
@@ -56,22 +63,28 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
     Workers never set Tune's `done`: Tune would then end the trial without asking here.
     """
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, stop: StopSwitch) -> None:
         super().__init__()
         self._coordinator = coordinator
+        self._stop = stop
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         report: Report = result["report"]
-        stop = self._coordinator.report(trial.trial_id, report)
-        decision: str = TrialScheduler.STOP if stop else TrialScheduler.CONTINUE
+        over = True
+        if self._stop.error is None:
+            with self._stop.on_error():
+                over = self._coordinator.report(trial.trial_id, report)
+                if not over and self._stop.is_draining:
+                    self._coordinator.interrupt(trial.trial_id, reason="the study was paused")
+                    over = True
+        decision: str = TrialScheduler.STOP if over else TrialScheduler.CONTINUE
         return decision
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        error = trial.get_pickled_error()
-        kind = FailureKind.LOST if isinstance(error, RayActorError) else FailureKind.ERROR
-        cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
-        text = f"{type(cause).__name__}: {cause}" if kind is FailureKind.ERROR else f"the worker died: {error}"
-        self._coordinator.fail(trial.trial_id, kind=kind, error=text)
+        kind, text = describe(trial.get_pickled_error())
+        if self._stop.error is None:
+            with self._stop.on_error():
+                self._coordinator.fail(trial.trial_id, kind=kind, error=text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_nothing, ())
@@ -80,24 +93,55 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
 class AttemptCallback(Callback):  # type: ignore[misc]
     """Tells the coordinator that a run's worker starts."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, stop: StopSwitch) -> None:
         self._coordinator = coordinator
+        self._stop = stop
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        self._coordinator.begin(trial.trial_id)
+        if self._stop.error is None:
+            with self._stop.on_error():
+                self._coordinator.begin(trial.trial_id)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_nothing, ())
 
 
 class StopSwitch(Stopper):  # type: ignore[misc]
-    """Ends the whole experiment once thrown; the control thread throws it."""
+    """Ends the experiment: at once when thrown, or run by run, each at its next evaluation, when drained.
+
+    Attributes:
+        error: what the coordinator raised, if it did; the driver raises it again once Tune has ended.
+    """
 
     def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self._draining = threading.Event()
         self._thrown = threading.Event()
 
-    def throw(self) -> None:
+    @property
+    def is_draining(self) -> bool:
+        return self._draining.is_set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no further run may start."""
+        return self._draining.is_set() or self._thrown.is_set()
+
+    def drain(self) -> None:
+        self._draining.set()
+
+    def throw(self, error: BaseException | None = None) -> None:
+        if self.error is None:
+            self.error = error
         self._thrown.set()
+
+    @contextmanager
+    def on_error(self) -> Iterator[None]:
+        """Keep what is raised inside for the driver: Tune would log it, wrap it, or hold it against a run."""
+        try:
+            yield
+        except BaseException as error:  # noqa: BLE001 - none is lost: the driver raises it
+            self.throw(error)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
@@ -107,6 +151,18 @@ class StopSwitch(Stopper):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_nothing, ())
+
+
+def describe(error: BaseException) -> tuple[FailureKind, str]:
+    """What Tune's error says of an attempt: its kind, and words for it."""
+    if isinstance(error, RayActorError):
+        if error.actor_init_failed:
+            return FailureKind.ERROR, f"the worker could not start: {error}"
+        if error.preempted or _NODE_DIED in str(error):
+            return FailureKind.PREEMPTED, f"the worker's node went away: {error}"
+        return FailureKind.LOST, f"the worker died: {error}"
+    cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+    return FailureKind.ERROR, f"{type(cause).__name__}: {cause}"
 
 
 def _nothing() -> None:

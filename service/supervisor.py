@@ -11,21 +11,24 @@ import os
 import signal
 import socket
 import threading
+import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ActorDiedError, RayError
 
 from search import actor
 from search.driver import DriverOptions
-from search.records import StudyState
+from search.records import Lease, StudyState
+from service import leftovers
 from service.database.closing import close_unfinished, unclosed_studies
 from service.database.engine import make_engine
+from service.database.errors import DatabaseUnavailableError
 from service.database.store import SqlStore
-from service.database.studies import runnable_studies
+from service.database.studies import runnable_studies, study_progress
 from service.settings import Settings
 from service.signals import handlers_kept
 
@@ -34,15 +37,26 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.5
 MAX_DRIVERS = 4
 MAX_CRASHES = 5
-"""Drivers of one study that may end with an exception of their own, one after another, before it is FAILED."""
+"""Drivers of one study that may end before their time, one after another and without progress, before it is FAILED."""
+SILENCE_S = 30.0
+"""How long a driver may live without a lease: it starts, or the database was away. After that it hangs."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Driver:
-    """A driver that this service started: its actor, and the answer it will give."""
+    """A driver that this service started: its actor, the answer it will give, and its lease while it holds it."""
 
     actor: Any
     answer: Any
+    lease: Lease
+
+
+@dataclass(frozen=True)
+class Crashes:
+    """How often a study's drivers ended before their time since the study last got anywhere."""
+
+    n: int
+    progress: int
 
 
 class Supervisor:
@@ -53,7 +67,8 @@ class Supervisor:
         self._engine = make_engine(settings.database_url, pool_size=2)
         self._store = SqlStore(self._engine)
         self._drivers: dict[str, Driver] = {}
-        self._crashes: dict[str, int] = {}
+        self._crashes: dict[str, Crashes] = {}
+        self._silent_since: dict[str, float] = {}
         self._ray_status = "starting"
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -66,8 +81,6 @@ class Supervisor:
         """End the thread; with an embedded Ray its drivers and workers end too. Studies can be resumed."""
         self._ended.set()
         self._thread.join()
-        if self._settings.ray_address is None:
-            ray.shutdown()
         self._engine.dispose()
 
     def ray_status(self) -> str:
@@ -86,63 +99,88 @@ class Supervisor:
                 logger.exception("supervisor: %s; trying again", type(error).__name__)
                 self._ended.wait(2.0)
             self._ended.wait(TICK_S)
+        if self._settings.ray_address is None:
+            # In this thread: Ray's processes are killed with the thread that started them.
+            started = leftovers.embedded_ray()
+            ray.shutdown()
+            leftovers.end(started)
 
     def _tick(self) -> None:
         for study_id in list(self._drivers):
             self._look_after(study_id)
         for study_id in unclosed_studies(self._engine):
             if study_id not in self._drivers:
-                close_unfinished(self._store, study_id)
-        for study_id in runnable_studies(self._engine):
+                state = self._store.get_study(study_id).state
+                close_unfinished(self._store, study_id, error=f"the study is {state}")
+        runnable = runnable_studies(self._engine)
+        self._silent_since = {study: since for study, since in self._silent_since.items() if study in runnable}
+        for study_id in runnable:
             if len(self._drivers) >= MAX_DRIVERS:
                 break
             if study_id not in self._drivers:
                 self._launch(study_id)
 
     def _look_after(self, study_id: str) -> None:
-        """Bury the driver that has given its answer; a crash is counted, and the next tick starts another."""
+        """Bury the driver that has given its answer; the next tick starts another where the study needs one."""
         driver = self._drivers[study_id]
         ready, _ = ray.wait([driver.answer], timeout=0)
         if not ready:
             return
-        del self._drivers[study_id]
         try:
             state = ray.get(driver.answer)
-        except RayActorError:
-            logger.warning("study %s: its driver died; the next one goes on from the database", study_id)
         except RayError as error:
-            self._count_crash(study_id, error)
+            with suppress(RayError):
+                ray.kill(driver.actor)
+            self._mourn(study_id, driver, error)
         else:
             logger.info("study %s: driver ended, study is %s", study_id, state)
             self._crashes.pop(study_id, None)
-        with suppress(RayError):
-            ray.kill(driver.actor)
+        del self._drivers[study_id]
 
-    def _count_crash(self, study_id: str, error: RayError) -> None:
-        self._crashes[study_id] = self._crashes.get(study_id, 0) + 1
-        logger.error("study %s: its driver failed (%d of %d)", study_id, self._crashes[study_id], MAX_CRASHES)
-        logger.error("%s", error)
-        if self._crashes[study_id] < MAX_CRASHES:
+    def _mourn(self, study_id: str, driver: Driver, error: RayError) -> None:
+        """A driver ended before its time: the next one goes on, unless too many did without getting anywhere."""
+        cause = getattr(error, "cause", None) or error
+        logger.warning("study %s: its driver ended before its time: %s", study_id, error)
+        if isinstance(cause, DatabaseUnavailableError):
             return
-        lease = self._store.acquire_lease(study_id, owner=_new_owner(), ttl_s=30.0)
-        if lease is not None:
-            cause = str(getattr(error, "cause", None) or error)
-            reason = f"its driver failed {MAX_CRASHES} times, the last time with {cause[:500]}; the log has the trace"
-            self._store.set_study_state(lease, StudyState.FAILED, reason=reason)
-            self._store.release_lease(lease)
+        progress = study_progress(self._engine, study_id)
+        before = self._crashes.get(study_id, Crashes(0, progress))
+        crashes = Crashes(before.n + 1 if before.progress == progress else 1, progress)
+        self._crashes[study_id] = crashes
+        if crashes.n >= MAX_CRASHES:
+            text = f"{type(cause).__name__}: {cause}"[:500]
+            self._give_up(
+                study_id,
+                driver.lease,
+                reason=f"its driver failed {crashes.n} times without progress, the last time with {text}; "
+                "the service's log has the trace",
+            )
+        elif isinstance(error, ActorDiedError):
+            self._store.release_lease(driver.lease)  # the dead need no time to renew it
+
+    def _give_up(self, study_id: str, lease: Lease, *, reason: str) -> None:
+        own = self._store.acquire_lease(study_id, owner=lease.owner, ttl_s=lease.ttl_s)
+        if own is not None:
+            self._store.set_study_state(own, StudyState.FAILED, reason=reason)
+            self._store.release_lease(own)
+        self._crashes.pop(study_id, None)
 
     def _launch(self, study_id: str) -> None:
         old = actor.find(study_id)
-        if old is not None:  # alive without a lease: it hangs, or another service is burying it
-            with suppress(RayError):
-                ray.kill(old)
+        if old is not None:
+            # Another service starts it, or it waits for the database as we just did; only one that hangs is killed.
+            since = self._silent_since.setdefault(study_id, time.monotonic())
+            if time.monotonic() - since > SILENCE_S:
+                logger.warning("study %s: its driver lives but holds no lease; killing it", study_id)
+                with suppress(RayError):
+                    ray.kill(old)
             return
-        options = DriverOptions(owner=_new_owner(), storage=self._settings.storage, data_dir=str(self._settings.data))
+        settings = self._settings
+        options = DriverOptions(owner=_new_owner(), storage=settings.storage, data_dir=str(settings.data))
         driver = actor.launch(study_id)
-        answer = driver.run.remote(
-            study_id, open_store=open_store, database_url=self._settings.database_url, options=options
-        )
-        self._drivers[study_id] = Driver(driver, answer)
+        answer = driver.run.remote(study_id, open_store=open_store, database_url=settings.database_url, options=options)
+        lease = Lease(study_id=study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
+        self._drivers[study_id] = Driver(driver, answer, lease)
         logger.info("study %s: driver started", study_id)
 
 

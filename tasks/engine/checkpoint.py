@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.config import TaskConfig
+from tasks.engine.norms import is_batch_counter
 from tasks.errors import CheckpointError
 
 _MAGIC = b"ADMETA1\n"
@@ -35,7 +36,7 @@ BEST = "best.pt"
 def save(
     directory: str | Path, state: Mapping[str, Any], *, epoch: int, rank: Literal["last", "best"] = "last"
 ) -> Path:
-    """Write a checkpoint, then drop the older ones.
+    """Write a checkpoint, then drop the older ones; a newer one, of an attempt that was thought dead, stays.
 
     Args:
         directory: made where missing.
@@ -57,7 +58,7 @@ def save(
     if rank == "best":
         _write_atomically(folder / BEST, content)
     for other_epoch, other in _epochs(folder):
-        if other_epoch != epoch:
+        if other_epoch < epoch:
             other.unlink(missing_ok=True)
     return path
 
@@ -128,6 +129,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str
         CheckpointError: names or shapes differ; the message names the first that does.
     """
     own = model.state_dict()
+    weights = {name: value for name, value in weights.items() if name in own or not is_batch_counter(name)}
     for name in [*own, *weights]:
         have, want = weights.get(name), own.get(name)
         if have is None or want is None or have.shape != want.shape:
@@ -135,7 +137,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str
                 f"{source} is of another model: {name!r} is {_shape(have)} there and {_shape(want)} here; "
                 "use the model it was trained with, or start without it"
             )
-    model.load_state_dict(weights)
+    model.load_state_dict(weights, strict=False)  # names are checked; torch would ask for norms' batch counters
 
 
 def identity(config: TaskConfig, *, optimizer: str, params: Mapping[str, Any], seed: int) -> dict[str, str]:

@@ -179,6 +179,12 @@ class MemoryStore:
             error=outcome.error,
         )
 
+    def interrupt_attempt(self, lease: Lease, run_id: int, *, reason: str) -> RunRecord:
+        self._check(lease)
+        if self.all_runs[run_id].state is not RunState.RUNNING:
+            return self.all_runs[run_id]
+        return self._update(lease, run_id, state=RunState.WAITING)
+
     def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> None:
         if self.all_runs[run_id].state.is_finished:
             return
