@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +23,25 @@ from service.database.schema import prepare
 from service.errors import ServiceError, SettingsError
 from service.settings import Settings
 
+log = logging.getLogger(__name__)
+
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _LOG_BYTES = 10_000_000
 _START_PATIENCE_S = 120.0
+
+
+class _Server(uvicorn.Server):
+    """Tells where it serves once it does."""
+
+    def __init__(self, config: uvicorn.Config, settings: Settings) -> None:
+        super().__init__(config)
+        self.settings = settings
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            where = f"home {self.settings.home}, database {self.settings.safe_database_url}"
+            log.info("serving at %s (documentation at /docs); %s", self.settings.url, where)
 
 
 class StartError(ServiceError):
@@ -41,7 +57,8 @@ def run(settings: Settings) -> None:
     """
     with listen(settings) as (server, listener):
         _log_to(settings.home, console=True)
-        server.run(sockets=[listener])
+        with suppress(KeyboardInterrupt):  # uvicorn repeats the Ctrl-C that it has obeyed
+            server.run(sockets=[listener])
         if not server.started:
             raise _start_error(settings)
 
@@ -55,19 +72,18 @@ def running(settings: Settings) -> Iterator[str]:
     """
     with listen(settings) as (server, listener):
         _log_to(settings.home, console=False)
-        address = replace(settings, port=listener.getsockname()[1]).url
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="admeta-service", daemon=True)
         thread.start()
         try:
             _wait_for_start(server, thread, settings)
-            yield address
+            yield server.settings.url
         finally:
             server.should_exit = True
             thread.join()
 
 
 @contextmanager
-def listen(settings: Settings) -> Iterator[tuple[uvicorn.Server, socket.socket]]:
+def listen(settings: Settings) -> Iterator[tuple[_Server, socket.socket]]:
     """A server that is ready to run, with its socket. Prepares the database first, whose errors so reach the caller."""
     with _bind(settings) as listener:
         settings.home.mkdir(parents=True, exist_ok=True)
@@ -80,7 +96,7 @@ def listen(settings: Settings) -> Iterator[tuple[uvicorn.Server, socket.socket]]
             server_header=False,
             timeout_graceful_shutdown=5,
         )
-        yield uvicorn.Server(config), listener
+        yield _Server(config, replace(settings, port=listener.getsockname()[1])), listener
 
 
 def _bind(settings: Settings) -> socket.socket:
@@ -113,8 +129,8 @@ def _wait_for_start(server: uvicorn.Server, thread: threading.Thread, settings: 
 
 
 def _start_error(settings: Settings) -> StartError:
-    log = log_file(settings.home)
-    return StartError("the service did not start.", hint=f"The reason is at the end of {log}.")
+    path = log_file(settings.home)
+    return StartError("the service did not start.", hint=f"The reason is at the end of {path}.")
 
 
 def log_file(home: Path) -> Path:
@@ -131,6 +147,7 @@ def _log_to(home: Path, *, console: bool) -> None:
     if console:
         handlers.append(logging.StreamHandler())
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, handlers=handlers, force=True)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     # Ray warns that it sets no SIGTERM handler in a thread: the process's signals are uvicorn's, or the demo's.

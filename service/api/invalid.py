@@ -146,7 +146,7 @@ def _known_fields(location: Location, raw: Mapping[str, Any]) -> list[str]:
     else:
         schema = StudyDefinition.model_json_schema()
     definitions = schema.get("$defs", {})
-    here = schema
+    here: Mapping[str, Any] = schema
     for part in location:
         here = _step(here, part, definitions)
     return sorted(here.get("properties", {}))

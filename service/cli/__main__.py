@@ -1,0 +1,5 @@
+"""`python -m service.cli` is `admeta`."""
+
+from service.cli import main
+
+main()

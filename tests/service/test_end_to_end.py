@@ -1,0 +1,134 @@
+"""The whole product as a user has it: `admeta serve` in its own process, a study over HTTP, results by REST."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.cli.app import run as run_command
+from service.client import AdmetaClient
+from service.models import StudyView
+from tests.service.fakes import definition
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+class Served:
+    """`admeta serve` on a free port."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "service.cli", "serve", "--home", str(home), "--port", "0"],
+            env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self.url = self._address()
+
+    def _address(self) -> str:
+        assert self.process.stdout is not None
+        lines = []
+        for line in self.process.stdout:
+            lines.append(line)
+            found = re.search(r"http://127\.0\.0\.1:\d+", line)
+            if found:
+                return found.group()
+        raise AssertionError("the service did not start:\n" + "".join(lines))
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        self.process.communicate(timeout=60)
+        return self.process.returncode
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    service = Served(tmp_path_factory.mktemp("served"))
+    yield service
+    if service.process.poll() is None:
+        service.stop()
+
+
+def _descendants(pid: int) -> set[int]:
+    children = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout.split()
+    return {int(child) for child in children}.union(*(_descendants(int(child)) for child in children))
+
+
+def _command(pid: int) -> str:
+    """The process's command line; empty when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def _strictly(response: httpx.Response) -> object:
+    return json.loads(response.content, parse_constant=lambda token: pytest.fail(f"{token} in an answer"))
+
+
+def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[StudyView] = []
+    with AdmetaClient(served.url) as client:
+        submission = client.submit(definition("e2e", budget={"trials_per_optimizer": 6}, resources={"gpus": 0}))
+        study = submission.wait(timeout_s=180, on_update=seen.append)
+        assert study.state == "COMPLETED", study.reason
+        assert [s.stage for s in study.searches] == ["done", "done"]
+        for search in study.searches:
+            assert search.n_complete + search.n_pruned + search.n_failed == 6
+            assert search.n_confirm_finished == search.n_confirm_runs == 3
+            assert search.best_params is not None
+
+        trials = list(client.trials("e2e"))
+        assert len(trials) == 12
+        assert {trial.state for trial in trials} <= {"COMPLETE", "PRUNED", "FAIL"}
+        curve = client.trial("e2e", trials[0].label, trials[0].number).curve
+        assert curve
+        assert [point.epoch for point in curve] == sorted({point.epoch for point in curve})
+
+        comparison = client.comparison("e2e")
+        assert comparison.complete
+        assert [row.rank for row in comparison.rows] == [1, 2]
+        assert all(row.validation.n == 3 for row in comparison.rows)
+        means = [row.validation.mean for row in comparison.rows]
+        assert means == sorted(means, key=lambda mean: -(mean or 0))
+
+        for row in comparison.rows:
+            best = client.best(task="synthetic", optimizer=row.optimizer)
+            assert best.settings == row.settings
+            assert best.evidence == "confirmed"
+    for path in ("", "/trials", "/comparison"):
+        _strictly(httpx.get(f"{served.url}/v1/studies/e2e{path}"))
+    for command in (["status", "e2e"], ["trials", "e2e", "--order", "best"], ["compare", "e2e"]):
+        assert run_command([*command, "--url", served.url]) == 0
+        assert "admetar" in capsys.readouterr().out
+
+
+def test_cancel_stops_the_trials_and_ctrl_c_ends_every_process(served: Served) -> None:
+    slow = definition("slow", task={"name": "synthetic", "model": "idle", "epochs": 200, "sleep_s": 0.5})
+    with AdmetaClient(served.url) as client:
+        client.submit(slow)
+        deadline = time.monotonic() + 90
+        while not any(search.n_running for search in client.study("slow").searches):
+            assert time.monotonic() < deadline, "no trial started"
+            time.sleep(0.2)
+        assert client.cancel("slow").state == "CANCELLED"
+        while any(search.n_running + search.n_waiting for search in client.study("slow").searches):
+            assert time.monotonic() < deadline + 30, "trials are still open"
+            time.sleep(0.2)
+        assert {trial.runs[0].failure for trial in client.trials("slow", state="FAIL")} == {"cancelled"}
+    processes = _descendants(served.process.pid)
+    assert served.stop() == 0
+    deadline = time.monotonic() + 30
+    while left := [name for pid in processes if (name := _command(pid))]:
+        assert time.monotonic() < deadline, f"processes are left: {left}"
+        time.sleep(0.5)

@@ -1,0 +1,53 @@
+"""Ending processes by identity: children of a raylet only, and never a stranger under an old number."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from service.leftovers import Process, embedded_ray, end
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc (Linux)")
+SPAWN = "sleep 60 & echo $!; wait"
+
+
+def test_a_raylet_and_its_children_are_found_and_ended(tmp_path: Path) -> None:
+    shell = tmp_path / "raylet"  # the name is what tells a raylet
+    shutil.copy("/bin/sh", shell)
+    other = subprocess.Popen(["/bin/sleep", "60"])
+    raylet = subprocess.Popen([str(shell), "-c", SPAWN], stdout=subprocess.PIPE, text=True)
+    assert raylet.stdout is not None
+    child = int(raylet.stdout.readline())
+
+    family = embedded_ray()
+    assert {process.pid for process in family} == {raylet.pid, child}
+    end(family)
+    assert raylet.wait(timeout=5) != 0
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_a_process_that_ignores_sigterm_is_killed() -> None:
+    code = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+    )
+    stubborn = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert stubborn.stdout is not None
+    stubborn.stdout.readline()
+    fields = Path(f"/proc/{stubborn.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    started = time.monotonic()
+    end([Process(stubborn.pid, int(fields[19]))], patience_s=0.3)
+    assert stubborn.wait(timeout=5) == -9
+    assert time.monotonic() - started < 5
+
+
+def test_another_process_under_the_same_number_is_left_alone() -> None:
+    end([Process(os.getpid(), 1)])
+    assert embedded_ray() == frozenset()
