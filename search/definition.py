@@ -31,8 +31,8 @@ from admeta.info import OptimInfo
 from admeta.spaces import ParamSpace
 from search import pruners, samplers
 from search.errors import nearest_hint
-from search.space import Space, Strict, from_registry, ordered
-from tasks.config import TaskConfig
+from search.space import Space, Strict, check_conditions, from_registry
+from tasks.config import Count, Number, TaskConfig
 from tasks.errors import TaskError
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}$"
@@ -45,10 +45,11 @@ Name = Annotated[
 ]
 
 
-def _fault(kind: str, message: str, *, at: str, value: Any) -> ValidationError:
+def _fault(kind: str, message: str, *, at: int | str | tuple[int | str, ...], value: Any) -> ValidationError:
     """An error on one inner field, which pydantic places under the field whose validator raises it."""
     error = PydanticCustomError(kind, "{message}", {"message": message})
-    return ValidationError.from_exception_data("", [{"type": error, "loc": (at,), "input": value}])
+    location = at if isinstance(at, tuple) else (at,)
+    return ValidationError.from_exception_data("", [{"type": error, "loc": location, "input": value}])
 
 
 def _parse_task(value: Any) -> Any:
@@ -120,7 +121,7 @@ class OptimizerSearch(Strict):
         for name, parameter in space.items():
             for value in parameter.end_points():
                 _check_parameter(info, name, value)
-        _check_conditions(space)
+        check_conditions(space)
         return space
 
     @field_validator("fixed")
@@ -180,14 +181,6 @@ def _resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "label": raw.get("label", raw["name"]), "space": space, "fixed": fixed}
 
 
-def _check_conditions(space: Space) -> None:
-    for name, parameter in space.items():
-        for parent in parameter.when or ():
-            if parent not in space:
-                raise ValueError(f"parameter '{name}' depends on '{parent}', which the space does not have")
-    ordered(space)
-
-
 class Objective(Strict):
     """What is compared: a validation metric of the task at the end of training. Default: the task's own."""
 
@@ -198,20 +191,22 @@ class Objective(Strict):
 class Budget(Strict):
     """What a study may spend. The same for every optimizer; a search ends at the limit it meets first."""
 
-    trials_per_optimizer: Annotated[int, Field(ge=1, le=100_000)] = 20
-    epochs_per_optimizer: Annotated[int, Field(ge=1)] | None = Field(
+    trials_per_optimizer: Annotated[Count, Field(ge=1, le=100_000)] = 20
+    epochs_per_optimizer: Annotated[Count, Field(ge=1)] | None = Field(
         default=None, description="Epochs trained in all trials of an optimizer's search stage."
     )
-    gpu_hours_per_optimizer: Annotated[float, Field(gt=0)] | None = None
-    max_hours: Annotated[float, Field(gt=0)] | None = Field(default=None, description="Wall hours of the search stage.")
-    gpu_hours: Annotated[float, Field(gt=0)] | None = Field(default=None, description="GPU hours of the whole study.")
-    target: float | None = Field(default=None, description="A search ends once validation reaches this.")
+    gpu_hours_per_optimizer: Annotated[Number, Field(gt=0)] | None = None
+    max_hours: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None, description="Wall hours of the search stage."
+    )
+    gpu_hours: Annotated[Number, Field(gt=0)] | None = Field(default=None, description="GPU hours of the whole study.")
+    target: Number | None = Field(default=None, description="A search ends once validation reaches this.")
 
 
 class Confirm(Strict):
     """Which trials are trained again with several seeds, at full budget and without early stopping."""
 
-    top_k: Annotated[int, Field(ge=0, le=100)] = Field(default=1, description="Trials of each optimizer; 0: none.")
+    top_k: Annotated[Count, Field(ge=0, le=100)] = Field(default=1, description="Trials of each optimizer; 0: none.")
     seeds: list[samplers.Seed] = Field(default=[0, 1, 2], min_length=1, max_length=100)
 
     @field_validator("seeds")
@@ -227,7 +222,7 @@ class WarmStart(Strict):
 
     task: str | None = Field(default=None, description="Task of the earlier studies. Default: this study's.")
     studies: list[Name] | None = Field(default=None, min_length=1, max_length=100, description="Only these studies.")
-    n_trials: Annotated[int, Field(ge=1, le=100)] = Field(default=3, description="Trials of each optimizer.")
+    n_trials: Annotated[Count, Field(ge=1, le=100)] = Field(default=3, description="Trials of each optimizer.")
 
     @field_validator("task")
     @classmethod
@@ -243,8 +238,8 @@ class WarmStart(Strict):
 class Resources(Strict):
     """What one trial holds while it runs."""
 
-    cpus: Annotated[float, Field(gt=0, le=1024)] = 1
-    gpus: Annotated[float, Field(ge=0, le=64)] | Literal["auto"] = Field(
+    cpus: Annotated[Number, Field(gt=0, le=1024)] = 1
+    gpus: Annotated[Number, Field(ge=0, le=64)] | Literal["auto"] = Field(
         default="auto",
         description="Fractions pack several trials on a card; auto: a card where there is one.",
     )
@@ -278,14 +273,14 @@ class StudyDefinition(Strict):
     training_seed: samplers.Seed = Field(
         default=100, description="Seed of every run of the search stage; kept apart from the confirm seeds."
     )
-    max_concurrent_trials: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+    max_concurrent_trials: Annotated[Count, Field(ge=1, le=10_000)] | None = Field(
         default=None, description="Default: as many as the cluster has room for."
     )
-    max_failures: Annotated[int, Field(ge=0, le=100)] = Field(
+    max_failures: Annotated[Count, Field(ge=0, le=100)] = Field(
         default=2, description="Retries of a run whose worker died or raised. Divergence is not retried."
     )
-    priority: Annotated[int, Field(ge=-100, le=100)] = Field(default=0, description="Higher goes first.")
-    checkpoint_every_s: Annotated[float, Field(ge=0)] = Field(
+    priority: Annotated[Count, Field(ge=-100, le=100)] = Field(default=0, description="Higher goes first.")
+    checkpoint_every_s: Annotated[Number, Field(ge=0)] = Field(
         default=10, description="Least seconds between a run's checkpoints; 0: at every evaluation."
     )
 
@@ -311,22 +306,31 @@ class StudyDefinition(Strict):
     @model_validator(mode="after")
     def _check(self) -> Self:
         info = tasks.registry.get(self.task.name)
-        if self.objective.metric not in info.metrics:
-            hint = nearest_hint(self.objective.metric, tuple(info.metrics))
-            raise ValueError(f"task '{info.name}' has no metric '{self.objective.metric}'; {hint}")
+        metric = self.objective.metric
+        if metric not in info.metrics:
+            message = f"task '{info.name}' has no metric '{metric}'; {nearest_hint(metric, tuple(info.metrics))}"
+            raise _fault("unknown_metric", message, at=("objective", "metric"), value=metric)
         labels = [optimizer.label for optimizer in self.optimizers]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise ValueError(f"optimizer '{label}' is listed twice; give each its own 'label'")
+        for i, label in enumerate(labels):
+            if label in labels[:i]:
+                message = f"optimizer '{label}' is listed twice; give each its own 'label'"
+                raise _fault("listed_twice", message, at=("optimizers", i), value=label)
         if self.confirm.top_k and self.training_seed in self.confirm.seeds:
-            raise ValueError(
+            message = (
                 f"training_seed {self.training_seed} is also a confirm seed; the confirm stage must use seeds that "
                 "selected nothing"
             )
+            raise _fault("seed_used_twice", message, at="training_seed", value=self.training_seed)
         if isinstance(self.sampler, samplers.GridSampler):
-            for optimizer in self.optimizers:
-                samplers.grid_size(optimizer.space)
+            for i, optimizer in enumerate(self.optimizers):
+                self._check_grid(i, optimizer)
         return self
+
+    def _check_grid(self, i: int, optimizer: OptimizerSearch) -> None:
+        try:
+            samplers.grid_size(optimizer.space)
+        except ValueError as error:
+            raise _fault("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
 
     def to_json(self) -> dict[str, Any]:
         """The resolved definition as plain JSON values; parsing it again gives an equal definition."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from search.space import Strict
+from tasks.config import Count
 
 if TYPE_CHECKING:
     import optuna
@@ -16,24 +17,24 @@ class AshaPruner(Strict):
     """Asynchronous successive halving (Li et al., 2020)."""
 
     name: Literal["asha"] = "asha"
-    min_epochs: Annotated[int, Field(ge=1)] = Field(default=1, description="No trial is stopped earlier.")
-    reduction_factor: Annotated[int, Field(ge=2)] = Field(default=3, description="The best 1/n go on at each rung.")
+    min_epochs: Annotated[Count, Field(ge=1)] = Field(default=1, description="No trial is stopped earlier.")
+    reduction_factor: Annotated[Count, Field(ge=2)] = Field(default=3, description="The best 1/n go on at each rung.")
 
 
 class HyperbandPruner(Strict):
     """Several brackets of successive halving with different first rungs (Li et al., 2018)."""
 
     name: Literal["hyperband"]
-    min_epochs: Annotated[int, Field(ge=1)] = 1
-    reduction_factor: Annotated[int, Field(ge=2)] = 3
+    min_epochs: Annotated[Count, Field(ge=1)] = 1
+    reduction_factor: Annotated[Count, Field(ge=2)] = 3
 
 
 class MedianPruner(Strict):
     """Stops a trial below the median of the earlier ones at the same epoch."""
 
     name: Literal["median"]
-    min_epochs: Annotated[int, Field(ge=1)] = 1
-    n_startup_trials: Annotated[int, Field(ge=1)] = 4
+    min_epochs: Annotated[Count, Field(ge=1)] = 1
+    n_startup_trials: Annotated[Count, Field(ge=1)] = 4
 
 
 class NoPruner(Strict):

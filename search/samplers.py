@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from search.space import CategoricalParameter, Parameter, Space, Strict
+from tasks.config import Count, Flag
 
 if TYPE_CHECKING:
     import optuna
 
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
 
 
 class _Sampler(Strict):
@@ -30,15 +31,15 @@ class TpeSampler(_Sampler):
     """Tree-structured Parzen estimator (Bergstra et al., 2011): the default."""
 
     name: Literal["tpe"] = "tpe"
-    n_startup_trials: Annotated[int, Field(ge=1)] = Field(default=4, description="Random trials before it models.")
-    multivariate: bool = Field(default=True, description="Model the parameters together.")
+    n_startup_trials: Annotated[Count, Field(ge=1)] = Field(default=4, description="Random trials before it models.")
+    multivariate: Flag = Field(default=True, description="Model the parameters together.")
 
 
 class GpSampler(_Sampler):
     """Gaussian process with expected improvement. About 6 s a suggestion at 1,000 trials: for up to a few hundred."""
 
     name: Literal["gp"]
-    n_startup_trials: Annotated[int, Field(ge=1)] = 10
+    n_startup_trials: Annotated[Count, Field(ge=1)] = 10
 
 
 class CmaEsSampler(_Sampler):
@@ -67,6 +68,9 @@ class GridSampler(_Sampler):
 
 Sampler = TpeSampler | GpSampler | CmaEsSampler | QmcSampler | RandomSampler | GridSampler
 
+MAX_GRID = 100_000
+"""Combinations of a grid; as many as a search may have trials."""
+
 MAX_LISTED = 10_000
 """Configurations of a finite space up to which it is known which ones are left to try."""
 
@@ -80,7 +84,11 @@ def derive_seed(*parts: int | str) -> int:
 
 
 def grid_size(space: Space) -> int:
-    """Number of combinations of a grid over the space. Raises ValueError where a parameter has no finite grid."""
+    """Number of combinations of a grid over the space.
+
+    Raises:
+        ValueError: a parameter is conditional or has no finite grid, or there are more than MAX_GRID combinations.
+    """
     size = 1
     for name, parameter in space.items():
         if parameter.when is not None:
@@ -88,9 +96,14 @@ def grid_size(space: Space) -> int:
                 f"parameter '{name}' is conditional; the grid sampler has no conditions, use tpe or random"
             )
         try:
-            size *= len(parameter.grid_values())
+            size *= parameter.grid_size()
         except ValueError as error:
             raise ValueError(f"parameter '{name}': {error} with the grid sampler") from None
+    if size > MAX_GRID:
+        raise ValueError(
+            f"the grid has {size:,} combinations; at most {MAX_GRID:,} can be searched. "
+            "Use larger steps or fewer choices."
+        )
     return size
 
 

@@ -10,14 +10,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 import admeta.spaces
+from tasks.config import Flag, Number
 
 if TYPE_CHECKING:
     import optuna
+
+
+MAX_INTEGER = 2**53
+"""Of an integer's bounds: beyond it a float, which Optuna stores, no longer holds every integer."""
+
+MAX_STEPS = 10**9
+
+Integer = Annotated[int, Field(strict=True, ge=-MAX_INTEGER, le=MAX_INTEGER)]
 
 
 class Strict(BaseModel):
@@ -36,16 +46,20 @@ class FloatParameter(_Parameter):
     """A real number between low and high, both included."""
 
     type: Literal["float"]
-    low: float
-    high: float
-    log: bool = Field(default=False, description="Draw uniformly in the logarithm.")
-    step: Annotated[float, Field(gt=0)] | None = None
+    low: Number
+    high: Number
+    log: Flag = Field(default=False, description="Draw uniformly in the logarithm.")
+    step: Annotated[Number, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         _check_range(self.low, self.high, log=self.log)
+        if not math.isfinite(self.high - self.low):
+            raise ValueError(f"high - low = {self.high} - {self.low} is not a finite number; choose nearer bounds")
         if self.log and self.step is not None:
             raise ValueError("log and step cannot be combined; leave one out")
+        if self.step is not None:
+            _check_step(self.low, self.high, step=self.step)
         return self
 
     def end_points(self) -> list[Any]:
@@ -54,32 +68,44 @@ class FloatParameter(_Parameter):
     def distribution(self) -> optuna.distributions.BaseDistribution:
         from optuna.distributions import FloatDistribution
 
-        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
+        return FloatDistribution(self.low, self._last(), log=self.log, step=self.step)
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        return trial.suggest_float(name, self.low, self.high, log=self.log, step=self.step)
+        return trial.suggest_float(name, self.low, self._last(), log=self.log, step=self.step)
 
-    def grid_values(self) -> list[Any]:
+    def grid_size(self) -> int:
         if self.step is None:
             raise ValueError("a grid needs a step or choices")
-        n = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-        return [self.low + i * self.step for i in range(n)]
+        return int((_decimal(self.high) - _decimal(self.low)) // _decimal(self.step)) + 1
+
+    def grid_values(self) -> list[Any]:
+        return [self._at(i) for i in range(self.grid_size())]
+
+    def _last(self) -> float:
+        """The largest value that can be drawn: where steps don't reach `high`, Optuna would warn at every draw."""
+        return self.high if self.step is None else self._at(self.grid_size() - 1)
+
+    def _at(self, i: int) -> float:
+        """low + i·step in decimals, as Optuna counts: 0.1 + 2·0.1 is 0.3."""
+        return float(_decimal(self.low) + i * _decimal(self.step or 0.0))
 
 
 class IntParameter(_Parameter):
     """An integer between low and high, both included."""
 
     type: Literal["int"]
-    low: int
-    high: int
-    log: bool = False
-    step: Annotated[int, Field(gt=0)] = 1
+    low: Integer
+    high: Integer
+    log: Flag = False
+    step: Annotated[Integer, Field(gt=0)] = 1
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         _check_range(self.low, self.high, log=self.log)
         if self.log and self.step != 1:
             raise ValueError("log and step cannot be combined; leave one out")
+        if self.step != 1:
+            _check_step(self.low, self.high, step=self.step)
         return self
 
     def end_points(self) -> list[Any]:
@@ -88,13 +114,19 @@ class IntParameter(_Parameter):
     def distribution(self) -> optuna.distributions.BaseDistribution:
         from optuna.distributions import IntDistribution
 
-        return IntDistribution(self.low, self.high, log=self.log, step=self.step)
+        return IntDistribution(self.low, self._last(), log=self.log, step=self.step)
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        return trial.suggest_int(name, self.low, self.high, log=self.log, step=self.step)
+        return trial.suggest_int(name, self.low, self._last(), log=self.log, step=self.step)
+
+    def grid_size(self) -> int:
+        return (self.high - self.low) // self.step + 1
 
     def grid_values(self) -> list[Any]:
         return list(range(self.low, self.high + 1, self.step))
+
+    def _last(self) -> int:
+        return self.low + (self.grid_size() - 1) * self.step
 
 
 class CategoricalParameter(_Parameter):
@@ -111,6 +143,8 @@ class CategoricalParameter(_Parameter):
             for other in choices[:i]:
                 if choice == other:  # Python's equality: 1 == 1.0 == True, which Optuna would take for one choice
                     raise ValueError(f"choices {other!r} and {choice!r} are equal; every choice must be another value")
+                if encode_choice(choice) == encode_choice(other):
+                    raise ValueError(f"choices {other!r} and {choice!r} are stored as the same text; leave one out")
         return choices
 
     def end_points(self) -> list[Any]:
@@ -124,6 +158,9 @@ class CategoricalParameter(_Parameter):
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
         stored = trial.suggest_categorical(name, self.grid_values())
         return self.choices[self.grid_values().index(stored)]
+
+    def grid_size(self) -> int:
+        return len(self.choices)
 
     def grid_values(self) -> list[Any]:
         return [encode_choice(choice) for choice in self.choices]
@@ -200,6 +237,38 @@ def _holds(parameter: FloatParameter | IntParameter | CategoricalParameter, valu
     return parameter.low <= value <= parameter.high
 
 
+def check_conditions(space: Space) -> None:
+    """Refuse conditions that can never hold.
+
+    Raises:
+        ValueError: a parent is missing or its own descendant, or it cannot have the value.
+    """
+    for name, parameter in space.items():
+        for parent, value in (parameter.when or {}).items():
+            if parent not in space:
+                raise ValueError(f"parameter '{name}' depends on '{parent}', which the space does not have")
+            _check_condition(name, parent, value, space[parent])
+    ordered(space)
+
+
+def _check_condition(name: str, parent: str, value: JsonValue, of: Parameter) -> None:
+    match of:
+        case CategoricalParameter():
+            if value not in of.choices:
+                raise ValueError(f"parameter '{name}' depends on {parent} = {value!r}, which is none of {of.choices}")
+        case IntParameter():
+            if not isinstance(value, int) or value not in range(of.low, of.high + 1, of.step):
+                raise ValueError(
+                    f"parameter '{name}' depends on {parent} = {value!r}, which is not among the integers from "
+                    f"{of.low} to {of.high} in steps of {of.step}"
+                )
+        case FloatParameter():
+            raise ValueError(
+                f"parameter '{name}' depends on {parent} = {value!r}, but a draw from a range of real numbers never "
+                f"equals one value; make '{parent}' categorical"
+            )
+
+
 def draw(trial: optuna.Trial, space: Space) -> dict[str, Any]:
     """Draw the trial's parameters; those whose condition does not hold are left out.
 
@@ -218,6 +287,18 @@ def _check_range(low: float, high: float, *, log: bool) -> None:
         raise ValueError(f"low = {low} must be less than high = {high}; for one value only, put it under 'fixed'")
     if log and low <= 0:
         raise ValueError(f"low = {low} must be greater than 0 on a log scale; raise low or set log: false")
+
+
+def _check_step(low: float, high: float, *, step: float) -> None:
+    width = _decimal(high) - _decimal(low)
+    if _decimal(step) > width:
+        raise ValueError(f"step = {step} must be at most high - low = {width}; or put one value under 'fixed'")
+    if width / _decimal(step) > MAX_STEPS:
+        raise ValueError(f"step = {step} makes more than {MAX_STEPS:,} steps from {low} to {high}; choose a larger one")
+
+
+def _decimal(number: float) -> Decimal:
+    return Decimal(str(number))
 
 
 def _check_finite(value: JsonValue) -> None:

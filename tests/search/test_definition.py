@@ -1,0 +1,167 @@
+"""The study definition: its defaults, and what bad input gets: the field, the value and the rule."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import admeta.registry
+from search.definition import StudyDefinition
+from search.samplers import GpSampler, TpeSampler
+
+FLOAT = {"type": "float", "low": 0.01, "high": 0.1}
+SMALLEST: dict[str, Any] = {"name": "a", "task": {"name": "digits"}, "optimizers": [{"name": "admetar"}]}
+
+
+def parse(**changes: Any) -> StudyDefinition:
+    return StudyDefinition.model_validate({**SMALLEST, **changes})
+
+
+def optimizer(**changes: Any) -> dict[str, Any]:
+    return {"optimizers": [{"name": "admetar", **changes}]}
+
+
+def space(**parameters: Any) -> dict[str, Any]:
+    return optimizer(space=parameters)
+
+
+def field_of(location: tuple[int | str, ...]) -> str:
+    """The user's path: pydantic adds the tag of a union's member."""
+    return ".".join(str(part) for part in location if part not in ("float", "int", "categorical"))
+
+
+CASES = [
+    # what is changed, the field at fault, a part of the rule
+    ({"task": {"name": "digit"}}, "task.name", "Did you mean 'digits'?"),
+    ({"task": {"name": "digits", "model": "convnett"}}, "task", "Did you mean 'convnet'?"),
+    ({"task": 3}, "task", "must be an object"),
+    (optimizer(name="admetarr"), "optimizers.0.name", "did you mean 'admetar'?"),
+    ({"optimizers": []}, "optimizers", "at least 1"),
+    ({"optimizers": [{"name": "sgdm"}, {"name": "sgdm"}]}, "optimizers.1", "'sgdm' is listed twice"),
+    (optimizer(label=""), "optimizers.0.label", "pattern"),
+    ({"sampler": {"name": "tpee"}}, "sampler.name", "did you mean 'tpe'? known: cmaes, gp, grid, qmc, random, tpe"),
+    ({"sampler": {"name": "tpe", "seed": -1}}, "sampler.tpe.seed", "greater than or equal to 0"),
+    ({"sampler": {"name": "tpe", "seed": True}}, "sampler.tpe.seed", "valid integer"),
+    ({"sampler": {"name": "grid"}}, "optimizers.0.space", "a grid needs a step or choices"),
+    ({"pruner": {"name": "ashaa"}}, "pruner.name", "did you mean 'asha'?"),
+    (space(lamda=FLOAT), "optimizers.0.space.lamda", "Did you mean 'lambd'?"),
+    (space(lr={**FLOAT, "high": 0.01}), "optimizers.0.space.lr", "low = 0.01 must be less than high = 0.01"),
+    (space(lr={**FLOAT, "low": 0, "log": True}), "optimizers.0.space.lr", "greater than 0 on a log scale"),
+    (space(lr={**FLOAT, "low": math.nan}), "optimizers.0.space.lr.low", "finite"),
+    (space(lr={**FLOAT, "high": math.inf}), "optimizers.0.space.lr.high", "finite"),
+    (space(k={"type": "categorical", "choices": [1, 1.0, True]}), "optimizers.0.space.k.choices", "are equal"),
+    (space(k={"type": "categorical", "choices": []}), "optimizers.0.space.k.choices", "at least 1"),
+    (space(lambd={**FLOAT, "high": 1.0}), "optimizers.0.space.lambd", "(0, 1)"),
+    (space(lambd={**FLOAT, "low": 0.0}), "optimizers.0.space.lambd", "(0, 1)"),
+    (space(), "optimizers.0.space", "names no parameter"),
+    (space(lr={**FLOAT, "when": {"k": 5}}), "optimizers.0.space", "depends on 'k', which the space does not have"),
+    (optimizer(space="papr"), "optimizers.0.space", "did you mean 'paper'?"),
+    (optimizer(fixed={"lambd": 2}), "optimizers.0.fixed.lambd", "(0, 1)"),
+    (optimizer(fixed={"eps": math.inf}), "optimizers.0.fixed.eps", "finite"),
+    (optimizer(space={"lr": FLOAT}, fixed={"lr": 0.1}), "optimizers.0.fixed.lr", "both in 'space' and in 'fixed'"),
+    ({"objective": {"metric": "val_acc"}}, "objective.metric", "did you mean 'val_accuracy'?"),
+    ({"objective": {"direction": "up"}}, "objective.direction", "'maximize' or 'minimize'"),
+    ({"budget": {"trials_per_optimizer": 0}}, "budget.trials_per_optimizer", "greater than or equal to 1"),
+    ({"budget": {"trials_per_optimizer": True}}, "budget.trials_per_optimizer", "valid integer"),
+    ({"budget": {"trials_per_optimizer": 10**9}}, "budget.trials_per_optimizer", "less than or equal to 100000"),
+    ({"budget": {"target": math.nan}}, "budget.target", "finite"),
+    ({"budget": {"max_hours": 0}}, "budget.max_hours", "greater than 0"),
+    ({"confirm": {"seeds": [0, 0]}}, "confirm.seeds", "repeat one"),
+    ({"confirm": {"seeds": [100]}}, "training_seed", "also a confirm seed"),
+    ({"resources": {"gpus": 1.5}}, "resources.gpus", "at most 1 or a whole number"),
+    ({"name": ""}, "name", "pattern"),
+    ({"name": "x" * 101}, "name", "pattern"),
+    ({"name": "a b"}, "name", "pattern"),
+    ({"nmae": "a"}, "nmae", "not permitted"),
+]
+
+
+@pytest.mark.parametrize(("changes", "field", "rule"), CASES, ids=[str(case[0])[:60] for case in CASES])
+def test_a_broken_rule_names_the_field(changes: dict[str, Any], field: str, rule: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        parse(**changes)
+    errors = caught.value.errors()
+    assert field in [field_of(error["loc"]) for error in errors]
+    assert any(rule in error["msg"] for error in errors)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"k": {"type": "int", "low": 1, "high": 10**12}},
+        {"lr": {**FLOAT, "step": 1e-9}},
+        {name: {"type": "categorical", "choices": [i / 1000 for i in range(1, 900)]} for name in ("lr", "eps")},
+    ],
+    ids=["int", "step", "product"],
+)
+def test_a_grid_too_large_is_refused_without_building_it(parameters: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="at most 100,000"):
+        parse(sampler={"name": "grid"}, **space(**parameters))
+
+
+def test_the_smallest_definition_has_everything_resolved() -> None:
+    definition = parse()
+    search = definition.optimizers[0]
+    info = admeta.registry.get("admetar")
+    assert search.label == "admetar"
+    assert set(search.space) == set(info.default_space)
+    assert search.fixed == info.fixed
+    assert (definition.objective.metric, definition.objective.direction) == ("val_accuracy", "maximize")
+    assert isinstance(definition.sampler, TpeSampler)
+
+
+def test_a_resolved_definition_parses_to_itself() -> None:
+    definition = parse(**space(lr=FLOAT, dema={"type": "categorical", "choices": ["full", "off"]}))
+    again = StudyDefinition.model_validate(json.loads(json.dumps(definition.to_json())))
+    assert again == definition
+    assert again.to_json() == definition.to_json()
+
+
+@pytest.mark.parametrize("name", ["default", "finetune", "paper", "paper_finetune"])
+def test_spaces_by_name(name: str) -> None:
+    assert parse(**optimizer(space=name)).optimizers[0].space
+
+
+def test_a_fixed_parameter_leaves_the_named_space() -> None:
+    search = parse(**optimizer(space="paper", fixed={"lambd": 0.1})).optimizers[0]
+    assert set(search.space) == {"lr"}
+    assert search.fixed["lambd"] == 0.1
+
+
+def test_a_searched_parameter_leaves_the_defaults_held_fixed() -> None:
+    search = parse(**space(weight_decay=FLOAT)).optimizers[0]
+    assert "weight_decay" not in search.fixed
+    assert "eps" in search.fixed
+
+
+def test_one_optimizer_twice_under_two_labels() -> None:
+    definition = parse(
+        optimizers=[{"name": "admetar"}, {"name": "admetar", "label": "no-dema", "fixed": {"dema": "off"}}]
+    )
+    assert [search.label for search in definition.optimizers] == ["admetar", "no-dema"]
+
+
+def test_the_metric_brings_its_direction() -> None:
+    assert parse(objective={"metric": "val_loss"}).objective.direction == "minimize"
+
+
+def test_gp_says_it_starts_at_random() -> None:
+    assert parse(sampler={"name": "gp"}).sampler == GpSampler(name="gp", n_startup_trials=10)
+
+
+def test_reading_a_definition_loads_neither_torch_nor_optuna() -> None:
+    import subprocess
+    import sys
+
+    program = (
+        "import sys; from search.definition import StudyDefinition as D;"
+        "D.model_validate({'name': 'a', 'task': {'name': 'digits'}, 'optimizers': [{'name': 'sgd'}]});"
+        "print([m for m in ('torch', 'optuna', 'ray', 'sklearn') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
