@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sqlalchemy import ColumnElement, Engine, Row, Select, case, func, select
 from sqlalchemy.orm import Session
 
@@ -15,7 +17,8 @@ from service.database.retry import REQUEST, retried
 from service.models import BestView
 
 Filters = list[ColumnElement[bool]]
-Found = Row[Run, Search, Study]
+if TYPE_CHECKING:
+    Found = Row[Run, Search, Study]  # not subscriptable so at run time before SQLAlchemy 2.1
 
 
 @retried(REQUEST)
