@@ -17,7 +17,6 @@ import argparse
 import contextlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tasks.engine import sharing
 from tasks.engine.measure import Measurement, measure_together, total_samples_per_s
 from tasks.errors import TaskError
 from tasks.registry import parse_config
@@ -88,7 +88,7 @@ def throughput_of(model: str, options: argparse.Namespace) -> dict[str, float]:
                 one = together(model, mode, 1, options)
                 note(mode, total_samples_per_s(one), describe(one))
     if "packed" in options.parts:
-        for service in (contextlib.nullcontext(None), mps()):
+        for service in (contextlib.nullcontext(None), shared_card()):
             with service as environment:
                 if isinstance(environment, str):
                     print(environment, flush=True)
@@ -124,26 +124,14 @@ def describe(seen: list[Measurement]) -> str:
 
 
 @contextlib.contextmanager
-def mps() -> Iterator[dict[str, str] | str]:
-    """NVIDIA's multi-process service, started for ourselves and stopped after; or why it cannot be.
-
-    Processes under it share the card at the same time instead of by turns. It needs no setting of the card.
-    """
-    if shutil.which("nvidia-cuda-mps-control") is None:
-        yield "MPS: nvidia-cuda-mps-control is not installed here"
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        started = subprocess.run(
-            ["nvidia-cuda-mps-control", "-d"], env=environment, capture_output=True, text=True, check=False
-        )
-        if started.returncode:
-            yield f"MPS: could not be started: {started.stdout}{started.stderr}"
-            return
-        try:
-            yield environment
-        finally:
-            subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", env=environment, text=True, check=False)
+def shared_card() -> Iterator[dict[str, str] | str]:
+    """The environment of processes that use the card side by side; or why they cannot."""
+    environment = dict(os.environ)
+    refusal = sharing.join(environment)
+    try:
+        yield refusal or environment
+    finally:
+        sharing.leave()
 
 
 def plain_request(model: str, options: argparse.Namespace, **fields: Any) -> dict[str, Any]:

@@ -1,13 +1,16 @@
-"""The whole step (forward, backward, clipping, optimizer) captured in a CUDA graph, one for each batch shape.
+"""The whole step captured in CUDA graphs: forward and backward, one graph for each batch shape; and the update, one.
 
-The first steps of a shape run eagerly, and they are real training steps: nothing is trained twice or undone. What makes
-a capture fail (a host read, a new allocation pattern) sends that run back to eager steps, and its record says why.
+The first steps of a shape run eagerly, and they are real training steps: nothing is trained twice or undone. The first
+capture gives the gradients fixed addresses; every other way to make gradients (another shape's graph, an eager step)
+copies into those, so a single update graph, captured after one eager update on them, serves all. An optimizer that
+cannot be captured still gets its gradients from a graph. What makes a capture fail sends that half back to eager, and
+the run's record says why.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,68 +33,132 @@ class _Captured:
 
 
 class GraphStep(EagerStep):
-    """As `EagerStep`, replaying a captured step where one exists; runs on the stream that is current."""
+    """As `EagerStep`, replaying captured halves where they exist; works on the stream that is current.
 
-    def __init__(self, parts: StepParts, *, stream: torch.cuda.Stream) -> None:
+    Args:
+        eager_update: why the update must not be captured; empty: capture it.
+    """
+
+    def __init__(self, parts: StepParts, *, stream: torch.cuda.Stream, eager_update: str = "") -> None:
         super().__init__(parts, status="graph: not captured yet")
-        self._suffix = ", compiled" if parts.config.acceleration == "compile" else ""
         self._stream = stream
-        self._seen: dict[_Key, int] = {}
-        self._captured: dict[_Key, _Captured] = {}
         self._pool: Any = None
-        self._refused = False
+        self._seen: dict[_Key, int] = {}
+        self._backward: dict[_Key, _Captured] = {}
+        self._backward_refused = ""
+        self._gradients: list[Tensor] | None = None
+        self._owners: list[torch.nn.Parameter] = []
+        self._update_graph: torch.cuda.CUDAGraph | None = None
+        self._update_refused = eager_update
 
     def run(self, micro_batches: Sequence[Batch]) -> None:
-        """Replay the step of this shape; the first steps of a shape run eagerly, the next captures it."""
+        """Make one step; a shape's first steps run eagerly and the last of them captures it."""
         key = _shapes(micro_batches)
-        if (captured := self._captured.get(key)) is not None:
-            self._replay(captured, micro_batches)
-            return
-        if self._refused or (key not in self._seen and len(self._seen) >= MAX_GRAPHS):
-            super().run(micro_batches)
+        if self._is_steady(key):
+            self._step(key, micro_batches)
             return
         begin = time.perf_counter()
+        self._step(key, micro_batches)
         self._seen[key] = self._seen.get(key, 0) + 1
-        super().run(micro_batches)
-        if self._seen[key] >= N_EAGER:
-            self._capture(key, micro_batches)
+        if key not in self._backward and self._seen[key] >= N_EAGER:
+            self._capture_backward(key, micro_batches)
+        elif self._gradients is not None and self._update_graph is None and not self._update_refused:
+            self._capture_update()
         self._stream.synchronize()
+        self.status = self._describe()
         self.setup_s += time.perf_counter() - begin
         self.setup_steps += 1
 
     def close(self) -> None:
         """Drop the graphs and their memory."""
         self._stream.synchronize()
-        self._captured.clear()
+        for parameter in self._trained:
+            parameter.grad = None
+        self._backward.clear()
         self._seen.clear()
-        self._pool = None
+        self._owners.clear()
+        self._update_graph = self._gradients = self._pool = None
 
-    def _replay(self, captured: _Captured, micro_batches: Sequence[Batch]) -> None:
-        for inputs, batch in zip(captured.inputs, micro_batches, strict=True):
-            for name, tensor in inputs.items():
-                tensor.copy_(batch[name])
-        self._clock.begin_step()
-        captured.graph.replay()
+    def _is_steady(self, key: _Key) -> bool:
+        if self._backward_refused:
+            return True
+        if key not in self._backward:
+            return key not in self._seen and len(self._seen) >= MAX_GRAPHS
+        return self._update_graph is not None or bool(self._update_refused)
 
-    def _capture(self, key: _Key, micro_batches: Sequence[Batch]) -> None:
-        """Record the step without running it; gradients are born inside the graph, at fixed addresses."""
+    def _step(self, key: _Key, micro_batches: Sequence[Batch]) -> None:
+        if (captured := self._backward.get(key)) is not None:
+            for inputs, batch in zip(captured.inputs, micro_batches, strict=True):
+                for name, tensor in inputs.items():
+                    tensor.copy_(batch[name])
+            captured.graph.replay()
+        else:
+            self._clear_gradients()
+            self._forward_backward(micro_batches)
+            self._settle_gradients()
+        with self._clock.timing():
+            if self._update_graph is not None:
+                self._update_graph.replay()
+            else:
+                self._update()
+
+    def _clear_gradients(self) -> None:
+        for parameter in self._trained:
+            parameter.grad = None
+
+    def _settle_gradients(self) -> None:
+        """Move fresh gradients to the fixed addresses, once there are such."""
+        if self._gradients is None:
+            return
+        fresh = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._owners]
+        torch._foreach_copy_(self._gradients, fresh)
+        for parameter, gradient in zip(self._owners, self._gradients, strict=True):
+            parameter.grad = gradient
+
+    def _capture_backward(self, key: _Key, micro_batches: Sequence[Batch]) -> None:
         inputs = [{name: tensor.clone() for name, tensor in batch.items()} for batch in micro_batches]
-        self._parts.optimizer.zero_grad(set_to_none=True)
+        self._clear_gradients()
+
+        def body() -> None:
+            self._forward_backward(inputs)
+            self._settle_gradients()
+
+        graph, refusal = self._capture(body)
+        if graph is None:
+            self._backward_refused = refusal
+            self._clear_gradients()
+            return
+        if self._gradients is None:
+            self._owners = [parameter for parameter in self._trained if parameter.grad is not None]
+            self._gradients = [p.grad for p in self._owners if p.grad is not None]
+        self._backward[key] = _Captured(graph, inputs)
+
+    def _capture_update(self) -> None:
+        self._update_graph, self._update_refused = self._capture(self._update)
+
+    def _capture(self, body: Callable[[], None]) -> tuple[torch.cuda.CUDAGraph | None, str]:
+        """The graph of what `body` launches, without running it; or None and why not."""
         graph = torch.cuda.CUDAGraph()
         self._stream.synchronize()
         try:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                self._step_body(inputs)
+                body()
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            self._refused = True
-            self.status = f"eager: capture failed: {str(error).splitlines()[0]}"
-        else:
-            self._pool = graph.pool()
-            self._captured[key] = _Captured(graph, inputs)
-            self.status = f"graph: {len(self._captured)} shape(s){self._suffix}"
-        self._parts.optimizer.zero_grad(set_to_none=True)
+            return None, f"capture failed: {str(error).splitlines()[0]}"
+        self._pool = graph.pool()
+        return graph, ""
+
+    def _describe(self) -> str:
+        if self._backward_refused:
+            return f"eager: {self._backward_refused}"
+        words = [f"graph: {len(self._backward)} shape(s)"]
+        if self._parts.config.acceleration == "compile":
+            words.append("compiled")
+        if self._update_refused:
+            words.append(f"eager update: {self._update_refused}")
+        return ", ".join(words)
 
 
 def _shapes(micro_batches: Sequence[Batch]) -> _Key:

@@ -23,6 +23,7 @@ from tasks.engine.cache import load_task
 from tasks.engine.device import configure_torch, pick_device, pick_precision
 from tasks.engine.graph import GraphStep
 from tasks.engine.meter import LossMeter
+from tasks.engine.norms import drop_batch_counters
 from tasks.engine.optimizers import build_optimizer, load_optimizer_state, lr_tensors
 from tasks.engine.protocol import Evaluation
 from tasks.engine.record import describe_machine, peak_memory_bytes
@@ -209,9 +210,14 @@ class TrainingRun:
         # Weights are drawn on the CPU, so that they are the same whatever the device.
         torch.manual_seed(derive_seed(self._seed, "weights"))
         model = self._task.build_model()
+        drop_batch_counters(model)
         if init_from is not None:
             checkpoint.load_weights(model, checkpoint.read_weights(init_from), source=str(init_from.name))
-        return model.to(device=self._device, memory_format=self._task.memory_format)  # type: ignore[call-overload,no-any-return]
+        model.to(device=self._device, memory_format=self._task.memory_format)  # type: ignore[call-overload]
+        if self._compiled:
+            for region in self._task.compile_regions(model):
+                region.compile(dynamic=False)
+        return model
 
     def _build_optimizer(
         self, name: str, params: Mapping[str, Any]
@@ -227,16 +233,17 @@ class TrainingRun:
         )
         return optimizer, lr_tensors(optimizer, device=self._device) if captured else None
 
+    @property
+    def _compiled(self) -> bool:
+        return self._stream is not None and self._config.acceleration == "compile"
+
     def _wants_graph(self) -> bool:
         return self._stream is not None and self._config.acceleration != "eager"
 
     def _build_stepper(self) -> EagerStep:
-        model = self._model
-        if self._stream is not None and self._config.acceleration == "compile":
-            model = torch.compile(model, dynamic=False)  # type: ignore[assignment]
         parts = StepParts(
             task=self._task,
-            model=model,
+            model=self._model,
             optimizer=self._optimizer,
             config=self._config,
             meter=self._meter,
@@ -246,9 +253,8 @@ class TrainingRun:
             return EagerStep(parts, status="eager: no GPU")
         if not self._wants_graph():
             return EagerStep(parts, status="eager: acceleration is 'eager'")
-        if self._lrs is None:
-            return EagerStep(parts, status=f"eager: {self._identity['optimizer']} cannot be captured")
-        return GraphStep(parts, stream=self._stream)
+        why_not = "" if self._lrs is not None else f"{self._identity['optimizer']} cannot be captured"
+        return GraphStep(parts, stream=self._stream, eager_update=why_not)
 
     def _train_epoch(self) -> float:
         """Make the epoch's steps; returns the host seconds spent on getting batches."""
@@ -280,7 +286,9 @@ class TrainingRun:
 
     def _evaluate(self, split: Split) -> dict[str, float]:
         self._model.eval()
-        with self._guard("evaluation"), torch.no_grad(), self._autocast():
+        # Compiled code is for the training batch's shape; evaluation is too short to compile for its own.
+        eager = torch.compiler.set_stance("force_eager") if self._compiled else contextlib.nullcontext()
+        with self._guard("evaluation"), torch.no_grad(), self._autocast(), eager:
             metrics = self._task.evaluate(self._model, split)
         return {f"{split}_{name}": value for name, value in metrics.items()}
 

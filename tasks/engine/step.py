@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,10 @@ class StepParts:
     meter: LossMeter
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
 
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that the optimizer moves."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
 
 class EagerStep:
     """Makes optimizer steps one after another; the learning rate is set by the caller before each.
@@ -42,24 +46,25 @@ class EagerStep:
         self.setup_steps = 0
         self.status = status
         self._parts = parts
-        trained = [p for p in parts.model.parameters() if p.requires_grad]
-        self._clipped = trained if parts.config.grad_clip else []
-        self._clock = _clock(trained[0].device)
+        self._trained = parts.trained()
+        self._clock = _clock(self._trained[0].device)
 
     def run(self, micro_batches: Sequence[Batch]) -> None:
         """Make one step from `config.accumulation` batches."""
-        self._clock.begin_step()
-        self._step_body(micro_batches)
+        self._forward_backward(micro_batches)
+        with self._clock.timing():
+            self._update()
         self._parts.optimizer.zero_grad(set_to_none=True)
 
     def optimizer_s(self) -> float:
-        """Seconds of the optimizer's steps since the last call (on a GPU: sampled, scaled to all steps)."""
+        """Seconds of the updates since the last call, clipping included (on a GPU: the newest, times their number)."""
         return self._clock.read()
 
     def close(self) -> None:
         """Nothing to give back."""
 
-    def _step_body(self, micro_batches: Sequence[Batch]) -> None:
+    def _forward_backward(self, micro_batches: Sequence[Batch]) -> None:
+        """Leave the mean gradient of the micro-batches in `.grad`, and the mean loss with the meter."""
         parts = self._parts
         total: Tensor | None = None
         for batch in micro_batches:
@@ -67,13 +72,24 @@ class EagerStep:
                 loss = parts.task.loss(parts.model, batch) / len(micro_batches)
             loss.backward()  # type: ignore[no-untyped-call]
             total = loss.detach() if total is None else total + loss.detach()
-        if parts.config.grad_clip:
-            nn.utils.clip_grad_norm_(self._clipped, parts.config.grad_clip)
-        self._clock.begin_update()
-        parts.optimizer.step()
-        self._clock.end_update()
         assert total is not None
         parts.meter.add(total.float())
+
+    def _update(self) -> None:
+        """Clip and move the parameters."""
+        if (limit := self._parts.config.grad_clip) is not None:
+            nn.utils.clip_grad_norm_(self._trained, limit)
+        self._parts.optimizer.step()
+
+
+class Clock(Protocol):
+    """Adds up the time of updates."""
+
+    def timing(self) -> contextlib.AbstractContextManager[None]:
+        """Around one update."""
+
+    def read(self) -> float:
+        """Seconds since the last read."""
 
 
 class HostClock:
@@ -81,16 +97,12 @@ class HostClock:
 
     def __init__(self) -> None:
         self._total = 0.0
-        self._begin = 0.0
 
-    def begin_step(self) -> None:
-        """A step begins."""
-
-    def begin_update(self) -> None:
-        self._begin = time.perf_counter()
-
-    def end_update(self) -> None:
-        self._total += time.perf_counter() - self._begin
+    @contextlib.contextmanager
+    def timing(self) -> Any:
+        begin = time.perf_counter()
+        yield
+        self._total += time.perf_counter() - begin
 
     def read(self) -> float:
         total, self._total = self._total, 0.0
@@ -98,35 +110,30 @@ class HostClock:
 
 
 class DeviceClock:
-    """Device seconds of the updates by events on the newest step, scaled to all steps since the last read.
-
-    The events may be captured: `external` ones become nodes of the graph and are recorded by each replay.
-    """
+    """Device seconds by events around each update; the newest one's time, scaled to all since the last read."""
 
     def __init__(self) -> None:
-        self._events = [_timing_event() for _ in range(2)]
-        self._steps = 0
+        self._begin, self._end = _timing_event(), _timing_event()
+        self._updates = 0
 
-    def begin_step(self) -> None:
-        self._steps += 1
-
-    def begin_update(self) -> None:
-        self._events[0].record()
-
-    def end_update(self) -> None:
-        self._events[1].record()
+    @contextlib.contextmanager
+    def timing(self) -> Any:
+        self._begin.record()
+        yield
+        self._end.record()
+        self._updates += 1
 
     def read(self) -> float:
-        steps, self._steps = self._steps, 0
-        if steps == 0:
+        updates, self._updates = self._updates, 0
+        if updates == 0:
             return 0.0
-        self._events[1].synchronize()
-        return float(steps * self._events[0].elapsed_time(self._events[1]) / 1000.0)
+        self._end.synchronize()
+        return float(updates * self._begin.elapsed_time(self._end) / 1000.0)
 
 
 def _timing_event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True, external=True)  # type: ignore[no-untyped-call]
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def _clock(device: torch.device) -> HostClock | DeviceClock:
+def _clock(device: torch.device) -> Clock:
     return DeviceClock() if device.type == "cuda" else HostClock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -66,6 +66,14 @@ class Task(ABC, Generic[ConfigT, DataT]):
     @abstractmethod
     def build_model(self) -> nn.Module:
         """A freshly initialised model on the CPU; draws only from torch's global generator, which the engine seeds."""
+
+    def compile_regions(self, model: nn.Module) -> Sequence[nn.Module]:
+        """The modules that torch.compile takes one by one; repeated blocks share their compiled code.
+
+        By default the members of `model.blocks` where there is such a sequence, or else the whole model.
+        """
+        blocks = getattr(model, "blocks", None)
+        return list(blocks) if isinstance(blocks, nn.Sequential | nn.ModuleList) else [model]
 
     @abstractmethod
     def train_batches(self, *, seed: int, epoch: int) -> Iterator[Batch]:

@@ -1,0 +1,102 @@
+"""Let several trials use one card at the same time instead of by turns: NVIDIA's multi-process service (MPS).
+
+Without it the processes on a card take turns, each alone for a slice of time; a small network's kernels fill a
+fraction of the card, so packed trials gain little. Under it they run side by side. It is a program of the driver's
+package, started by a user for a folder of pipes; it needs no setting of the card. Processes join it by an environment
+variable that CUDA reads when it starts, so a worker must call `join` before it touches CUDA.
+
+One fatal fault (an illegal access, say) ends all processes under the service; running out of memory does not.
+
+Source: NVIDIA, "Multi-Process Service", CUDA documentation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import MutableMapping
+from pathlib import Path
+
+CONTROL = "nvidia-cuda-mps-control"
+TIMEOUT_S = 20.0
+
+
+def pipe_folder() -> Path:
+    """Where this user's service listens: one a user and machine."""
+    return Path(tempfile.gettempdir()) / f"admeta-mps-{os.getuid()}"
+
+
+def join(environment: MutableMapping[str, str]) -> str:
+    """Start the service where it is not running, and point an environment at it.
+
+    Args:
+        environment: `os.environ` of a process that has not touched CUDA yet, or that of one to be started.
+
+    Returns:
+        The empty string, or why trials on this machine will take turns.
+    """
+    if shutil.which(CONTROL) is None:
+        return f"{CONTROL} is not installed: trials on one card take turns"
+    folder = pipe_folder()
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        return f"{folder} belongs to someone else: trials on one card take turns"
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _answers(variables) and (refusal := _start(variables)):
+            return refusal
+    environment.update(variables)
+    return ""
+
+
+def leave() -> None:
+    """Stop this user's service; processes still under it end first."""
+    folder = pipe_folder()
+    if folder.is_dir() and shutil.which(CONTROL) is not None:
+        _ask("quit", {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)})
+
+
+def _start(variables: dict[str, str]) -> str:
+    try:
+        # A session of its own: it must outlive the worker that happened to come first.
+        started = subprocess.run(
+            [CONTROL, "-d"],
+            env={**os.environ, **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            start_new_session=True,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{CONTROL} did not start ({error}): trials on one card take turns"
+    if started.returncode:
+        return f"{CONTROL} did not start ({(started.stdout + started.stderr).strip()}): trials on one card take turns"
+    return ""
+
+
+def _answers(variables: dict[str, str]) -> bool:
+    done = _ask("get_server_list", variables)
+    return done is not None and done.returncode == 0 and "Cannot find" not in done.stdout + done.stderr
+
+
+def _ask(command: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            [CONTROL],
+            input=f"{command}\n",
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None

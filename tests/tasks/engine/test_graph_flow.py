@@ -1,0 +1,121 @@
+"""The order in which GraphStep captures and replays, with a graph that re-runs what it captured: no card needed.
+
+The real capture is tested on a card (test_gpu.py); here every path must train exactly as eager steps do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tasks.engine.graph import GraphStep
+from tasks.engine.run import TrainingRun
+from tasks.engine.step import StepParts
+from tasks.registry import parse_config
+
+
+class NoStream:
+    def synchronize(self) -> None:
+        pass
+
+
+class Rerun:
+    """Stands for a captured graph: replaying calls the body, which leaves gradients at the fixed addresses."""
+
+    def __init__(self, step: RerunStep, body: Callable[[], None]) -> None:
+        self._step, self._body = step, body
+
+    def replay(self) -> None:
+        self._step.replays += 1
+        if self._body == self._step._update:
+            self._body()
+            return
+        self._step._clear_gradients()
+        self._body()
+        self._step._settle_gradients()
+
+
+class RerunStep(GraphStep):
+    replays = 0
+    refuse: tuple[str, ...] = ()
+
+    def _capture(self, body: Callable[[], None]) -> Any:
+        what = "update" if body == self._update else "backward"
+        if what in self.refuse:
+            return None, f"{what} refused"
+        if what == "backward" and self._gradients is None:
+            for parameter in self._trained:
+                parameter.grad = torch.zeros_like(parameter)
+        elif what == "backward":
+            for parameter, gradient in zip(self._owners, self._gradients or (), strict=True):
+                parameter.grad = gradient
+        return Rerun(self, body), ""
+
+
+def run_with(
+    rows: list[int], *, refuse: tuple[str, ...] = (), eager_update: str = "", captured: bool = True, **fields: Any
+) -> tuple[torch.Tensor, Any]:
+    config = parse_config({"name": "digits", "model": "mlp", **fields})
+    run = TrainingRun(config, optimizer="sgdm", params={"lr": 0.05}, seed=0, device="cpu")
+    if captured:
+        parts = StepParts(
+            task=run._task,
+            model=run._model,
+            optimizer=run._optimizer,
+            config=config,
+            meter=run._meter,
+            autocast=contextlib.nullcontext,
+        )
+        step = RerunStep(parts, stream=NoStream(), eager_update=eager_update)  # type: ignore[arg-type]
+        step.refuse = refuse
+        run._stepper = step
+    run._model.train()
+    batches = list(run._task.train_batches(seed=0, epoch=0))
+    for index, n in enumerate(rows):
+        micro = [{name: tensor[:n] for name, tensor in batches[index % 18].items()}] * config.accumulation
+        run._stepper.run(micro)
+    return torch.cat([p.detach().flatten() for p in run.model.parameters()]), run._stepper
+
+
+ONE_SHAPE = [64] * 12
+TURNS = [64, 40] * 10
+LATE = [64] * 6 + [24, 64, 24, 24, 64, 24, 64, 24]
+
+
+@pytest.mark.parametrize("rows", [ONE_SHAPE, TURNS, LATE], ids=["one", "turns", "late"])
+@pytest.mark.parametrize("refuse", [(), ("update",), ("backward",)], ids=["all", "no-update", "no-backward"])
+@pytest.mark.parametrize("fields", [{}, {"grad_clip": 0.5}, {"accumulation": 2}], ids=["plain", "clip", "accumulate"])
+def test_every_path_trains_as_eager_steps_do(rows: list[int], refuse: tuple[str, ...], fields: dict[str, Any]) -> None:
+    expected, _ = run_with(rows, captured=False, **fields)
+    got, step = run_with(rows, refuse=refuse, **fields)
+    assert torch.equal(got, expected)
+    if refuse != ("backward",):
+        assert step.replays > 0
+
+
+def test_what_is_captured_and_counted() -> None:
+    _, step = run_with(ONE_SHAPE)
+    # Three eager steps, then one with replayed gradients and an eager update; the other eight replay both.
+    assert (step.setup_steps, step.replays) == (4, 1 + 2 * 8)
+    assert step.status == "graph: 1 shape(s)"
+    _, step = run_with(TURNS)
+    assert step.status == "graph: 2 shape(s)"
+    _, step = run_with(ONE_SHAPE, eager_update="theirs cannot be captured")
+    assert (step.setup_steps, step.replays) == (3, 9)
+    assert step.status == "graph: 1 shape(s), eager update: theirs cannot be captured"
+    _, step = run_with(ONE_SHAPE, refuse=("backward",))
+    assert step.status == "eager: backward refused"
+    assert step.setup_steps == 3
+
+
+def test_many_shapes_do_not_make_many_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.engine.graph.MAX_GRAPHS", 2)
+    rows = [8, 16, 24, 32] * 4
+    expected, _ = run_with(rows, captured=False)
+    got, step = run_with(rows)
+    assert torch.equal(got, expected)
+    assert step.status == "graph: 2 shape(s)"

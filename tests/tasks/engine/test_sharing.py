@@ -1,0 +1,55 @@
+"""Joining NVIDIA's multi-process service, with a stand-in for its control program."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tasks.engine import sharing
+
+
+@pytest.fixture
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A control program that notes how it is called; it runs once -d was given."""
+    program = tmp_path / "bin" / sharing.CONTROL
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        f'log={tmp_path}/calls; up="$CUDA_MPS_PIPE_DIRECTORY/up"\n'
+        'if [ "$1" = "-d" ]; then echo start >> $log; touch "$up"; exit 0; fi\n'
+        'read command; echo "$command" >> $log\n'
+        'if [ ! -f "$up" ]; then echo "Cannot find MPS control daemon process"; exit 1; fi\n'
+        'if [ "$command" = quit ]; then rm "$up"; fi\n'
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path / "calls"
+
+
+def test_started_once_and_stopped(control: Path) -> None:
+    first: dict[str, str] = {}
+    second: dict[str, str] = {}
+    assert sharing.join(first) == ""
+    assert sharing.join(second) == ""
+    assert first == second
+    assert first["CUDA_MPS_PIPE_DIRECTORY"] == str(sharing.pipe_folder())
+    assert control.read_text().split().count("start") == 1
+    sharing.leave()
+    assert control.read_text().split()[-1] == "quit"
+
+
+def test_without_the_program_trials_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    environment: dict[str, str] = {}
+    assert sharing.join(environment) == "nvidia-cuda-mps-control is not installed: trials on one card take turns"
+    assert environment == {}
+
+
+def test_a_failed_start_is_told(control: Path) -> None:
+    program = Path(os.environ["PATH"].split(":")[0]) / sharing.CONTROL
+    program.write_text("#!/bin/sh\necho no such device; exit 1\n")
+    assert "did not start (no such device)" in sharing.join({})
