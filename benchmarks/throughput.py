@@ -47,7 +47,9 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each throughput window")
     parser.add_argument("--copies", type=int, nargs="+", default=[2, 4, 8], help="trials at once, for `packed`")
+    parser.add_argument("--packed-ways", nargs="+", default=["sliced", "mps"], choices=["sliced", "mps"])
     parser.add_argument("--packed-modes", nargs="+", default=["graph", "compile"])
+    parser.add_argument("--modes", nargs="+", default=["eager", "graph", "compile"], help="for `engine`")
     parser.add_argument("--epochs", type=int, default=30, help="for `accuracy`")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--device", default="cuda")
@@ -83,7 +85,7 @@ def throughput_of(model: str, options: argparse.Namespace) -> dict[str, float]:
         with attempt(f"{model} tune"):
             note("tune 4", sum(run_child(plain_request(model, options) | {"kind": "tune"})["rates"]))
     if "engine" in options.parts:
-        for mode in ("eager", "graph", "compile"):
+        for mode in options.modes:
             with attempt(f"{model} {mode}"):
                 one = together(model, mode, 1, options)
                 note(mode, total_samples_per_s(one), describe(one))
@@ -94,6 +96,8 @@ def throughput_of(model: str, options: argparse.Namespace) -> dict[str, float]:
                     print(environment, flush=True)
                     continue
                 way = "mps" if environment else "sliced"
+                if way not in options.packed_ways:
+                    continue
                 for mode in options.packed_modes:
                     for copies in options.copies:
                         with attempt(f"{model} {mode} {way} {copies}"):
@@ -141,45 +145,41 @@ def plain_request(model: str, options: argparse.Namespace, **fields: Any) -> dic
 
 
 def accuracies(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
-    """Test accuracies of resnet20 by way and optimizer, over the seeds; all runs of a way at once."""
+    """Test accuracies of resnet20 by way and optimizer, over the seeds; all runs at once, side by side if possible."""
     print(f"accuracy: resnet20, {options.epochs} epochs, seeds {options.seeds}", flush=True)
+    requests = [
+        plain_request(
+            "resnet20", options, kind=kind, optimizer=name, params=params, seed=seed, epochs=options.epochs, workers=2
+        )
+        for kind in ("accuracy_engine", "accuracy_plain")
+        for name, params in (("sgdm", SGDM), ("admetas", ADMETAS))
+        for seed in options.seeds
+    ]
+    begin = time.perf_counter()
+    with shared_card() as environment:
+        answers = run_children(requests, None if isinstance(environment, str) else environment)
+    print(f"{len(requests)} runs at once in {time.perf_counter() - begin:.0f} s", flush=True)
     found: dict[str, dict[str, list[float]]] = {}
-    for kind in ("accuracy_engine", "accuracy_plain"):
-        requests = [
-            plain_request(
-                "resnet20",
-                options,
-                kind=kind,
-                optimizer=name,
-                params=params,
-                seed=seed,
-                epochs=options.epochs,
-                workers=2,
-            )
-            for name, params in (("sgdm", SGDM), ("admetas", ADMETAS))
-            for seed in options.seeds
-        ]
-        begin = time.perf_counter()
-        answers = run_children(requests)
-        for request, answer in zip(requests, answers, strict=True):
-            found.setdefault(kind, {}).setdefault(request["optimizer"], []).append(answer["accuracy"])
-        for name, values in found[kind].items():
+    for request, answer in zip(requests, answers, strict=True):
+        found.setdefault(request["kind"], {}).setdefault(request["optimizer"], []).append(answer["accuracy"])
+    for kind, optimizers in found.items():
+        for name, values in optimizers.items():
             mean, spread = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
             each = ", ".join(f"{value:.2%}" for value in values)
             print(f"{kind:16} {name:8} {mean:.2%} ± {spread:.2%}  ({each})", flush=True)
-        print(f"{kind:16} {len(requests)} runs at once in {time.perf_counter() - begin:.0f} s", flush=True)
     return found
 
 
-def run_children(requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def run_children(requests: list[dict[str, Any]], environment: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """Each request in a process of its own, all at once."""
     with ThreadPoolExecutor(len(requests)) as pool:
-        return list(pool.map(run_child, requests))
+        return list(pool.map(lambda request: run_child(request, environment), requests))
 
 
-def run_child(request: dict[str, Any]) -> dict[str, Any]:
+def run_child(request: dict[str, Any], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.throughput", "--data", "-", "--child", json.dumps(request)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    env = None if environment is None else dict(environment)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=env)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
         raise TaskError(f"{request['kind']} {request['model']} failed with exit code {done.returncode}")
