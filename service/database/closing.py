@@ -15,6 +15,7 @@ from sqlalchemy import Engine, or_, select, update
 from sqlalchemy.orm import Session
 
 from search.records import FailureKind, RunState, StudyState
+from service.database import events
 from service.database.engine import reading, writing
 from service.database.lease import lease_is_free
 from service.database.models import RUN_IS_UNFINISHED, Attempt, AttemptState, Run, Search, Study
@@ -65,21 +66,19 @@ def close_unfinished(store: SqlStore, study_id: str, *, error: str = "the study 
 
 def _close_runs(session: Session, study_id: str, *, error: str) -> None:
     now = datetime.now(UTC)
-    open_runs = (
-        select(Run.id).join(Search, Search.id == Run.search_id).where(Search.study_id == study_id, RUN_IS_UNFINISHED)
-    )
+    unfinished = select(Run, Search.label).join(Search, Search.id == Run.search_id)
+    unfinished = unfinished.where(Search.study_id == study_id, RUN_IS_UNFINISHED)
+    open_runs = unfinished.with_only_columns(Run.id)
     session.execute(
         update(Attempt)
         .where(Attempt.run_id.in_(open_runs), Attempt.state == AttemptState.RUNNING)
         .values(state=AttemptState.LOST, error=error, finished_at=now)
         .execution_options(synchronize_session=False)
     )
-    session.execute(
-        update(Run)
-        .where(Run.id.in_(open_runs))
-        .values(state=RunState.FAIL, failure=FailureKind.CANCELLED, error=error, finished_at=now)
-        .execution_options(synchronize_session=False)
-    )
+    for run, label in session.execute(unfinished):
+        run.state, run.failure = RunState.FAIL, FailureKind.CANCELLED
+        run.error, run.finished_at = error, now
+        events.record_run(session, "finished", run, study_id=study_id, label=label, error=error)
 
 
 def _open_trials(session: Session, study_id: str) -> list[int]:

@@ -32,8 +32,9 @@ from search.records import (
     StudyRecord,
     StudyState,
 )
-from service.database import neighbours, retry
+from service.database import events, neighbours, retry
 from service.database.engine import reading, writing
+from service.database.events import EventKind
 from service.database.lease import lease_end, lease_is_free
 from service.database.models import Attempt, AttemptState, CurvePoint, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
@@ -82,6 +83,7 @@ class SqlStore:
         self._clock = clock
         self._optuna: optuna.storages.BaseStorage | None = None
         self._definitions: dict[str, StudyDefinition] = {}
+        self._labels: dict[int, str] = {}
 
     def __repr__(self) -> str:
         return f"SqlStore({self.engine.url.render_as_string(hide_password=True)!r})"
@@ -153,6 +155,7 @@ class SqlStore:
                 row.started_at = self._clock()
             if state.is_terminal:
                 row.finished_at = self._clock()
+            events.record_study(session, EventKind.STUDY_STATE, row)
             return state
 
     @_patient
@@ -227,6 +230,7 @@ class SqlStore:
                 )
                 session.add(row)
                 session.flush()
+                self._tell(session, "created", row, lease)
             return run_record(row)
 
     @_patient
@@ -252,6 +256,7 @@ class SqlStore:
                     started_at=now,
                 )
             )
+            self._tell(session, "started", run, lease)
             return run_record(run)
 
     @_patient
@@ -291,6 +296,8 @@ class SqlStore:
             run.train_s += sum(point.train_s for point in new.values())
             run.gpu_s += sum(point.gpu_s for point in new.values())
             run.optimizer_s += sum(point.optimizer_s for point in new.values())
+            label = self._label(session, run)
+            events.record_points(session, run, new.values(), study_id=lease.study_id, label=label)
 
     @_patient
     def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:
@@ -300,6 +307,7 @@ class SqlStore:
                 self._close_attempts(session, run_id, AttemptState(outcome.state.value), error=outcome.error)
                 run.state = RunState.WAITING
                 run.n_failures += 1
+                self._tell(session, "waiting", run, lease, error=outcome.error, failure=outcome.failure)
             return run_record(run)
 
     @_patient
@@ -309,6 +317,7 @@ class SqlStore:
             if run.state == RunState.RUNNING:
                 self._close_attempts(session, run_id, AttemptState.INTERRUPTED, error=reason)
                 run.state = RunState.WAITING
+                self._tell(session, "waiting", run, lease, error=reason, failure=None)
             return run_record(run)
 
     @_patient
@@ -323,6 +332,7 @@ class SqlStore:
             run.state, run.value, run.failure = outcome.state, outcome.value, outcome.failure
             run.error, run.test_metrics = outcome.error, dict(outcome.test_metrics)
             run.finished_at = self._clock()
+            self._tell(session, "finished", run, lease, error=outcome.error)
 
     @contextmanager
     def _leased(self, lease: Lease) -> Iterator[Session]:
@@ -334,6 +344,15 @@ class SqlStore:
             if owner != lease.owner:
                 raise _lost(lease)
             yield session
+
+    def _tell(self, session: Session, change: str, run: Run, lease: Lease, **more: Any) -> None:
+        label = self._label(session, run)
+        events.record_run(session, change, run, study_id=lease.study_id, label=label, **more)
+
+    def _label(self, session: Session, run: Run) -> str:
+        if run.search_id not in self._labels:
+            self._labels[run.search_id] = session.get_one(Search, run.search_id).label
+        return self._labels[run.search_id]
 
     def _close_attempts(self, session: Session, run_id: int, state: AttemptState, *, error: str | None) -> None:
         for attempt in _open_attempts(session, run_id):

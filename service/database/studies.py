@@ -20,7 +20,9 @@ from search import samplers
 from search.definition import OptimizerSearch, StudyDefinition
 from search.errors import StudyConflictError
 from search.records import RunState, StudyState
+from service.database import events
 from service.database.engine import reading, writing
+from service.database.events import EventKind
 from service.database.lease import lease_is_free
 from service.database.lookup import by_name, find_study
 from service.database.models import Run, Search, Study
@@ -46,9 +48,11 @@ def create_study(engine: Engine, definition: StudyDefinition) -> tuple[StudyView
         with writing(engine) as session:
             existing = by_name(session, definition.name)
             if existing is None:
-                session.add(_study_row(study_id, definition, content, digest))
+                row = _study_row(study_id, definition, content, digest)
+                session.add(row)
                 session.flush()
                 session.add_all(_search_rows(study_id, definition))
+                events.record_study(session, EventKind.STUDY_CREATED, row)
     except IntegrityError:  # somebody else created it since we looked
         with reading(engine) as session:
             existing = by_name(session, definition.name)
@@ -205,6 +209,7 @@ def _change(
         row.state, row.reason = target(row), reason
         if row.state.is_terminal:
             row.finished_at = datetime.now(UTC)
+        events.record_study(session, EventKind.STUDY_STATE, row)
     return get_study_view(engine, row.id)
 
 

@@ -1,0 +1,190 @@
+"""What happened, in the order in which it became true: written with the change it tells, read by followers.
+
+Owns the kinds of events and their ids. An id is larger than every id that any reader could have seen before it, so
+"everything after id n" misses nothing. On SQLite one writer at a time gives that for free. PostgreSQL's sequences do
+not: a number taken early may be committed late. So events are kept until their transaction is about to commit, and
+then take a lock that is held to the end of the commit; ids are given out in the order of commits.
+
+Events are for following, not for the record: the record is in the other tables. `prune` forgets old ones.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Engine, Text, delete, event, func, insert, select, text, type_coerce
+from sqlalchemy.orm import Session
+
+from search.records import Point, Stage, StudyState
+from service.database.engine import reading, writing
+from service.database.models import Event, Run, Study
+from service.database.retry import REQUEST, retried
+
+KEEP = timedelta(hours=24)
+KEEP_ROWS = 200_000
+"""What `prune` leaves: a day, and no more rows than this (about 80 MB)."""
+
+_LOCK = text(
+    # A writer that hangs while it holds the lock would stop all others: the server ends it after 15 s.
+    "SELECT set_config('idle_in_transaction_session_timeout', '15s', true), pg_advisory_xact_lock(:key)"
+)
+_LOCK_KEY = 0x61646D657476
+_PENDING = "admeta_events"
+_PRUNE_BATCH = 5000
+
+
+class EventKind(StrEnum):
+    """What can happen. `trial.…` tells of a trial's own run (stage search), `run.…` of a confirm run."""
+
+    STUDY_CREATED = "study.created"
+    STUDY_STATE = "study.state"
+    STUDY_DELETED = "study.deleted"
+    TRIAL_CREATED = "trial.created"
+    TRIAL_STARTED = "trial.started"
+    TRIAL_WAITING = "trial.waiting"  # an attempt ended, another follows
+    TRIAL_FINISHED = "trial.finished"
+    RUN_CREATED = "run.created"
+    RUN_STARTED = "run.started"
+    RUN_WAITING = "run.waiting"
+    RUN_FINISHED = "run.finished"
+    METRIC = "metric"  # points were added to a run's curve
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredEvent:
+    """One event as it is sent on: `data` is JSON text already."""
+
+    id: int
+    at: datetime
+    study_id: str
+    kind: str
+    data: str
+
+    @property
+    def ends_study(self) -> bool:
+        """Whether the study is over with it: the end of a stream that follows one study."""
+        if self.kind == EventKind.STUDY_DELETED:
+            return True
+        return self.kind == EventKind.STUDY_STATE and StudyState(json.loads(self.data)["state"]).is_terminal
+
+
+def record_study(session: Session, kind: EventKind, row: Study) -> None:
+    """Tell of a study; its state is the one that the row has now."""
+    record(session, row.id, kind, {"name": row.name, "state": row.state.value, "reason": row.reason})
+
+
+def record_run(session: Session, change: str, run: Run, *, study_id: str, label: str, **more: Any) -> None:
+    """Tell of a run.
+
+    Args:
+        change: created, started, waiting or finished.
+        run: has its id and its new state.
+        label: of the run's search.
+        more: what else there is to say.
+    """
+    noun = "trial" if run.stage == Stage.SEARCH else "run"
+    data = _run_data(run, label) | {"state": run.state.value, "attempt": run.attempt} | more
+    if run.state.is_finished:
+        data |= {"value": _finite(run.value), "failure": run.failure, "test_metrics": _metrics(run.test_metrics)}
+    record(session, study_id, EventKind(f"{noun}.{change}"), data)
+
+
+def record_points(session: Session, run: Run, points: Iterable[Point], *, study_id: str, label: str) -> None:
+    """Tell of new points of a run's curve; one event for all of them."""
+    told = [
+        {
+            "epoch": point.epoch,
+            "step": point.step,
+            "value": _finite(point.value),
+            "metrics": _metrics(point.metrics),
+            "lr": _finite(point.lr),
+        }
+        for point in sorted(points, key=lambda point: point.epoch)
+    ]
+    record(session, study_id, EventKind.METRIC, _run_data(run, label) | {"points": told})
+
+
+def record(session: Session, study_id: str, kind: EventKind, data: Mapping[str, Any]) -> None:
+    """Have an event written when the session's transaction commits; nothing is written if it does not."""
+    pending = session.info.get(_PENDING)
+    if pending is None:
+        pending = session.info[_PENDING] = []
+        event.listen(session, "before_commit", _write_pending)
+    pending.append({"study_id": study_id, "kind": kind.value, "data": dict(data), "at": datetime.now(UTC)})
+
+
+def _write_pending(session: Session) -> None:
+    pending = session.info[_PENDING]
+    if not pending:
+        return
+    session.flush()  # before the lock: others need not wait for it
+    if session.get_bind().dialect.name == "postgresql":
+        session.execute(_LOCK, {"key": _LOCK_KEY})
+    session.execute(insert(Event), pending)
+    session.info[_PENDING] = []
+
+
+@retried(REQUEST)
+def read_events(
+    engine: Engine, *, after: int, until: int | None = None, study_id: str | None = None, limit: int = 500
+) -> list[StoredEvent]:
+    """Events with after < id ≤ until, oldest first; `limit` of them at most."""
+    query = select(Event.id, Event.at, Event.study_id, Event.kind, type_coerce(Event.data, Text))
+    query = query.where(Event.id > after).order_by(Event.id).limit(limit)
+    if until is not None:
+        query = query.where(Event.id <= until)
+    if study_id is not None:
+        query = query.where(Event.study_id == study_id)
+    with reading(engine) as session:
+        return [
+            StoredEvent(id=id_, at=at, study_id=study, kind=kind, data=data)
+            for id_, at, study, kind, data in session.execute(query)
+        ]
+
+
+@retried(REQUEST)
+def kept_range(engine: Engine) -> tuple[int, int]:
+    """The oldest and the newest id there are; (1, 0) where there is none."""
+    with reading(engine) as session:
+        oldest, newest = session.execute(select(func.min(Event.id), func.max(Event.id))).one()
+    return (1, 0) if newest is None else (oldest, newest)
+
+
+@retried(REQUEST)
+def prune(engine: Engine, *, keep: timedelta = KEEP, keep_rows: int = KEEP_ROWS) -> int:
+    """Forget events older than `keep` and all but about `keep_rows` of them; the newest one always stays.
+
+    Returns:
+        How many were forgotten. Works in small transactions, so that no writer waits long.
+    """
+    n_pruned = 0
+    _, newest = kept_range(engine)
+    before = datetime.now(UTC) - keep
+    while True:
+        with reading(engine) as session:
+            oldest = session.execute(select(Event.id, Event.at).order_by(Event.id).limit(_PRUNE_BATCH)).all()
+        gone = [id_ for id_, at in oldest if (at < before or id_ <= newest - keep_rows) and id_ < newest]
+        if gone:
+            with writing(engine) as session:
+                session.execute(delete(Event).where(Event.id <= gone[-1]))
+            n_pruned += len(gone)
+        if len(gone) < _PRUNE_BATCH:
+            return n_pruned
+
+
+def _run_data(run: Run, label: str) -> dict[str, Any]:
+    return {"run": run.id, "label": label, "trial": run.trial_number, "stage": run.stage.value, "seed": run.seed}
+
+
+def _metrics(metrics: Mapping[str, float] | None) -> dict[str, float | None]:
+    return {name: _finite(value) for name, value in (metrics or {}).items()}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
