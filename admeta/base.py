@@ -259,7 +259,7 @@ def _make_state(state: dict[str, Any], param: Tensor, rule: UpdateRule) -> None:
     if rule.moments is not None:
         state["exp_avg_sq"] = zeros()
     if rule.slow is not None:
-        state["slow"] = param.detach().to(dtype, copy=True, memory_format=torch.preserve_format)
+        state["slow"] = param.to(dtype, copy=True, memory_format=torch.preserve_format)
 
 
 def _check_capturable(params: list[Tensor]) -> None:
