@@ -272,7 +272,7 @@ def _check_capturable(params: list[Tensor]) -> None:
 
 
 def _capturing() -> bool:
-    if torch.compiler.is_compiling() or not torch.cuda.is_available():
+    if torch.compiler.is_compiling() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     return torch.cuda.is_current_stream_capturing()
 
