@@ -3,6 +3,7 @@
 SearchError
 ├── StudyNotFoundError
 ├── StudyConflictError
+├── TooFewTrialsError
 └── LeaseLostError
 """
 
@@ -19,6 +20,10 @@ class StudyNotFoundError(SearchError):
 
 class StudyConflictError(SearchError):
     """The study's state or definition does not allow what was asked."""
+
+
+class TooFewTrialsError(SearchError):
+    """There are not enough complete trials with different results to tell parameters apart."""
 
 
 class LeaseLostError(SearchError):

@@ -1,0 +1,124 @@
+"""What a study's author should hear about a valid definition that will not do what they likely expect.
+
+Owns the warnings of a study's response; errors are `search.definition`'s. Reads the definition alone: no torch, no
+Optuna, no database.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import admeta.registry
+import admeta.spaces
+import tasks.registry
+from search import pruners, samplers
+from search.definition import OptimizerSearch, StudyDefinition
+from search.space import CategoricalParameter, FloatParameter, IntParameter, Parameter
+
+GP_TRIALS = 500
+"""Trials past which a GP suggestion takes seconds (6 s at 1,000)."""
+
+
+def warnings_for(definition: StudyDefinition) -> list[str]:
+    """One sentence or two each: what will happen, with the values, and what to change. Empty when all is well."""
+    return [
+        *_study(definition),
+        *_pruner(definition),
+        *(w for o in definition.optimizers for w in _search(definition, o)),
+    ]
+
+
+def _study(definition: StudyDefinition) -> Iterator[str]:
+    metric, direction = definition.objective.metric, definition.objective.direction
+    usual = tasks.registry.get(definition.task.name).metrics[metric]
+    if direction != usual:
+        yield f"objective: the study will {direction} {metric}, of which one usually wants the other; is that meant?"
+    budget, epochs = definition.budget, definition.task.epochs
+    if budget.epochs_per_optimizer is not None and budget.epochs_per_optimizer < epochs:
+        yield (
+            f"budget: epochs_per_optimizer = {budget.epochs_per_optimizer} is less than one training of {epochs} "
+            "epochs; each search will end after its first trials."
+        )
+    if definition.confirm.top_k > budget.trials_per_optimizer:
+        yield (
+            f"confirm: top_k = {definition.confirm.top_k} is more than trials_per_optimizer = "
+            f"{budget.trials_per_optimizer}; only trials that completed can be confirmed."
+        )
+
+
+def _pruner(definition: StudyDefinition) -> Iterator[str]:
+    pruner, epochs = definition.pruner, definition.task.epochs
+    if isinstance(pruner, pruners.NoPruner):
+        return
+    if pruner.min_epochs >= epochs:
+        yield (
+            f"pruner: min_epochs = {pruner.min_epochs} is not below the training's {epochs} epochs; no trial will be "
+            "stopped early. Lower it, or name the pruner none."
+        )
+    trials = definition.budget.trials_per_optimizer
+    if isinstance(pruner, pruners.MedianPruner) and pruner.n_startup_trials >= trials:
+        yield (
+            f"pruner: n_startup_trials = {pruner.n_startup_trials} is not below trials_per_optimizer = {trials}; no "
+            "trial will be stopped early."
+        )
+
+
+def _search(definition: StudyDefinition, search: OptimizerSearch) -> Iterator[str]:
+    space = {name: _to_registry(parameter) for name, parameter in search.space.items()}
+    yield from admeta.registry.cautions(search.name, space, search.fixed)
+    for warning in _sampler(definition.sampler, search, n_trials=definition.budget.trials_per_optimizer):
+        yield f"{search.label}: {warning}"
+
+
+def _sampler(sampler: samplers.Sampler, search: OptimizerSearch, *, n_trials: int) -> Iterator[str]:
+    n_grid = _n_configurations(search.space)
+    match sampler:
+        case samplers.TpeSampler() | samplers.GpSampler() if sampler.n_startup_trials >= n_trials:
+            yield (
+                f"the sampler {sampler.name} draws its first {sampler.n_startup_trials} trials at random, which is all "
+                f"of trials_per_optimizer = {n_trials}. Lower n_startup_trials or run more trials."
+            )
+        case samplers.GpSampler() if n_trials > GP_TRIALS:
+            yield (
+                f"the sampler gp needs seconds for a suggestion past {GP_TRIALS} trials, and {n_trials} are planned; "
+                "tpe needs about 0.1 s."
+            )
+        case samplers.CmaEsSampler() if all(isinstance(p, CategoricalParameter) for p in search.space.values()):
+            yield "the sampler cmaes moves numbers only, and this space has choices only: it is random search. Use tpe."
+        case samplers.CmaEsSampler() | samplers.QmcSampler() if any(p.when for p in search.space.values()):
+            conditional = ", ".join(sorted(name for name, p in search.space.items() if p.when))
+            yield f"the sampler {sampler.name} draws conditional parameters ({conditional}) at random; tpe models them."
+        case samplers.GridSampler() if n_grid > n_trials:
+            yield (
+                f"the grid has {n_grid} combinations, and trials_per_optimizer = {n_trials} of them will be tried, in "
+                "random order. Raise the budget for the whole grid."
+            )
+        case samplers.TpeSampler() | samplers.GpSampler() | samplers.RandomSampler() | samplers.QmcSampler():
+            if n_grid < n_trials:
+                yield (
+                    f"the space has {n_grid} configurations, fewer than trials_per_optimizer = {n_trials}; repeated "
+                    "ones are not trained again but take over the first one's result."
+                )
+        case _:
+            pass
+
+
+def _n_configurations(space: Mapping[str, Parameter]) -> float:
+    """How many there are; infinite where a parameter is a range of real numbers or conditional."""
+    size = 1
+    for parameter in space.values():
+        if parameter.when or (isinstance(parameter, FloatParameter) and parameter.step is None):
+            return math.inf
+        size *= parameter.grid_size()
+    return size
+
+
+def _to_registry(parameter: Parameter) -> admeta.spaces.ParamSpace:
+    match parameter:
+        case FloatParameter():
+            return admeta.spaces.Float(parameter.low, parameter.high, log=parameter.log, step=parameter.step)
+        case IntParameter():
+            return admeta.spaces.Int(parameter.low, parameter.high, log=parameter.log)
+        case CategoricalParameter():
+            return admeta.spaces.Categorical(tuple(parameter.choices))
