@@ -20,7 +20,8 @@ class Assignment:
         settings: the optimizer's constructor keywords (drawn and fixed).
         checkpoint_dir: folder of this run alone; where one exists already, the run goes on from its last checkpoint.
         threads: CPU threads torch may use.
-        on_gpu: whether the worker holds a GPU, or a share of one.
+        cpus, gpus: what the worker holds; gpus below 1 is a share of a card, 0 none.
+        init_from: folders of an earlier trial's runs, of which the first with a checkpoint gives the initial weights.
     """
 
     run_id: int
@@ -32,11 +33,14 @@ class Assignment:
     optimizer: str
     settings: Mapping[str, Any]
     metric: str
+    direction: str
     checkpoint_dir: str
     checkpoint_every_s: float
     data_dir: str | None
     threads: int
-    on_gpu: bool
+    cpus: float
+    gpus: float
+    init_from: tuple[str, ...] = ()
 
     def to_config(self) -> dict[str, Any]:
         """As Ray Tune's trial config."""
@@ -46,7 +50,7 @@ class Assignment:
     def from_config(cls, config: Mapping[str, Any]) -> Assignment:
         """The assignment in a Tune config."""
         values = dict(config["assignment"])
-        return cls(**{**values, "stage": Stage(values["stage"])})
+        return cls(**{**values, "stage": Stage(values["stage"]), "init_from": tuple(values["init_from"])})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from search.assignment import Assignment, Report
 from search.definition import StudyDefinition
 from search.loop import SearchLoop
 from search.records import FailureKind, Lease, RunOutcome, RunRecord, RunState, Stage, StudyRecord
+from search.sharing import Capacity
 from search.store import Store
 
 FREE_FALSE_STARTS = 3
@@ -34,14 +35,16 @@ class Workplace:
     Attributes:
         storage: folder or URI under which each run has its checkpoint folder.
         data_dir: the data folder, as workers see it.
-        on_gpu: whether a run holds a GPU, or a share of one.
+        each: what a run holds.
+        init_from: folders under `storage` where the trial that every run starts from left its checkpoints.
         slots: calls back how many runs the cluster has room for now.
     """
 
     storage: str
     data_dir: str | None
-    on_gpu: bool
+    each: Capacity
     slots: Callable[[], int]
+    init_from: tuple[str, ...] = ()
 
 
 class Coordinator:
@@ -82,6 +85,7 @@ class Coordinator:
         self._live: dict[str, tuple[SearchLoop, RunRecord]] = {}
         self._begun: dict[str, int] = {}
         self._false_starts: Counter[int] = Counter()
+        self._alone: set[int] = set()
 
     @property
     def n_live(self) -> int:
@@ -89,7 +93,7 @@ class Coordinator:
 
     def next(self, ticket: str) -> Assignment | Idle:
         """The run to start under `ticket` (Tune's trial id)."""
-        if self.n_live >= self._room():
+        if self.n_live >= self._room() or self._waits_for_a_card():
             return Idle.WAIT
         self._apply_budgets()
         # Fair turns: the optimizer with the fewest runs at work goes first, then the one that had the fewest turns.
@@ -145,10 +149,23 @@ class Coordinator:
             return
         outcome = RunOutcome(state=RunState.FAIL, failure=kind, error=error)
         run = self._store.fail_attempt(self._lease, run.id, outcome=outcome)
-        if run.n_failures > self._definition.max_failures:
+        if run.n_failures > self._definition.max_failures or not self._may_help(run, kind):
             loop.finish(run, outcome)
         else:
             loop.requeue(run)
+
+    def _may_help(self, run: RunRecord, kind: FailureKind) -> bool:
+        """Whether to try again: a run that ran out of memory beside others has one more try, with a card of its own."""
+        if kind is not FailureKind.OUT_OF_MEMORY:
+            return True
+        if run.id in self._alone or not 0 < self._workplace.each.gpus < 1:
+            return False
+        self._alone.add(run.id)
+        return True
+
+    def _waits_for_a_card(self) -> bool:
+        """Whether a run waits for a whole card: what others free must not go to new ones meanwhile."""
+        return any(run.id in self._alone and ticket not in self._begun for ticket, (_, run) in self._live.items())
 
     def interrupt(self, ticket: str, *, reason: str) -> None:
         """The run is stopped from outside, after an evaluation: it waits to go on."""
@@ -170,7 +187,7 @@ class Coordinator:
 
     def _assign(self, loop: SearchLoop, run: RunRecord) -> Assignment:
         definition = self._definition
-        folder = f"{self._study.id}/{loop.record.label}/{run.trial_number:05d}/{run.stage.value}-{run.seed}"
+        folder = run_folder(self._study.id, loop.record.label, run)
         return Assignment(
             run_id=run.id,
             label=loop.record.label,
@@ -181,11 +198,14 @@ class Coordinator:
             optimizer=loop.spec.name,
             settings={**loop.spec.fixed, **run.params},
             metric=definition.objective.metric,
+            direction=definition.objective.direction,
             checkpoint_dir=f"{self._workplace.storage}/{folder}",
             checkpoint_every_s=definition.checkpoint_every_s,
             data_dir=self._workplace.data_dir,
             threads=max(1, int(definition.resources.cpus)),
-            on_gpu=self._workplace.on_gpu,
+            cpus=self._workplace.each.cpus,
+            gpus=1.0 if run.id in self._alone else self._workplace.each.gpus,
+            init_from=tuple(f"{self._workplace.storage}/{folder}" for folder in self._workplace.init_from),
         )
 
     def _apply_budgets(self) -> None:
@@ -215,3 +235,8 @@ class Coordinator:
         if run.state is not RunState.COMPLETE or run.value is None:
             return False
         return run.value >= target if self._definition.objective.direction == "maximize" else run.value <= target
+
+
+def run_folder(study_id: str, label: str, run: RunRecord) -> str:
+    """Where a run keeps its checkpoints, under the storage."""
+    return f"{study_id}/{label}/{run.trial_number:05d}/{run.stage.value}-{run.seed}"

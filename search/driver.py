@@ -16,21 +16,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import optuna
-import ray
 from ray import tune
 
-import tasks.runs
-from search.coordinator import Coordinator, Workplace
-from search.definition import Resources
+from search import placement
+from search.assignment import Assignment
+from search.coordinator import Coordinator, Workplace, run_folder
 from search.errors import LeaseLostError
-from search.records import Lease, StudyRecord, StudyState
-from search.sharing import Capacity, slots_for
+from search.records import Lease, Stage, StudyRecord, StudyState
+from search.sharing import slots_for
 from search.store import Store
 from search.trainable import TrialWorker
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher
-from tasks.errors import TaskError
+from tasks.config import TrialRef
+from tasks.errors import ConfigError, TaskError
 
 logger = logging.getLogger(__name__)
 
@@ -76,12 +77,12 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
         try:
             store.set_study_state(lease, StudyState.RUNNING)
             study = store.get_study(study_id)
-            tasks.runs.check(study.definition.task, data_dir=_path(options.data_dir))
+            placement.check(study.definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping)
             coordinator = Coordinator(
                 store=store,
                 lease=lease,
                 study=study,
-                workplace=_workplace(study, store, options),
+                workplace=_workplace(study, store, options, stop),
                 now=lambda: datetime.now(UTC).timestamp(),
             )
             if renewal.state is StudyState.RUNNING:
@@ -107,14 +108,13 @@ def _conclude(store: Store, lease: Lease, coordinator: Coordinator, stop: StopSw
 
 
 def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwitch) -> None:
-    resources = study.definition.resources
     os.environ.update(TUNE_ENVIRONMENT)
     logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)  # looks for files we don't write
     # Tune insists on a folder of its own; nothing in it is ever read back.
     scratch = Path(tempfile.mkdtemp(prefix="admeta-tune-"))
     try:
         tune.Tuner(
-            tune.with_resources(TrialWorker, {"cpu": resources.cpus, "gpu": resolve_gpus(resources)}),
+            tune.with_resources(TrialWorker, _held),
             tune_config=tune.TuneConfig(
                 search_alg=StudySearcher(coordinator, stop),
                 scheduler=StudyScheduler(coordinator, stop),
@@ -137,33 +137,42 @@ def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwit
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def resolve_gpus(resources: Resources) -> float:
-    """GPUs of one run: what the study says, or for 'auto' one where the cluster has any."""
-    if resources.gpus == "auto":
-        return 1.0 if ray.cluster_resources().get("GPU", 0) > 0 else 0.0
-    return resources.gpus
+def _held(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """What the assignment's worker holds, as Tune asks for it."""
+    assignment = Assignment.from_config(config)
+    return tune.PlacementGroupFactory([{"CPU": assignment.cpus, "GPU": assignment.gpus}])
 
 
-def _workplace(study: StudyRecord, store: Store, options: DriverOptions) -> Workplace:
-    resources = study.definition.resources
-    each = Capacity(cpus=resources.cpus, gpus=resolve_gpus(resources))
+def _workplace(study: StudyRecord, store: Store, options: DriverOptions, stop: StopSwitch) -> Workplace:
+    definition = study.definition
+    placed = placement.place(definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping)
+    logger.info("study %s: %s", study.id, placed.reason)
 
     def slots() -> int:
-        priority = study.definition.priority
-        return slots_for(each, priority=priority, cluster=cluster_capacity(), rivals=store.rivals(study.id))
+        cluster, rivals = placement.cluster_capacity(), store.rivals(study.id)
+        return slots_for(placed.each, priority=definition.priority, cluster=cluster, rivals=rivals)
 
+    origin = definition.task.init_from
     return Workplace(
         storage=options.storage,
         data_dir=options.data_dir,
-        on_gpu=each.gpus > 0,
+        each=placed.each,
         slots=_remembered(slots, for_s=2.0),
+        init_from=_origin_folders(store, origin) if isinstance(origin, TrialRef) else (),
     )
 
 
-def cluster_capacity() -> Capacity:
-    """All CPUs and GPUs of the Ray cluster, in use or not."""
-    resources = ray.cluster_resources()
-    return Capacity(cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", 0.0))
+def _origin_folders(store: Store, origin: TrialRef) -> tuple[str, ...]:
+    """Checkpoint folders of the trial a study starts from: its confirm runs first, which always leave one."""
+    found = store.find_runs(origin.study, label=origin.optimizer, trial_number=origin.trial)
+    if found is None:
+        raise ConfigError(
+            f"init_from: there is no trial {origin.trial} of optimizer '{origin.optimizer}' in study '{origin.study}'; "
+            "GET /v1/studies/{id}/trials lists a study's trials"
+        )
+    study_id, runs = found
+    ordered = sorted(runs, key=lambda run: (run.stage is not Stage.CONFIRM, run.seed))
+    return tuple(run_folder(study_id, origin.optimizer, run) for run in ordered)
 
 
 def _remembered(call: Callable[[], int], *, for_s: float) -> Callable[[], int]:
@@ -177,10 +186,6 @@ def _remembered(call: Callable[[], int], *, for_s: float) -> Callable[[], int]:
         return known[1]
 
     return answer
-
-
-def _path(folder: str | None) -> Path | None:
-    return None if folder is None else Path(folder)
 
 
 class _Renewal:

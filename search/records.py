@@ -55,6 +55,7 @@ class FailureKind(StrEnum):
     """Why a run ended as FAIL. Only ERROR, LOST and PREEMPTED are retried."""
 
     DIVERGED = "diverged"  # the loss became NaN or infinite: a result about the settings
+    OUT_OF_MEMORY = "out_of_memory"  # the card had no room; tried once more with a card of its own
     NO_METRIC = "no_metric"  # training ended without the objective's metric, or it was not finite
     ERROR = "error"  # an exception in the training code
     LOST = "lost"  # the worker died

@@ -84,6 +84,10 @@ class Store(Protocol):
         """All runs of the study, by id."""
         ...
 
+    def find_runs(self, study: str, *, label: str, trial_number: int) -> tuple[str, list[RunRecord]] | None:
+        """Id of the study of this name or id, and the runs of one of its trials; None where there is no such trial."""
+        ...
+
     def points(self, run_id: int) -> list[Point]:
         """The run's curve, by epoch."""
         ...

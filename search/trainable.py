@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import ray
 from ray import tune
@@ -18,7 +19,10 @@ from ray import tune
 from search.assignment import Assignment, Curve, Report
 from search.records import AttemptStart, FailureKind, Point, RunOutcome, RunState, Stage
 from tasks.engine.protocol import Evaluation, Run
-from tasks.errors import Diverged
+from tasks.errors import CheckpointError, Diverged
+
+if TYPE_CHECKING:
+    from tasks.config import TaskConfig
 
 
 class TrialWorker(tune.Trainable):  # type: ignore[misc]
@@ -68,30 +72,32 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
             self._run = None
 
     def _open(self) -> AttemptStart:
-        from pathlib import Path
-
-        from tasks.config import TaskConfig  # noqa: F401 - the registry's configs derive from it
         from tasks.engine import checkpoint
         from tasks.registry import parse_config
         from tasks.runs import open_run
 
         assignment = self._assignment
         self._saved_at = time.monotonic()
+        config = parse_config(assignment.task)
+        share_note = _share_card() if 0 < assignment.gpus < 1 else ""
         run = open_run(
-            parse_config(assignment.task),
+            config,
             optimizer=assignment.optimizer,
             params=assignment.settings,
             seed=assignment.seed,
             data_dir=None if assignment.data_dir is None else Path(assignment.data_dir),
-            device=None if assignment.on_gpu else "cpu",
+            device=None if assignment.gpus > 0 else "cpu",
             threads=assignment.threads,
+            init_from=_initial_weights(assignment, config),
         )
         state = checkpoint.load_latest(assignment.checkpoint_dir)
         self._curve = Curve() if state is None else Curve.from_state(state["curve"])
         if state is not None:
             run.load_state_dict(state["run"])
         self._run = run
-        environment = run.environment()
+        environment = {**run.environment(), "gpus": assignment.gpus}
+        if share_note:
+            environment["sharing"] = share_note
         return AttemptStart(
             node=ray.util.get_node_ip_address(),
             pid=os.getpid(),
@@ -102,7 +108,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
     def _advance(self, run: Run) -> Point:
         evaluation = run.advance()
-        point = to_point(evaluation, metric=self._assignment.metric)
+        point = to_point(evaluation, metric=self._assignment.metric, gpus=self._assignment.gpus)
         self._curve.points.append(point)
         return point
 
@@ -118,6 +124,11 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         test = run.test() if self._assignment.stage is Stage.CONFIRM else {}
         return RunOutcome(state=RunState.COMPLETE, value=last.value, test_metrics=test)
 
+    def _rank(self) -> Literal["last", "best"]:
+        values = [point.value for point in self._curve.points if point.value is not None]
+        best = max(values) if self._assignment.direction == "maximize" else min(values)
+        return "best" if values[-1] == best else "last"
+
     def _checkpoint_is_due(self) -> bool:
         return time.monotonic() - self._saved_at >= self._assignment.checkpoint_every_s
 
@@ -128,12 +139,42 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         if final and self._assignment.stage is Stage.SEARCH and not self._checkpoint_is_due():
             return
         state = {"run": run.state_dict(), "curve": self._curve.to_state()}
-        checkpoint.save(self._assignment.checkpoint_dir, state, epoch=run.epoch)
+        checkpoint.save(self._assignment.checkpoint_dir, state, epoch=run.epoch, rank=self._rank())
         self._saved_at = time.monotonic()
 
 
-def to_point(evaluation: Evaluation, *, metric: str) -> Point:
-    """A curve point from the engine's evaluation; `value` is None where the metric is missing or not finite."""
+def _share_card() -> str:
+    """Run beside the other trials on this card and not by turns with them; must come before CUDA starts."""
+    from tasks.engine import sharing
+
+    return sharing.join(os.environ)
+
+
+def _initial_weights(assignment: Assignment, config: TaskConfig) -> Path | None:
+    """The checkpoint that the study starts from: a file in the data folder, or an earlier trial's."""
+    from tasks.engine import checkpoint
+
+    if isinstance(config.init_from, str):
+        return Path(assignment.data_dir or ".") / config.init_from
+    if config.init_from is None:
+        return None
+    for folder in assignment.init_from:
+        found = checkpoint.find_best(folder)
+        if found is not None:
+            return found
+    raise CheckpointError(
+        f"init_from: trial {config.init_from.trial} of {config.init_from.study}/{config.init_from.optimizer} left no "
+        "checkpoint; runs of the confirm stage do, and those of the search stage that took longer than "
+        "checkpoint_every_s"
+    )
+
+
+def to_point(evaluation: Evaluation, *, metric: str, gpus: float) -> Point:
+    """A curve point from the engine's evaluation; `value` is None where the metric is missing or not finite.
+
+    Args:
+        gpus: cards the run holds: a packed one is charged its share of the seconds.
+    """
     value = evaluation.metrics.get(metric)
     return Point(
         epoch=evaluation.epoch,
@@ -145,5 +186,5 @@ def to_point(evaluation: Evaluation, *, metric: str) -> Point:
         eval_s=evaluation.eval_s,
         optimizer_s=evaluation.optimizer_s,
         data_s=evaluation.data_s,
-        gpu_s=evaluation.gpu_s,
+        gpu_s=evaluation.gpu_s * gpus,
     )

@@ -6,13 +6,16 @@ into its experiment folder, so they carry nothing when pickled: no store, no add
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
 
+from ray import cloudpickle
 from ray.exceptions import RayActorError, RayTaskError
-from ray.tune import Callback, Stopper
+from ray.tune import Callback, Stopper, TuneError
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
@@ -20,6 +23,7 @@ from ray.tune.search import Searcher
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle
 from search.records import FailureKind
+from tasks.errors import OutOfMemory
 
 _NODE_DIED = "its node has died"
 """In the message of Ray's ActorDiedError; it carries the reason in no other way."""
@@ -81,7 +85,7 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         return decision
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        kind, text = describe(trial.get_pickled_error())
+        kind, text = describe(_error_of(trial))
         if self._stop.error is None:
             with self._stop.on_error():
                 self._coordinator.fail(trial.trial_id, kind=kind, error=text)
@@ -162,7 +166,17 @@ def describe(error: BaseException) -> tuple[FailureKind, str]:
             return FailureKind.PREEMPTED, f"the worker's node went away: {error}"
         return FailureKind.LOST, f"the worker died: {error}"
     cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+    if isinstance(cause, OutOfMemory):
+        return FailureKind.OUT_OF_MEMORY, str(cause)
     return FailureKind.ERROR, f"{type(cause).__name__}: {cause}"
+
+
+def _error_of(trial: Trial) -> BaseException:
+    """What ended the trial. `Trial.get_pickled_error` would look in the storage, where Tune puts it only later."""
+    with suppress(OSError, TypeError, AttributeError, ImportError, pickle.UnpicklingError):
+        return cast(BaseException, cloudpickle.loads(Path(trial.pickled_error_file).read_bytes()))
+    words = Path(trial.error_file).read_text() if trial.error_file is not None else "no reason was given"
+    return TuneError(words)
 
 
 def _nothing() -> None:

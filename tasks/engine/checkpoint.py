@@ -75,8 +75,17 @@ def load_latest(directory: str | Path) -> dict[str, Any] | None:
 
 def load_best(directory: str | Path) -> dict[str, Any] | None:
     """The best checkpoint of a directory, on the CPU; the newest where none was marked best; None where empty."""
+    found = find_best(directory)
+    return None if found is None else load(found)
+
+
+def find_best(directory: str | Path) -> Path | None:
+    """The file of `load_best`; None where the directory has none."""
     best = Path(directory) / BEST
-    return load(best) if best.exists() else load_latest(directory)
+    if best.exists():
+        return best
+    found = _epochs(Path(directory))
+    return max(found)[1] if found else None
 
 
 def load(path: str | Path) -> dict[str, Any]:

@@ -126,6 +126,14 @@ class MemoryStore:
         ids = {search.id for search in self._searches[study_id]}
         return [run for run in self.all_runs.values() if run.search_id in ids]
 
+    def find_runs(self, study: str, *, label: str, trial_number: int) -> tuple[str, list[RunRecord]] | None:
+        for record in self.studies.values():
+            ids = {search.id for search in self._searches[record.id] if search.label == label}
+            runs = [r for r in self.all_runs.values() if r.search_id in ids and r.trial_number == trial_number]
+            if study in (record.id, record.name) and runs:
+                return record.id, runs
+        return None
+
     def points(self, run_id: int) -> list[Point]:
         return [point for _, point in sorted(self.curves.get(run_id, {}).items())]
 

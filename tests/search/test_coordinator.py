@@ -313,3 +313,49 @@ def test_a_warm_start_leaves_out_what_the_space_does_not_hold() -> None:
     Cluster(coordinator_for(store, later)).run()
     assert all(10.0 <= run.params["lr"] <= 20.0 for run in store.runs(later.id))
     assert optuna_states(store, later, "sgdm") == {TrialState.COMPLETE: 4}
+
+
+def test_out_of_memory_beside_others_has_one_more_try_alone() -> None:
+    store = MemoryStore()
+    study = store.add_study(define())
+    crowded = (FailureKind.OUT_OF_MEMORY, "out of memory on cuda")
+    failures = {("adamw", 0, Stage.SEARCH, 100): [crowded], ("sgdm", 1, Stage.SEARCH, 100): [crowded, crowded]}
+    cluster = Cluster(coordinator_for(store, study, gpus=0.25, slots=4), failures=failures)
+    cluster.run()
+    adamw, sgdm = store.searches(study.id)
+    by_trial = {(r.search_id, r.trial_number): r for r in store.runs(study.id) if r.stage is Stage.SEARCH}
+    assert by_trial[adamw.id, 0].state is RunState.COMPLETE
+    assert by_trial[sgdm.id, 1].state is RunState.FAIL
+    assert by_trial[sgdm.id, 1].failure is FailureKind.OUT_OF_MEMORY
+    tries = {(a.label, a.trial_number): [] for a in cluster.started}
+    for a in cluster.started:
+        if a.stage is Stage.SEARCH:
+            tries[a.label, a.trial_number].append(a.gpus)
+    assert tries["adamw", 0] == tries["sgdm", 1] == [0.25, 1.0]
+    assert all(t == [0.25] for key, t in tries.items() if key not in {("adamw", 0), ("sgdm", 1)})
+
+
+def test_out_of_memory_with_a_card_of_its_own_is_not_tried_again() -> None:
+    store = MemoryStore()
+    study = store.add_study(define())
+    failures = {("adamw", 0, Stage.SEARCH, 100): [(FailureKind.OUT_OF_MEMORY, "out of memory on cuda")]}
+    cluster = Cluster(coordinator_for(store, study, gpus=1.0), failures=failures)
+    cluster.run()
+    failed = [run for run in store.runs(study.id) if run.state is RunState.FAIL]
+    assert [(run.attempt, run.failure) for run in failed] == [(1, FailureKind.OUT_OF_MEMORY)]
+
+
+def test_nothing_new_starts_while_a_run_waits_for_a_whole_card() -> None:
+    store = MemoryStore()
+    study = store.add_study(define())
+    coordinator = coordinator_for(store, study, gpus=0.5, slots=4)
+    for ticket in ("a", "b"):
+        assert isinstance(coordinator.next(ticket), Assignment)
+        coordinator.begin(ticket)
+    coordinator.fail("a", kind=FailureKind.OUT_OF_MEMORY, error="out of memory on cuda")
+    offered = [coordinator.next(ticket) for ticket in ("c", "d", "e", "f", "g", "h")]
+    assert isinstance(offered[0], Assignment)
+    assert offered[0].gpus == 1.0
+    assert offered[1:] == [Idle.WAIT] * 5
+    coordinator.begin("c")
+    assert isinstance(coordinator.next("i"), Assignment)

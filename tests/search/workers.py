@@ -10,6 +10,7 @@ from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle, Workplace
 from search.definition import StudyDefinition
 from search.records import FailureKind, Lease, Point, RunOutcome, RunState, Stage, StudyRecord
+from search.sharing import Capacity
 from tests.search.memory_store import MemoryStore
 
 Score = Callable[[Assignment, int], float | None]
@@ -36,11 +37,12 @@ def by_learning_rate(assignment: Assignment, epoch: int) -> float:
 
 
 def coordinator_for(
-    store: MemoryStore, study: StudyRecord, *, owner: str = "first", slots: int = 2, now: float = 0.0
+    store: MemoryStore, study: StudyRecord, *, owner: str = "first", slots: int = 2, now: float = 0.0, gpus: float = 0.0
 ) -> Coordinator:
     """A coordinator under a lease of its own, as after a driver's start."""
     store.owners[study.id] = owner
-    workplace = Workplace(storage="checkpoints", data_dir=None, on_gpu=False, slots=lambda: slots)
+    each = Capacity(cpus=study.definition.resources.cpus, gpus=gpus)
+    workplace = Workplace(storage="checkpoints", data_dir=None, each=each, slots=lambda: slots)
     lease = Lease(study_id=study.id, owner=owner, ttl_s=10)
     return Coordinator(store=store, lease=lease, study=study, workplace=workplace, now=lambda: now)
 

@@ -1,0 +1,131 @@
+"""What is found out on a worker before a study's first run: whether it can be trained, and how many runs fit a card.
+
+Owns the two Ray tasks that ask, so that the driver itself needs neither torch nor the data set. The answers are the
+engine's (`tasks.runs.check`, `tasks.engine.packing`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayTaskError
+
+import tasks.registry
+from search.definition import OptimizerSearch, StudyDefinition
+from search.sharing import Capacity
+from search.space import CategoricalParameter, FloatParameter, IntParameter
+from tasks.errors import TaskError
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_S = 600.0
+"""How long to wait for a free card to measure on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """What each run of a study holds, and why."""
+
+    each: Capacity
+    reason: str
+
+
+def cluster_capacity() -> Capacity:
+    """All CPUs and GPUs of the Ray cluster, in use or not."""
+    resources = ray.cluster_resources()
+    return Capacity(cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", 0.0))
+
+
+def check(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Callable[[], bool]) -> None:
+    """Refuse a study that no run could train.
+
+    Raises:
+        TaskError: the data are missing or broken, or do not fit the model or the batch.
+    """
+    ask = ray.remote(_check).options(num_cpus=0)
+    _answer(ask.remote(definition.task.model_dump(mode="json"), data_dir), is_stopping=is_stopping)
+
+
+def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Callable[[], bool]) -> Placement:
+    """The study's own resources; for `gpus: auto` as many runs on a card as raise the total.
+
+    Raises:
+        TaskError: not even one run fits a card.
+    """
+    resources = definition.resources
+    if resources.gpus != "auto":
+        return Placement(each=Capacity(cpus=resources.cpus, gpus=resources.gpus), reason="as the study says")
+    if cluster_capacity().gpus == 0:
+        return Placement(each=Capacity(cpus=resources.cpus, gpus=0), reason="the cluster has no GPU")
+    if tasks.registry.get(definition.task.name).target is None:
+        return Placement(each=Capacity(cpus=resources.cpus, gpus=0), reason="the task trains no network")
+    spec = definition.optimizers[0]
+    ask = ray.remote(_measure).options(num_cpus=0, num_gpus=1)
+    asked = ask.remote(definition.task.model_dump(mode="json"), spec.name, typical_settings(spec), data_dir)
+    packing = _answer(asked, is_stopping=is_stopping, patience_s=PATIENCE_S)
+    if packing is None:
+        reason = f"one run a card: none was free to measure on within {PATIENCE_S:.0f} s"
+        return Placement(each=Capacity(cpus=resources.cpus, gpus=1), reason=reason)
+    gpus, reason = packing
+    return Placement(each=Capacity(cpus=resources.cpus, gpus=gpus), reason=reason)
+
+
+def typical_settings(spec: OptimizerSearch) -> dict[str, Any]:
+    """Settings from the middle of an optimizer's space."""
+    middle = {name: _middle(parameter) for name, parameter in spec.space.items() if parameter.when is None}
+    return {**spec.fixed, **middle}
+
+
+def _middle(parameter: FloatParameter | IntParameter | CategoricalParameter) -> Any:
+    if isinstance(parameter, CategoricalParameter):
+        return parameter.choices[len(parameter.choices) // 2]
+    if parameter.log:
+        middle = math.sqrt(parameter.low) * math.sqrt(parameter.high)
+    else:
+        middle = parameter.low / 2 + parameter.high / 2
+    return round(middle) if isinstance(parameter, IntParameter) else middle
+
+
+def _check(task: dict[str, Any], data_dir: str | None) -> None:
+    import tasks.runs
+
+    tasks.runs.check(tasks.registry.parse_config(task), data_dir=_path(data_dir))
+
+
+def _measure(task: dict[str, Any], optimizer: str, settings: dict[str, Any], data_dir: str | None) -> tuple[float, str]:
+    from tasks.engine import packing, sharing
+
+    refusal = sharing.join(os.environ)
+    chosen = packing.measure_packing(
+        tasks.registry.parse_config(task), optimizer=optimizer, params=settings, data_dir=_path(data_dir)
+    )
+    totals = ", ".join(f"{n}: {total:.0f}/s" for n, total in chosen.totals.items())
+    reason = f"{chosen.trials_per_gpu} a card: {chosen.reason} (samples by runs at once: {totals})"
+    return chosen.gpus, f"{reason}; {refusal}" if refusal else reason
+
+
+def _answer(asked: Any, *, is_stopping: Callable[[], bool], patience_s: float = math.inf) -> Any | None:
+    """The task's answer; None where the study is stopped first, or patience ends."""
+    end = time.monotonic() + patience_s
+    while not ray.wait([asked], timeout=0.5)[0]:
+        if is_stopping() or time.monotonic() > end:
+            ray.cancel(asked, force=True)
+            return None
+    try:
+        return ray.get(asked)
+    except RayTaskError as error:
+        if isinstance(error.cause, TaskError):
+            raise error.cause from None
+        raise
+
+
+def _path(folder: str | None) -> Path | None:
+    return None if folder is None else Path(folder)
