@@ -190,6 +190,20 @@ class SqlStore:
             return [run_record(row) for row in session.execute(query).scalars()]
 
     @_patient
+    def find_runs(self, study: str, *, label: str, trial_number: int) -> tuple[str, list[RunRecord]] | None:
+        query = (
+            select(Run, Search.study_id)
+            .join(Search, Search.id == Run.search_id)
+            .join(Study, Study.id == Search.study_id)
+            .where(or_(Study.id == study, Study.name == study), Search.label == label)
+            .where(Run.trial_number == trial_number)
+            .order_by(Run.id)
+        )
+        with reading(self.engine) as session:
+            rows = session.execute(query).all()
+        return (rows[0][1], [run_record(row) for row, _ in rows]) if rows else None
+
+    @_patient
     def points(self, run_id: int) -> list[Point]:
         query = select(CurvePoint).where(CurvePoint.run_id == run_id).order_by(CurvePoint.epoch)
         with reading(self.engine) as session:
