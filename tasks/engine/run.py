@@ -31,6 +31,7 @@ from tasks.engine.schedule import lr_factor
 from tasks.engine.seeds import derive_seed
 from tasks.engine.step import EagerStep, StepParts
 from tasks.engine.task import Batch, Split
+from tasks.engine.weights import CastWeights
 from tasks.errors import Diverged, OutOfMemory, TaskError
 
 
@@ -237,6 +238,10 @@ class TrainingRun:
     def _compiled(self) -> bool:
         return self._stream is not None and self._config.acceleration == "compile"
 
+    def _casts_weights(self) -> bool:
+        # Over several micro-batches the copies would add gradients up in bf16; autocast adds them in float32.
+        return self._wants_graph() and self._precision == "bf16" and self._config.accumulation == 1
+
     def _wants_graph(self) -> bool:
         return self._stream is not None and self._config.acceleration != "eager"
 
@@ -248,6 +253,7 @@ class TrainingRun:
             config=self._config,
             meter=self._meter,
             autocast=self._autocast,
+            cast_weights=CastWeights(self._model) if self._casts_weights() else None,
         )
         if self._stream is None:
             return EagerStep(parts, status="eager: no GPU")

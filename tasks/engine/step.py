@@ -14,11 +14,17 @@ from torch import Tensor, nn
 from tasks.config import TaskConfig
 from tasks.engine.meter import LossMeter
 from tasks.engine.task import Batch, Task
+from tasks.engine.weights import CastWeights
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepParts:
-    """What a step is made of; `autocast` opens the precision's context around each forward pass."""
+    """What a step is made of.
+
+    Attributes:
+        autocast: opens the precision's context around each forward pass.
+        cast_weights: bf16 copies to use in it, for steps of one micro-batch; None: leave the casts to autocast.
+    """
 
     task: Task[Any, Any]
     model: nn.Module
@@ -26,6 +32,7 @@ class StepParts:
     config: TaskConfig
     meter: LossMeter
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
+    cast_weights: CastWeights | None = None
 
     def trained(self) -> list[nn.Parameter]:
         """The parameters that the optimizer moves."""
@@ -68,10 +75,12 @@ class EagerStep:
         parts = self._parts
         total: Tensor | None = None
         for batch in micro_batches:
-            with parts.autocast():
+            with parts.autocast(), parts.cast_weights.in_use() if parts.cast_weights else contextlib.nullcontext():
                 loss = parts.task.loss(parts.model, batch) / len(micro_batches)
             loss.backward()  # type: ignore[no-untyped-call]
             total = loss.detach() if total is None else total + loss.detach()
+        if parts.cast_weights is not None:
+            parts.cast_weights.hand_over_gradients()
         assert total is not None
         parts.meter.add(total.float())
 

@@ -164,9 +164,11 @@ def test_close_gives_memory_back(pictures: Path) -> None:
 def test_out_of_memory_is_told_and_the_next_run_works(pictures: Path) -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     cache.release()
-    torch.cuda.set_per_process_memory_fraction(0.3 * 2**30 / total)
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**30) / total)
     try:
-        run = start(noise(batch_size=1000, model="resnet110"), data_dir=pictures)
+        run = start(noise(batch_size=1000, model="pyramidnet110_a84"), data_dir=pictures)
         with pytest.raises(OutOfMemory, match=r"out of memory on cuda:0 during training: .*resources\.gpus"):
             run.advance()
         run.close()
