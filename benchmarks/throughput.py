@@ -43,7 +43,7 @@ PARTS = ("plain", "engine", "packed", "tune", "accuracy")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds CIFAR-10")
-    parser.add_argument("--models", nargs="+", default=["resnet110", "resnet20"])
+    parser.add_argument("--models", nargs="*", default=["resnet110", "resnet20"])
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each throughput window")
     parser.add_argument("--copies", type=int, nargs="+", default=[2, 4, 8], help="trials at once, for `packed`")
@@ -184,6 +184,11 @@ def run_child(request: dict[str, Any], environment: Mapping[str, str] | None = N
     if done.returncode or not lines:
         raise TaskError(f"{request['kind']} {request['model']} failed with exit code {done.returncode}")
     answer: dict[str, Any] = json.loads(lines[-1])
+    if "accuracy" in answer:
+        print(
+            f"{request['kind']:16} {request['optimizer']:8} seed {request['seed']}: {answer['accuracy']:.2%}",
+            flush=True,
+        )
     return answer
 
 
