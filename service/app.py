@@ -5,6 +5,7 @@ Owns the order of start and stop: tables, then the supervisor; the supervisor, t
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -14,11 +15,16 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import best, catalog, errors, health, studies, trials
+from service.api import best, catalog, errors, events, health, studies, tokens, trials
+from service.api import metrics as metrics_route
 from service.api.body import BodyLimit
 from service.api.openapi import describe
 from service.database.engine import make_engine
 from service.database.schema import prepare
+from service.events.feed import Feed, SqlSource
+from service.events.forgetting import forget_old_events
+from service.metrics import Metrics
+from service.security import protect
 from service.settings import Settings
 
 DESCRIPTION = "Hyperparameter search for comparing optimizers: AdmetaR, AdmetaS and the baselines."
@@ -54,21 +60,29 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
         await run_in_threadpool(prepare, settings.database_url)
         engine = make_engine(settings.database_url)
         app.state.engine = engine
+        app.state.feed = Feed(SqlSource(engine))
+        metrics.followers.set_function(lambda: app.state.feed.n_followers)
         app.state.supervisor = supervisor or _ray_supervisor(settings)
         await run_in_threadpool(app.state.supervisor.start)
+        forgetting = asyncio.create_task(forget_old_events(engine))
         try:
             yield
         finally:
+            forgetting.cancel()
+            app.state.feed.close()
             await run_in_threadpool(app.state.supervisor.stop)
             engine.dispose()
 
     app = FastAPI(title="admeta-search", version=version("admeta-search"), description=DESCRIPTION, lifespan=lifespan)
+    metrics = Metrics(lambda: app.state.engine)
+    app.state.settings, app.state.metrics = settings, metrics
     errors.install(app)
-    for module in (studies, trials, best, catalog, health):
+    for module in (studies, trials, events, best, catalog, tokens, health, metrics_route):
         app.include_router(module.router)
     app.openapi = describe(app)  # type: ignore[method-assign]
-    app.add_middleware(BodyLimit)
+    app.add_middleware(BodyLimit, max_bytes=settings.quotas.max_body_bytes)
     app.add_middleware(HeadAsGet)
+    protect(app, settings, metrics)
     return app
 
 
@@ -94,4 +108,4 @@ class HeadAsGet:
                 message = {**message, "body": b""}
             await send(message)
 
-        await self._app({**scope, "method": "GET"}, receive, without_body)
+        await self._app({**scope, "method": "GET", "admeta.head": True}, receive, without_body)

@@ -7,7 +7,7 @@ Imports neither the server nor torch, ray or optuna, so that the client stays li
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -245,3 +245,45 @@ class HealthView(View):
     version: str
     database: str
     ray: str
+
+
+class EventView(View):
+    """Something that happened to a study; ids rise in the order in which events became true."""
+
+    id: int
+    at: datetime
+    study: str = Field(description="The study's id.")
+    kind: str = Field(examples=["study.state", "trial.finished", "metric"])
+    data: dict[str, Any] = Field(description="What there is to say: run, label, trial, stage, seed, state, points, …")
+
+
+class TokenRequest(BaseModel):
+    """A token to make."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str = Field(min_length=1, max_length=100, description="What it is for, or who has it.")
+    scope: Literal["read", "write", "admin"] = "read"
+    expires_in_s: float | None = Field(
+        default=None, gt=0, le=10 * 365 * 86_400, description="Seconds that it works; null: until it is revoked."
+    )
+
+
+class TokenView(View):
+    """An access token, without the token itself."""
+
+    id: str
+    name: str
+    scope: str = Field(description="read, write or admin; each may do what those before it may.")
+    prefix: str = Field(description="How the token begins, to know it by.")
+    active: bool = Field(description="Neither revoked nor expired.")
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: datetime | None = Field(description="To the minute.")
+    revoked_at: datetime | None
+
+
+class NewTokenView(TokenView):
+    """A token just made. It is shown here only: the service keeps no more than its hash."""
+
+    token: str = Field(examples=["adm_…"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import logging.handlers
 import socket
 import threading
 import time
@@ -17,24 +16,34 @@ from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 
 from service.app import create_app
 from service.database.schema import prepare
 from service.errors import ServiceError, SettingsError
+from service.logs import configure
+from service.security import check_start
 from service.settings import Settings
 
 log = logging.getLogger(__name__)
 
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_LOG_BYTES = 10_000_000
 _START_PATIENCE_S = 120.0
 
 
 class _Server(uvicorn.Server):
-    """Tells where it serves once it does."""
+    """Tells where it serves once it does, and ends the streams of events when it stops."""
 
-    def __init__(self, config: uvicorn.Config, settings: Settings) -> None:
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            server_header=False,
+            timeout_graceful_shutdown=5,
+        )
         super().__init__(config)
+        self._app = app
         self.settings = settings
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -42,6 +51,10 @@ class _Server(uvicorn.Server):
         if self.started:
             where = f"home {self.settings.home}, database {self.settings.safe_database_url}"
             log.info("serving at %s (documentation at /docs); %s", self.settings.url, where)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.state.feed.close()  # the server waits for its connections, and streams of events have no end
+        await super().shutdown(sockets)
 
 
 class StartError(ServiceError):
@@ -56,7 +69,7 @@ def run(settings: Settings) -> None:
         StartError: the application did not start; the log says why.
     """
     with listen(settings) as (server, listener):
-        _log_to(settings.home, console=True)
+        configure(log_file(settings.home), format=settings.log_format, console=True)
         with suppress(KeyboardInterrupt):  # uvicorn repeats the Ctrl-C that it has obeyed
             server.run(sockets=[listener])
         if not server.started:
@@ -71,7 +84,7 @@ def running(settings: Settings) -> Iterator[str]:
         SettingsError, StartError: as `run`.
     """
     with listen(settings) as (server, listener):
-        _log_to(settings.home, console=False)
+        configure(log_file(settings.home), format=settings.log_format, console=False)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="admeta-service", daemon=True)
         thread.start()
         try:
@@ -88,15 +101,8 @@ def listen(settings: Settings) -> Iterator[tuple[_Server, socket.socket]]:
     with _bind(settings) as listener:
         settings.home.mkdir(parents=True, exist_ok=True)
         prepare(settings.database_url)
-        config = uvicorn.Config(
-            create_app(settings),
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            server_header=False,
-            timeout_graceful_shutdown=5,
-        )
-        yield _Server(config, replace(settings, port=listener.getsockname()[1])), listener
+        check_start(settings)
+        yield _Server(create_app(settings), replace(settings, port=listener.getsockname()[1])), listener
 
 
 def _bind(settings: Settings) -> socket.socket:
@@ -136,19 +142,3 @@ def _start_error(settings: Settings) -> StartError:
 def log_file(home: Path) -> Path:
     """Where the service's log lines go."""
     return home / "logs" / "service.log"
-
-
-def _log_to(home: Path, *, console: bool) -> None:
-    path = log_file(home)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handlers: list[logging.Handler] = [
-        logging.handlers.RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=3, encoding="utf-8")
-    ]
-    if console:
-        handlers.append(logging.StreamHandler())
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT, handlers=handlers, force=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
-    # Ray warns that it sets no SIGTERM handler in a thread: the process's signals are uvicorn's, or the demo's.
-    logging.getLogger("ray._private.worker").setLevel(logging.ERROR)

@@ -10,13 +10,23 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
+from service import quotas
 from service.errors import SettingsError
+from service.quotas import Quotas
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 _PASSWORD = re.compile(r"(://[^:/@]*:)[^@]*(@)")
+
+
+class LogFormat(StrEnum):
+    """How a line of the log is written: for people, or one JSON object for whatever collects them."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +40,9 @@ class Settings:
         storage: checkpoints: a folder that all workers see, or an s3:// address.
         data: folder of the data sets.
         host, port: where to listen.
+        require_token: demand access tokens on loopback too; any other address always does.
+        log_format: of the log's lines.
+        quotas: how much the service takes on.
     """
 
     home: Path
@@ -39,20 +52,23 @@ class Settings:
     data: Path
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
+    require_token: bool = False
+    log_format: LogFormat = LogFormat.TEXT
+    quotas: Quotas = field(default_factory=Quotas)
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
             raise SettingsError(f"port {self.port} must be from 0 to 65535.", hint="0 takes any free port.")
-        if not is_loopback(self.host):
-            raise SettingsError(
-                f"host '{self.host}' can be reached from other machines, and access tokens are not available yet.",
-                hint="Serve on 127.0.0.1 and forward the port (ssh -L), or put an authenticating proxy in front.",
-            )
         if "://" not in self.database_url:
             raise SettingsError(
                 f"database URL '{self.safe_database_url}' must look like dialect://….",
                 hint="For example sqlite:////var/lib/admeta/admeta.sqlite3 or postgresql://user@host/admeta.",
             )
+
+    @property
+    def tokens_required(self) -> bool:
+        """Whether requests must bring an access token."""
+        return self.require_token or not is_loopback(self.host)
 
     @property
     def url(self) -> str:
@@ -76,8 +92,14 @@ def load(
     data: Path | None = None,
     host: str = DEFAULT_HOST,
     port: int = DEFAULT_PORT,
+    require_token: bool | None = None,
+    log_format: str | None = None,
+    **limits: int | None,
 ) -> Settings:
     """The settings from flags (the keywords), where None from the environment, where unset the defaults.
+
+    Args:
+        limits: the fields of `service.quotas.Quotas`.
 
     Raises:
         SettingsError: a value cannot be used.
@@ -91,6 +113,9 @@ def load(
         data=(data or Path(environ.get("ADMETA_DATA") or folder / "data")).expanduser().absolute(),
         host=host,
         port=port,
+        require_token=_truth(environ, "ADMETA_REQUIRE_TOKEN") if require_token is None else require_token,
+        log_format=_log_format(log_format or environ.get("ADMETA_LOG_FORMAT") or LogFormat.TEXT),
+        quotas=quotas.load(environ, **limits),
     )
 
 
@@ -104,3 +129,21 @@ def is_loopback(host: str) -> bool:
 
 def _storage(value: str) -> str:
     return value if "://" in value else str(Path(value).expanduser().absolute())
+
+
+def _truth(environ: Mapping[str, str], name: str) -> bool:
+    text = environ.get(name, "").strip().lower()
+    if text in ("", "0", "false", "no", "off"):
+        return False
+    if text in ("1", "true", "yes", "on"):
+        return True
+    raise SettingsError(f"{name} = '{text}' is neither yes nor no.", hint="Set it to 1 or 0.")
+
+
+def _log_format(text: str) -> LogFormat:
+    try:
+        return LogFormat(text)
+    except ValueError:
+        raise SettingsError(
+            f"log format '{text}' is not known.", hint=f"Choose one of: {', '.join(LogFormat)}."
+        ) from None

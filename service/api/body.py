@@ -25,18 +25,19 @@ _JSON_HINT = "Send one JSON object in UTF-8; `python -m json.tool FILE` shows wh
 
 
 class BodyLimit:
-    """ASGI middleware: a body over `MAX_BODY_BYTES` gets 413, announced or not."""
+    """ASGI middleware: a body over `max_bytes` gets 413, announced or not."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int = MAX_BODY_BYTES) -> None:
         self._app = app
+        self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced[:20]) > MAX_BODY_BYTES:
-            error = _too_large()
+        if announced.isdigit() and int(announced[:20]) > self._max_bytes:
+            error = _too_large(self._max_bytes)
             await answer(error.status, error.view, headers={"Connection": "close"})(scope, receive, send)
             return
         n_bytes = 0
@@ -45,18 +46,18 @@ class BodyLimit:
             nonlocal n_bytes
             message = await receive()
             n_bytes += len(message.get("body", b""))
-            if n_bytes > MAX_BODY_BYTES:
-                raise _too_large()
+            if n_bytes > self._max_bytes:
+                raise _too_large(self._max_bytes)
             return message
 
         await self._app(scope, counted, send)
 
 
-def _too_large() -> ApiError:
+def _too_large(max_bytes: int) -> ApiError:
     return ApiError(
         413,
         "body_too_large",
-        f"the body is larger than {MAX_BODY_BYTES} bytes (1 MiB).",
+        f"the body is larger than {max_bytes} bytes ({max_bytes / 2**20:.3g} MiB).",
         hint="A study definition is a few kilobytes: shorten its choices and descriptions.",
     )
 

@@ -20,7 +20,14 @@ from starlette.exceptions import HTTPException
 
 from search.errors import LeaseLostError, SearchError, StudyConflictError, StudyNotFoundError
 from service.api import invalid, paths
-from service.database.errors import DatabaseError, DatabaseUnavailableError, InvalidCursorError, TrialNotFoundError
+from service.api.headers import DATA_POLICY, SECURITY_HEADERS
+from service.database.errors import (
+    DatabaseError,
+    DatabaseUnavailableError,
+    InvalidCursorError,
+    TokenNotFoundError,
+    TrialNotFoundError,
+)
 from service.models import ErrorView, FieldError
 
 log = logging.getLogger(__name__)
@@ -29,8 +36,18 @@ log = logging.getLogger(__name__)
 class ApiError(Exception):
     """A refusal that a route decides on itself."""
 
-    def __init__(self, status: int, error: str, detail: str, *, hint: str, fields: Sequence[FieldError] = ()) -> None:
+    def __init__(
+        self,
+        status: int,
+        error: str,
+        detail: str,
+        *,
+        hint: str,
+        fields: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.status = status
+        self.headers = headers
         self.view = ErrorView(error=error, detail=detail, hint=hint, fields=list(fields))
         super().__init__(detail)
 
@@ -57,7 +74,7 @@ def install(app: FastAPI) -> None:
         SearchError: _search_error,
         DatabaseError: _database_layer_error,
         DBAPIError: _database_error,
-        PoolTimeoutError: _unavailable,
+        PoolTimeoutError: unavailable,
         Exception: _unexpected,
     }
     for kind, handler in handlers.items():
@@ -65,7 +82,7 @@ def install(app: FastAPI) -> None:
 
 
 async def _refused(_request: Request, error: ApiError) -> Response:
-    return answer(error.status, error.view)
+    return answer(error.status, error.view, headers=error.headers)
 
 
 async def _bad_query(request: Request, error: RequestValidationError) -> Response:
@@ -114,11 +131,13 @@ async def _search_error(_request: Request, error: SearchError) -> Response:
 async def _database_layer_error(request: Request, error: DatabaseError) -> Response:
     match error:
         case DatabaseUnavailableError():
-            return await _unavailable(request, error)
+            return await unavailable(request, error)
         case InvalidCursorError():
             status, name = 422, "invalid_cursor"
         case TrialNotFoundError():
             status, name = 404, "trial_not_found"
+        case TokenNotFoundError():
+            status, name = 404, "token_not_found"
         case _:
             return await _unexpected(request, error)
     return answer(status, ErrorView(error=name, detail=error.detail, hint=error.hint))
@@ -126,11 +145,12 @@ async def _database_layer_error(request: Request, error: DatabaseError) -> Respo
 
 async def _database_error(request: Request, error: DBAPIError) -> Response:
     if isinstance(error, OperationalError) or error.connection_invalidated:
-        return await _unavailable(request, error)
+        return await unavailable(request, error)
     return await _unexpected(request, error)
 
 
-async def _unavailable(request: Request, error: Exception) -> Response:
+async def unavailable(request: Request, error: Exception) -> Response:
+    """503 for a database that does not answer."""
     log.warning("%s %s: the database does not answer: %s", request.method, request.url.path, type(error).__name__)
     view = ErrorView(
         error="database_unavailable",
@@ -148,4 +168,5 @@ async def _unexpected(request: Request, error: Exception) -> Response:
         detail=f"{request.method} {request.url.path} met an error of ours ({type(error).__name__}).",
         hint="It is in the service's log with its traceback; please report it.",
     )
-    return answer(500, view)
+    # Starlette answers this one outside of all middleware, which would add these.
+    return answer(500, view, headers={**SECURITY_HEADERS, "Content-Security-Policy": DATA_POLICY})

@@ -10,9 +10,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
 from search.definition import StudyDefinition
+from service.api.access import OPEN_PATHS
 from service.api.invalid import DERIVED
+from service.models import EventView
 
 _COMPONENT = "#/components/schemas/{model}"
 EXAMPLE: dict[str, Any] = {
@@ -38,6 +41,12 @@ STUDY_BODY: dict[str, Any] = {
 }
 
 
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
+    """The description of a body that `read_json` reads and the model checks."""
+    content = {"application/json": {"schema": model.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
 def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
     """A replacement for `app.openapi` that knows the study definition."""
 
@@ -46,9 +55,11 @@ def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(_definition_schemas())
+            schemas["EventView"] = EventView.model_json_schema()  # no answer by itself: a line of a stream
             for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own error shape, which is not ours
                 schemas.pop(name, None)
             _replace_validation_errors(schema["paths"])
+            _describe_access(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -76,3 +87,22 @@ def _replace_validation_errors(paths: dict[str, Any]) -> None:
                 "description": "The database does not answer; repeat later.",
                 "content": error,
             }
+
+
+def _describe_access(schema: dict[str, Any]) -> None:
+    """Access tokens, and the refusals that stand before every route."""
+    bearer = {"type": "http", "scheme": "bearer", "description": "An access token, adm_…; not on an open service."}
+    schema["components"]["securitySchemes"] = {"token": bearer}
+    error = {"application/json": {"schema": {"$ref": _COMPONENT.format(model="ErrorView")}}}
+    refusals = {
+        "401": "No access token, or one that does not work.",
+        "403": "The access token's scope is too small, or the request comes from a foreign page.",
+        "421": "An open service is asked for under a name that is not this machine's.",
+        "429": "Too many wrong access tokens, or too much is queued; Retry-After says when to come back.",
+    }
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            if path not in OPEN_PATHS:
+                operation["security"] = [{}, {"token": []}]
+            for status, text in refusals.items():
+                operation["responses"].setdefault(status, {"description": text, "content": error})

@@ -6,7 +6,8 @@
         ├── DatabaseVersionError      the tables are older or newer than this code
         ├── DatabaseUnavailableError  the database could not be reached in the time given
         ├── InvalidCursorError        a page cursor that no list gave out
-        └── TrialNotFoundError        the study has no such trial
+        ├── TrialNotFoundError        the study has no such trial
+        └── TokenNotFoundError        no access token has this id
 
 `StudyNotFoundError`, `StudyConflictError` and `LeaseLostError` are `search.errors`: the driver knows them too.
 """
@@ -37,3 +38,7 @@ class InvalidCursorError(DatabaseError, SearchError):
 
 class TrialNotFoundError(DatabaseError, StudyNotFoundError):
     """The study is there, but has no such search, trial or run."""
+
+
+class TokenNotFoundError(DatabaseError):
+    """No access token has this id."""

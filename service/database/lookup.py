@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from search.errors import StudyNotFoundError
+from search.records import StudyState
+from service.database.engine import reading
 from service.database.models import Study
+from service.database.retry import REQUEST, retried
 
 
 def find_study(session: Session, study: str) -> Study:
@@ -19,6 +22,18 @@ def find_study(session: Session, study: str) -> Study:
     if row is None:
         raise StudyNotFoundError(f"no study has the id or name {study!r}")
     return row
+
+
+@retried(REQUEST)
+def study_state(engine: Engine, study: str) -> tuple[str, StudyState]:
+    """The id and the state of the study with this id or name.
+
+    Raises:
+        StudyNotFoundError: there is neither.
+    """
+    with reading(engine) as session:
+        row = find_study(session, study)
+        return row.id, row.state
 
 
 def by_name(session: Session, name: str) -> Study | None:

@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from service.database.schema import prepare
 from service.settings import Settings
-from tests.service.fakes import FakeSupervisor, settings_in
+from tests.service.fakes import ADDRESS, FakeSupervisor, settings_in
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +30,16 @@ def settings(tmp_path: Path, prepared_database: Path) -> Settings:
     return settings_in(home)
 
 
+@pytest.fixture(scope="module")
+def shared_api(tmp_path_factory: pytest.TempPathFactory, prepared_database: Path) -> Iterator[TestClient]:
+    """One service for all tests of a module that leave nothing in it."""
+    home = tmp_path_factory.mktemp("shared")
+    shutil.copy(prepared_database, home / "admeta.sqlite3")
+    app = create_app(settings_in(home), supervisor=FakeSupervisor())
+    with TestClient(app, base_url=ADDRESS, raise_server_exceptions=False) as client:
+        yield client
+
+
 @pytest.fixture
 def supervisor() -> FakeSupervisor:
     return FakeSupervisor()
@@ -37,5 +47,7 @@ def supervisor() -> FakeSupervisor:
 
 @pytest.fixture
 def api(settings: Settings, supervisor: FakeSupervisor) -> Iterator[TestClient]:
-    with TestClient(create_app(settings, supervisor=supervisor), raise_server_exceptions=False) as client:
+    with TestClient(
+        create_app(settings, supervisor=supervisor), base_url=ADDRESS, raise_server_exceptions=False
+    ) as client:
         yield client

@@ -15,6 +15,9 @@ import uvicorn
 from service.app import create_app
 from service.settings import Settings, load
 
+ADDRESS = "http://127.0.0.1"
+"""What an application under test is called: an open service answers to this machine's own names only."""
+
 
 class FakeSupervisor:
     """Runs nothing; studies stay QUEUED."""

@@ -47,9 +47,35 @@ def test_the_password_is_not_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
-def test_other_machines_are_not_served_without_tokens(host: str) -> None:
-    with pytest.raises(SettingsError, match="other machines"):
-        load({}, host=host)
+def test_other_machines_need_tokens(host: str) -> None:
+    assert load({}, host=host).tokens_required
+
+
+def test_loopback_needs_tokens_when_told_so() -> None:
+    assert not load({}).tokens_required
+    assert load({}, require_token=True).tokens_required
+    assert load({"ADMETA_REQUIRE_TOKEN": "1"}).tokens_required
+    assert not load({"ADMETA_REQUIRE_TOKEN": "1"}, require_token=False).tokens_required
+    with pytest.raises(SettingsError, match=r"ADMETA_REQUIRE_TOKEN = 'perhaps'.*neither"):
+        load({"ADMETA_REQUIRE_TOKEN": "perhaps"})
+
+
+def test_log_format() -> None:
+    assert load({}).log_format == "text"
+    assert load({"ADMETA_LOG_FORMAT": "json"}).log_format == "json"
+    with pytest.raises(SettingsError, match="'xml' is not known"):
+        load({}, log_format="xml")
+
+
+def test_quotas() -> None:
+    assert load({}).quotas.max_body_bytes == 1 << 20
+    environ = {"ADMETA_MAX_QUEUED": "7", "ADMETA_MAX_RUNNING": "2"}
+    quotas = load(environ, max_running=3, max_trials=None).quotas
+    assert (quotas.max_queued, quotas.max_running, quotas.max_trials) == (7, 3, 100_000)
+    with pytest.raises(SettingsError, match="max_queued = 0 must be at least 1"):
+        load({"ADMETA_MAX_QUEUED": "0"})
+    with pytest.raises(SettingsError, match="ADMETA_MAX_TRIALS = 'many' is no whole number"):
+        load({"ADMETA_MAX_TRIALS": "many"})
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "::1", "localhost"])

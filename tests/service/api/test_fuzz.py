@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from service.app import create_app
 from service.database.schema import prepare
 from service.models import ErrorView, StudyView
-from tests.service.fakes import FakeSupervisor, definition, settings_in
+from tests.service.fakes import ADDRESS, FakeSupervisor, definition, settings_in
 
 RICH = definition(
     optimizers=[
@@ -103,7 +103,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
 
 @pytest.fixture(scope="module")
 def service(app: FastAPI) -> Iterator[TestClient]:
-    with TestClient(app) as client:  # raises whatever would be a 500
+    with TestClient(app, base_url=ADDRESS) as client:  # raises whatever would be a 500
         yield client
 
 
@@ -137,7 +137,8 @@ def test_every_address(app: FastAPI, service: TestClient) -> None:
 
     Not the one that wants every schema-valid request accepted: names come from registries, and low < high is no schema.
     """
-    schema = schemathesis.openapi.from_asgi("/openapi.json", app)
+    schema = schemathesis.openapi.from_asgi("/openapi.json", app, headers={"Host": "127.0.0.1"})
+    schema = schema.exclude(path_regex="/events$")  # streams without end; they have their own tests
     for result in schema.get_all_operations():
         operation = result.ok()
 

@@ -1,0 +1,155 @@
+"""Access tokens: made, found by the token itself, listed, revoked.
+
+A token is 256 random bits, so its plain SHA-256 is stored. Slow hashes (scrypt, argon2) protect secrets that can be
+guessed; nobody guesses 256 bits, and every request would pay for it. The look-up goes by the hash, so that its timing
+says nothing about the token. The token is shown once, when it is made, and can be found nowhere afterwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from sqlalchemy import Engine, or_, select, update
+from sqlalchemy.orm import Session
+
+from service.database.engine import reading, writing
+from service.database.errors import TokenNotFoundError
+from service.database.models import AccessToken
+from service.database.retry import REQUEST, retried
+from service.models import NewTokenView, TokenView
+
+PREFIX = "adm_"
+_N_BYTES = 32
+_SHOWN = len(PREFIX) + 4
+_USE_NOTED_EVERY = timedelta(minutes=1)
+
+
+class Scope(StrEnum):
+    """What a token may do; each may do what those before it may."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+    def includes(self, other: Scope) -> bool:
+        """Whether this scope is enough where `other` is asked for."""
+        order = list(Scope)
+        return order.index(self) >= order.index(other)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bearer:
+    """Who sent a request, by the token that came with it."""
+
+    id: str
+    name: str
+    scope: Scope
+
+
+@retried(REQUEST)
+def create_token(engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | None = None) -> NewTokenView:
+    """Make a token.
+
+    Args:
+        name: what it is for, or who has it; need not be unique.
+        lifetime: it works for so long; None: until it is revoked.
+
+    Returns:
+        The token with its description. It is not kept: only this answer has it.
+    """
+    token = PREFIX + secrets.token_urlsafe(_N_BYTES)
+    now = datetime.now(UTC)
+    row = AccessToken(
+        id=secrets.token_hex(6),
+        name=name,
+        scope=scope.value,
+        prefix=token[:_SHOWN],
+        digest=digest(token),
+        created_at=now,
+        expires_at=None if lifetime is None else now + lifetime,
+    )
+    with writing(engine) as session:
+        session.add(row)
+    return NewTokenView(**_view(row).model_dump(), token=token)
+
+
+@retried(REQUEST)
+def find_bearer(engine: Engine, token: str) -> Bearer | None:
+    """Whose token this is; None where it is unknown, revoked or expired. Notes the use, once a minute at most."""
+    now = datetime.now(UTC)
+    with reading(engine) as session:
+        row = session.execute(select(AccessToken).where(AccessToken.digest == digest(token))).scalar_one_or_none()
+    if row is None or not _is_active(row, now):
+        return None
+    if row.last_used_at is None or now - row.last_used_at > _USE_NOTED_EVERY:
+        with writing(engine) as session:
+            session.execute(update(AccessToken).where(AccessToken.id == row.id).values(last_used_at=now))
+    return Bearer(id=row.id, name=row.name, scope=Scope(row.scope))
+
+
+@retried(REQUEST)
+def list_tokens(engine: Engine) -> list[TokenView]:
+    """All tokens, newest first, also those that no longer work."""
+    query = select(AccessToken).order_by(AccessToken.created_at.desc(), AccessToken.id)
+    with reading(engine) as session:
+        return [_view(row) for row in session.execute(query).scalars()]
+
+
+@retried(REQUEST)
+def revoke_token(engine: Engine, token_id: str) -> TokenView:
+    """End a token at once; one that has ended stays as it is.
+
+    Raises:
+        TokenNotFoundError: no token has this id.
+    """
+    with writing(engine) as session:
+        row = session.get(AccessToken, token_id, with_for_update=True)
+        if row is None:
+            raise TokenNotFoundError(
+                f"no token has the id {token_id!r}.", hint="The ids are listed by `admeta token list`, GET /v1/tokens."
+            )
+        row.revoked_at = row.revoked_at or datetime.now(UTC)
+        return _view(row)
+
+
+@retried(REQUEST)
+def has_admin(engine: Engine) -> bool:
+    """Whether somebody holds an admin token that works."""
+    with reading(engine) as session:
+        return _active_admin(session) is not None
+
+
+def digest(token: str) -> str:
+    """What is stored of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _active_admin(session: Session) -> str | None:
+    query = select(AccessToken.id).where(
+        AccessToken.scope == Scope.ADMIN.value,
+        AccessToken.revoked_at.is_(None),
+        or_(AccessToken.expires_at.is_(None), AccessToken.expires_at > datetime.now(UTC)),
+    )
+    return session.execute(query.limit(1)).scalar_one_or_none()
+
+
+def _is_active(row: AccessToken, now: datetime) -> bool:
+    return row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
+
+
+def _view(row: AccessToken) -> TokenView:
+    return TokenView(
+        id=row.id,
+        name=row.name,
+        scope=row.scope,
+        prefix=row.prefix,
+        active=_is_active(row, datetime.now(UTC)),
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        last_used_at=row.last_used_at,
+        revoked_at=row.revoked_at,
+    )

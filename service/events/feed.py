@@ -1,0 +1,234 @@
+"""One task that reads new events and hands them to all followers of this process.
+
+A follower first reads what it missed from SQL, page by page, at its own pace. Once it has caught up, it is handed new
+events as the poller finds them; where it is too slow for that, it goes back to reading. So nothing is lost, memory is
+bounded, and fifty followers cost one query every `poll_s`. No connection is held between queries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Protocol
+
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.database import events
+from service.database.errors import DatabaseUnavailableError
+from service.database.events import StoredEvent
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.25
+PAGE = 500
+MAX_WAITING = 1000
+"""Events kept for one follower; a slower one goes back to reading them from SQL."""
+_DATABASE_ERRORS = (SQLAlchemyError, DatabaseUnavailableError)
+_MAX_PAUSE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An event as it goes over the wire, made once for all followers."""
+
+    id: int
+    content: bytes
+    ends_study: bool
+
+
+class Source(Protocol):
+    """Where events come from; called in threads."""
+
+    def read(self, *, after: int, until: int | None, study_id: str | None) -> Sequence[StoredEvent]:
+        """The next page of events with after < id ≤ until."""
+        ...
+
+    def kept_range(self) -> tuple[int, int]:
+        """The oldest and the newest id there are."""
+        ...
+
+
+@dataclass(frozen=True)
+class SqlSource:
+    """Events from the database."""
+
+    engine: Engine
+
+    def read(self, *, after: int, until: int | None, study_id: str | None) -> Sequence[StoredEvent]:
+        """See `Source`."""
+        return events.read_events(self.engine, after=after, until=until, study_id=study_id, limit=PAGE)
+
+    def kept_range(self) -> tuple[int, int]:
+        """See `Source`."""
+        return events.kept_range(self.engine)
+
+
+class Feed:
+    """The poller. It runs while somebody follows, and belongs to one event loop.
+
+    Args:
+        source: where events come from.
+        poll_s: seconds between two looks.
+    """
+
+    def __init__(self, source: Source, *, poll_s: float = POLL_S) -> None:
+        self.source = source
+        self._poll_s = poll_s
+        self._attached: set[Follower] = set()
+        self._position = 0
+        self._task: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self.closed = False
+
+    @property
+    def position(self) -> int:
+        """The newest id that the poller has handed out."""
+        return self._position
+
+    @property
+    def n_followers(self) -> int:
+        """How many are attached."""
+        return len(self._attached)
+
+    def close(self) -> None:
+        """End the poller and all followers' streams."""
+        self.closed = True
+        if self._task is not None:
+            self._task.cancel()
+        for follower in list(self._attached):
+            follower.wake()
+
+    async def start(self) -> None:
+        """Have the poller run; its position is the newest id from now on."""
+        async with self._starting:
+            if self._task is None and not self.closed:
+                _, self._position = await run_in_threadpool(self.source.kept_range)
+                self._task = asyncio.create_task(self._poll())
+
+    def attach(self, follower: Follower) -> None:
+        """Hand new events to the follower from now on."""
+        self._attached.add(follower)
+
+    def detach(self, follower: Follower) -> None:
+        """No longer; the poller ends with the last one."""
+        self._attached.discard(follower)
+        if not self._attached and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _poll(self) -> None:
+        pause_s = self._poll_s
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                found = await run_in_threadpool(self.source.read, after=self._position, until=None, study_id=None)
+            except _DATABASE_ERRORS as error:
+                pause_s = min(max(self._poll_s, 2 * pause_s), _MAX_PAUSE_S)
+                log.warning("events cannot be read, waiting %.1f s: %s", pause_s, type(error).__name__)
+                continue
+            pause_s = 0.0 if len(found) == PAGE else self._poll_s
+            if found:
+                self._hand_out(found)
+
+    def _hand_out(self, found: Sequence[StoredEvent]) -> None:
+        """Without a pause in between: a follower that attaches sees all of these or none."""
+        for event in found:
+            made = frame(event)
+            for follower in self._attached:
+                if follower.study_id in (None, event.study_id):
+                    follower.put(made)
+        self._position = found[-1].id
+
+
+class Follower:
+    """One reader's place in the feed.
+
+    Args:
+        study_id: follow this study; None: all.
+        after: the last id that it has.
+    """
+
+    def __init__(self, feed: Feed, *, study_id: str | None, after: int) -> None:
+        self.study_id = study_id
+        self._feed = feed
+        self._after = after
+        self._waiting: list[Frame] = []
+        self._is_live = False
+        self._woken = asyncio.Event()
+
+    def put(self, made: Frame) -> None:
+        """Called by the feed. One event too many, and the follower reads from SQL again, where all of them are."""
+        if not self._is_live:
+            return
+        self._waiting.append(made)
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.clear()
+            self._is_live = False
+        self._woken.set()
+
+    def wake(self) -> None:
+        """Have `next` return."""
+        self._woken.set()
+
+    async def next(self, *, patience_s: float, until: int | None = None) -> Sequence[Frame]:
+        """The next events, in order; none when nothing happened for so many seconds, or the feed was closed.
+
+        Args:
+            until: only events up to this id, which exists already; see `is_at`.
+        """
+        if until is not None:
+            return await self._read(until)
+        if not self._is_live:
+            missed = await self._catch_up()
+            if missed:
+                return missed
+        if not self._waiting:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), patience_s)
+        self._woken.clear()
+        found, self._waiting = self._waiting, []
+        if found:
+            self._after = found[-1].id
+        return found
+
+    def is_at(self, until: int | None) -> bool:
+        """Whether all events up to this id have been given out."""
+        return until is not None and self._after >= until
+
+    async def _catch_up(self) -> Sequence[Frame]:
+        """A page of what was missed; live once there is none up to where the poller is."""
+        await self._feed.start()
+        self._feed.attach(self)  # keeps the poller running meanwhile
+        while True:
+            until = self._feed.position
+            missed = await self._read(until)
+            if missed:
+                return missed
+            if until == self._feed.position:  # nothing was handed out since: no event lies in between
+                self._is_live = True
+                return ()
+
+    async def _read(self, until: int) -> Sequence[Frame]:
+        """A page of the events from SQL."""
+        if self._after >= until:
+            return ()
+        found = await run_in_threadpool(self._feed.source.read, after=self._after, until=until, study_id=self.study_id)
+        self._after = found[-1].id if len(found) == PAGE else until
+        return [frame(event) for event in found]
+
+    def close(self) -> None:
+        """Leave the feed."""
+        self._feed.detach(self)
+
+
+def frame(event: StoredEvent) -> Frame:
+    """The event in the form of server-sent events; its data is an `EventView`."""
+    at = event.at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    view = f'{{"id":{event.id},"at":"{at}","study":"{event.study_id}","kind":"{event.kind}","data":{event.data}}}'
+    return Frame(event.id, f"id: {event.id}\nevent: {event.kind}\ndata: {view}\n\n".encode(), event.ends_study)

@@ -1,0 +1,103 @@
+"""Log lines: for people or as JSON objects, with what they are about, and without secrets.
+
+Owns the format, the fields that a line gets from its surroundings (`about`), and what is blacked out. Any line may hold
+a secret by accident, in an exception's message say, so every line is searched for them when it is written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from pathlib import Path
+
+from service.settings import LogFormat
+
+_TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_FILE_BYTES = 10_000_000
+_context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default={})  # noqa: B039  (never changed)
+_SECRETS = (
+    (re.compile(r"\badm_[A-Za-z0-9_-]{8,}"), "adm_***"),
+    (re.compile(r"(://[^\s:/@]*:)[^\s@]+(@)"), r"\1***\2"),
+    (re.compile(r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)\s+)[^\s'\",]+"), r"\1***"),
+    (re.compile(r"(?i)(\bpassword['\"]?\s*[:=]\s*['\"]?)[^\s'\",;]+"), r"\1***"),
+)
+
+
+@contextmanager
+def about(**fields: object) -> Iterator[None]:
+    """Lines logged inside are about this: `study`, `trial`, `request`, …"""
+    token = _context.set({**_context.get(), **fields})
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def without_secrets(text: str) -> str:
+    """The text with tokens and passwords blacked out."""
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+class TextFormatter(logging.Formatter):
+    """Lines for people; what they are about stands at the end in brackets."""
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
+        """The line, before any traceback."""
+        line = super().formatMessage(record)
+        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items() if f"{value}" not in line)
+        return f"{line} [{fields}]" if fields else line
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The whole entry."""
+        return without_secrets(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, what it is about, and the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The whole entry, on one line."""
+        entry: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        shown = {name: without_secrets(value) if isinstance(value, str) else value for name, value in entry.items()}
+        return json.dumps(shown, ensure_ascii=False, default=str)
+
+
+def configure(path: Path, *, format: LogFormat, console: bool) -> None:
+    """Send the process's log to a file that is rotated, and to stderr where asked for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handlers: list[logging.Handler] = [
+        logging.handlers.RotatingFileHandler(path, maxBytes=_FILE_BYTES, backupCount=3, encoding="utf-8")
+    ]
+    if console:
+        handlers.append(logging.StreamHandler())
+    for handler in handlers:
+        handler.setFormatter(JsonFormatter() if format is LogFormat.JSON else TextFormatter())
+    logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
+    for name in ("uvicorn", "alembic", "httpx"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Ray warns that it sets no SIGTERM handler in a thread: the process's signals are uvicorn's, or the demo's.
+    logging.getLogger("ray._private.worker").setLevel(logging.ERROR)
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    """What a line is about: its surroundings' fields, then those given with `extra={"about": {…}}`."""
+    return {**_context.get(), **getattr(record, "about", {})}
