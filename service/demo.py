@@ -26,6 +26,7 @@ from service.watch import follow
 
 DEFAULT_STUDY = Path(__file__).resolve().parent.parent / "studies" / "digits.yaml"
 INTERRUPTED = 130
+CLOSING_S = 20.0
 FAILED = 1
 
 
@@ -117,11 +118,16 @@ def _report(client: AdmetaClient, study: StudyView, console: Console) -> None:
 
 
 def _cancel(client: AdmetaClient, study: StudyView) -> None:
+    """Cancel, and give the driver time to close the trials that run: nothing is to look as if it still ran."""
     try:
-        client.cancel(study.id)
+        study = client.cancel(study.id)
     except ClientError as error:
         if error.status != 409:  # it ended in this very moment
             raise
+    deadline = time.monotonic() + CLOSING_S
+    while any(search.n_running + search.n_waiting for search in study.searches) and time.monotonic() < deadline:
+        time.sleep(0.2)
+        study = client.study(study.id)
 
 
 @contextmanager
