@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 DECODED_AT_ONCE = 512
+THREADS_FROM_BYTES = 16_384  # mean file size; small files spend their time holding the interpreter's lock
 FORMAT = 1  # of the cached arrays; raise it when decoding changes
 
 
@@ -214,12 +215,14 @@ def _decode(
 def _decode_all(
     source: _Folder | _Archive, *, image_size: int
 ) -> Iterator[tuple[_Member, NDArray[np.uint8] | Exception]]:
-    """Each member decoded, in order; Pillow frees the interpreter lock, so threads help."""
+    """Each member decoded, in order; by threads where the images are large enough for Pillow to free the interpreter."""
     members = iter(source)
+    decode = partial(_decode_or_error, size=image_size)
     with ThreadPoolExecutor() as pool:
         while block := list(itertools.islice(members, DECODED_AT_ONCE)):
             contents = [content for _, content in block]
-            images = pool.map(partial(_decode_or_error, size=image_size), contents)
+            large = sum(map(len, contents)) >= THREADS_FROM_BYTES * len(contents)
+            images = pool.map(decode, contents) if large else map(decode, contents)
             yield from zip((member for member, _ in block), images, strict=True)
 
 
