@@ -27,24 +27,24 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_body_that_is_no_json_object_gets_400_with_the_place(api: TestClient, case: str) -> None:
+def test_a_body_that_is_no_json_object_gets_400_with_the_place(shared_api: TestClient, case: str) -> None:
     body, part = BROKEN[case]
-    response = api.post("/v1/studies", content=body, headers=JSON)
+    response = shared_api.post("/v1/studies", content=body, headers=JSON)
     assert response.status_code == 400, response.text
     assert response.json()["error"] == "invalid_json"
     assert part in response.json()["detail"]
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 50_000, b'{"name":' + b"[" * 40 + b"]" * 40 + b"}"])
-def test_deep_nesting_is_refused(api: TestClient, body: bytes) -> None:
-    response = api.post("/v1/studies", content=body, headers=JSON)
+def test_deep_nesting_is_refused(shared_api: TestClient, body: bytes) -> None:
+    response = shared_api.post("/v1/studies", content=body, headers=JSON)
     assert response.status_code in (400, 422), response.text
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data"])
-def test_other_content_types_get_415(api: TestClient, content_type: str) -> None:
+def test_other_content_types_get_415(shared_api: TestClient, content_type: str) -> None:
     """A web page of another site can send these without asking; it cannot send application/json."""
-    response = api.post("/v1/studies", content=b"{}", headers={"Content-Type": content_type})
+    response = shared_api.post("/v1/studies", content=b"{}", headers={"Content-Type": content_type})
     assert response.status_code == 415
     assert "application/json" in response.json()["detail"]
 
@@ -75,7 +75,7 @@ def test_a_chunked_body_over_one_mebibyte_gets_413(api: TestClient) -> None:
 def test_large_bodies_over_a_real_socket(settings: Settings, framing: str) -> None:
     with live(settings) as url:
         address = urlsplit(url)
-        head = "POST /v1/studies HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = "POST /v1/studies HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
             if framing == "announced":
                 connection.sendall((head + f"Content-Length: {10**12}\r\n\r\n").encode() + b"x" * 1000)

@@ -72,8 +72,10 @@ CASES: list[tuple[dict[str, Any], str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "field", "value", "rule"), CASES, ids=[str(case[0])[:70] for case in CASES])
-def test_a_broken_rule_is_named(api: TestClient, changes: dict[str, Any], field: Any, value: Any, rule: str) -> None:
-    response = api.post("/v1/studies", json=definition(**changes))
+def test_a_broken_rule_is_named(
+    shared_api: TestClient, changes: dict[str, Any], field: Any, value: Any, rule: str
+) -> None:
+    response = shared_api.post("/v1/studies", json=definition(**changes))
 
     assert response.status_code == 422, response.text
     answer = response.json()
@@ -85,14 +87,14 @@ def test_a_broken_rule_is_named(api: TestClient, changes: dict[str, Any], field:
     assert value is ... or fault.get("value") == value
     assert fault["field"] in answer["detail"]
     assert rule in answer["detail"]
-    assert api.get("/v1/studies").json()["items"] == []
+    assert shared_api.get("/v1/studies").json()["items"] == []
 
 
 @pytest.mark.parametrize("name", ["task", "optimizers", "name"])
-def test_missing_fields_are_named(api: TestClient, name: str) -> None:
+def test_missing_fields_are_named(shared_api: TestClient, name: str) -> None:
     body = definition()
     del body[name]
-    fields = api.post("/v1/studies", json=body).json()["fields"]
+    fields = shared_api.post("/v1/studies", json=body).json()["fields"]
     assert [field["field"] for field in fields] == [name]
 
 
@@ -108,7 +110,9 @@ RAW_NUMBERS = [
 
 @pytest.mark.parametrize(("token", "value", "rule"), RAW_NUMBERS, ids=[t[:12] for t, _, _ in RAW_NUMBERS])
 @pytest.mark.parametrize("place", ["low", "choice", "seed", "fixed", "objective"])
-def test_numbers_that_json_or_sql_cannot_hold(api: TestClient, token: str, value: str, rule: str, place: str) -> None:
+def test_numbers_that_json_or_sql_cannot_hold(
+    shared_api: TestClient, token: str, value: str, rule: str, place: str
+) -> None:
     bodies = {
         "low": ('"optimizers": [{"name": "sgdm", "space": {"lr": {"type": "float", "low": %s, "high": 1}}}]',
                 "optimizers.0.space.lr.low"),
@@ -120,7 +124,7 @@ def test_numbers_that_json_or_sql_cannot_hold(api: TestClient, token: str, value
     }  # fmt: skip
     part, field = bodies[place]
     body = '{"name": "x", "task": {"name": "synthetic"}, ' + part % token + "}"
-    response = api.post("/v1/studies", content=body, headers={"Content-Type": "application/json"})
+    response = shared_api.post("/v1/studies", content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == 422, response.text
     (fault,) = response.json()["fields"]
     assert (fault["field"], fault["value"]) == (field, value)
@@ -129,14 +133,14 @@ def test_numbers_that_json_or_sql_cannot_hold(api: TestClient, token: str, value
 
 @pytest.mark.parametrize("text", ["\\u0000", "a\\ud800b", "\\udfff"])
 @pytest.mark.parametrize("place", ['"description": "%s"', '"%s": 1', '"optimizers": [{"name": "%s"}]'])
-def test_text_that_a_database_cannot_hold(api: TestClient, text: str, place: str) -> None:
+def test_text_that_a_database_cannot_hold(shared_api: TestClient, text: str, place: str) -> None:
     body = '{"name": "x", "task": {"name": "synthetic"}, ' + place % text + "}"
-    response = api.post("/v1/studies", content=body, headers={"Content-Type": "application/json"})
+    response = shared_api.post("/v1/studies", content=body, headers={"Content-Type": "application/json"})
     assert response.status_code == 422, response.text
     assert "Unicode" in response.json()["detail"]
 
 
-def test_a_wide_definition_is_answered_with_few_faults(api: TestClient) -> None:
-    response = api.post("/v1/studies", json=definition(optimizers=[{"name": f"o{i}"} for i in range(90)]))
+def test_a_wide_definition_is_answered_with_few_faults(shared_api: TestClient) -> None:
+    response = shared_api.post("/v1/studies", json=definition(optimizers=[{"name": f"o{i}"} for i in range(90)]))
     assert response.status_code == 422
     assert len(response.json()["fields"]) == 20

@@ -57,9 +57,9 @@ def test_another_definition_under_the_same_name_gets_409(api: TestClient) -> Non
 @pytest.mark.parametrize(
     "study", ["unknown", "0123456789ab", "a%00b", "%ff", "x" * 600, "a%20b", "%F0%9F%92%A5", "'; --"]
 )
-def test_an_unknown_study_gets_404_with_a_hint(api: TestClient, method_and_path: str, study: str) -> None:
+def test_an_unknown_study_gets_404_with_a_hint(shared_api: TestClient, method_and_path: str, study: str) -> None:
     method, _, path = method_and_path.partition(" ")
-    response = api.request(method, f"/v1/studies/{study}{path}")
+    response = shared_api.request(method, f"/v1/studies/{study}{path}")
     assert response.status_code == 404, response.text
     assert response.json()["error"] == "study_not_found"
     assert "/v1/studies" in response.json()["hint"]
@@ -123,8 +123,8 @@ def test_lists_are_filtered_and_paged(api: TestClient) -> None:
         ("/v1/best?task=digits&optimizer=sgdm&modle=x", "modle", "did you mean 'model'?"),
     ],
 )
-def test_bad_queries_name_the_parameter(api: TestClient, path: str, field: str, rule: str) -> None:
-    response = api.get(path)
+def test_bad_queries_name_the_parameter(shared_api: TestClient, path: str, field: str, rule: str) -> None:
+    response = shared_api.get(path)
     assert response.status_code == 422, response.text
     assert response.json()["error"] == "invalid_query"
     (fault,) = response.json()["fields"]
