@@ -215,7 +215,7 @@ def _decode(
 def _decode_all(
     source: _Folder | _Archive, *, image_size: int
 ) -> Iterator[tuple[_Member, NDArray[np.uint8] | Exception]]:
-    """Each member decoded, in order; by threads where the images are large enough for Pillow to free the interpreter."""
+    """Each member decoded, in order; by threads where files are large enough to be worth it."""
     members = iter(source)
     decode = partial(_decode_or_error, size=image_size)
     with ThreadPoolExecutor() as pool:
