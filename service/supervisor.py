@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, RayError
+from ray.exceptions import ActorUnavailableError, RayError
 
 from search import actor
 from search.driver import DriverOptions
@@ -27,6 +27,7 @@ from service import leftovers
 from service.database.closing import close_unfinished, unclosed_studies
 from service.database.engine import make_engine
 from service.database.errors import DatabaseUnavailableError
+from service.database.retry import REQUEST
 from service.database.store import SqlStore
 from service.database.studies import runnable_studies, study_progress
 from service.settings import Settings
@@ -38,7 +39,7 @@ TICK_S = 0.5
 MAX_DRIVERS = 4
 MAX_CRASHES = 5
 """Drivers of one study that may end before their time, one after another and without progress, before it is FAILED."""
-SILENCE_S = 30.0
+SILENCE_S = 120.0
 """How long a driver may live without a lease: it starts, or the database was away. After that it hangs."""
 
 
@@ -53,10 +54,11 @@ class Driver:
 
 @dataclass(frozen=True)
 class Crashes:
-    """How often a study's drivers ended before their time since the study last got anywhere."""
+    """How often a study's drivers ended before their time since the study last got anywhere, and when to try again."""
 
     n: int
     progress: int
+    retry_at: float
 
 
 class Supervisor:
@@ -65,7 +67,7 @@ class Supervisor:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._engine = make_engine(settings.database_url, pool_size=2)
-        self._store = SqlStore(self._engine)
+        self._store = SqlStore(self._engine, policy=REQUEST)
         self._drivers: dict[str, Driver] = {}
         self._crashes: dict[str, Crashes] = {}
         self._silent_since: dict[str, float] = {}
@@ -115,10 +117,14 @@ class Supervisor:
         runnable = runnable_studies(self._engine)
         self._silent_since = {study: since for study, since in self._silent_since.items() if study in runnable}
         for study_id in runnable:
-            if len(self._drivers) >= MAX_DRIVERS:
-                break
-            if study_id not in self._drivers:
+            if study_id in self._drivers:
+                self._check_silent(study_id, self._drivers[study_id].actor)
+            elif len(self._drivers) < MAX_DRIVERS and self._may_start(study_id):
                 self._launch(study_id)
+
+    def _may_start(self, study_id: str) -> bool:
+        crashes = self._crashes.get(study_id)
+        return crashes is None or time.monotonic() >= crashes.retry_at
 
     def _look_after(self, study_id: str) -> None:
         """Bury the driver that has given its answer; the next tick starts another where the study needs one."""
@@ -144,18 +150,18 @@ class Supervisor:
         if isinstance(cause, DatabaseUnavailableError):
             return
         progress = study_progress(self._engine, study_id)
-        before = self._crashes.get(study_id, Crashes(0, progress))
-        crashes = Crashes(before.n + 1 if before.progress == progress else 1, progress)
-        self._crashes[study_id] = crashes
-        if crashes.n >= MAX_CRASHES:
+        before = self._crashes.get(study_id)
+        n = before.n + 1 if before is not None and before.progress == progress else 1
+        self._crashes[study_id] = Crashes(n, progress, time.monotonic() + (0.0 if n == 1 else 2.0 ** (n - 2)))
+        if n >= MAX_CRASHES:
             text = f"{type(cause).__name__}: {cause}"[:500]
             self._give_up(
                 study_id,
                 driver.lease,
-                reason=f"its driver failed {crashes.n} times without progress, the last time with {text}; "
+                reason=f"its driver failed {n} times without progress, the last time with {text}; "
                 "the service's log has the trace",
             )
-        elif isinstance(error, ActorDiedError):
+        elif not isinstance(error, ActorUnavailableError):
             self._store.release_lease(driver.lease)  # the dead need no time to renew it
 
     def _give_up(self, study_id: str, lease: Lease, *, reason: str) -> None:
@@ -167,13 +173,8 @@ class Supervisor:
 
     def _launch(self, study_id: str) -> None:
         old = actor.find(study_id)
-        if old is not None:
-            # Another service starts it, or it waits for the database as we just did; only one that hangs is killed.
-            since = self._silent_since.setdefault(study_id, time.monotonic())
-            if time.monotonic() - since > SILENCE_S:
-                logger.warning("study %s: its driver lives but holds no lease; killing it", study_id)
-                with suppress(RayError):
-                    ray.kill(old)
+        if old is not None:  # another service starts it, or it waits for the database as we just did, or it hangs
+            self._check_silent(study_id, old)
             return
         settings = self._settings
         options = DriverOptions(owner=_new_owner(), storage=settings.storage, data_dir=str(settings.data))
@@ -182,6 +183,14 @@ class Supervisor:
         lease = Lease(study_id=study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
         self._drivers[study_id] = Driver(driver, answer, lease)
         logger.info("study %s: driver started", study_id)
+
+    def _check_silent(self, study_id: str, driver: Any) -> None:
+        """Kill a driver that lives without a lease for too long; called at every look."""
+        since = self._silent_since.setdefault(study_id, time.monotonic())
+        if time.monotonic() - since > SILENCE_S:
+            logger.warning("study %s: its driver lives but holds no lease; killing it", study_id)
+            with suppress(RayError):
+                ray.kill(driver)
 
 
 def open_store(database_url: str) -> SqlStore:
