@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 
 from service.client import AdmetaClient
@@ -27,8 +27,16 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
 class Service:
     """`admeta serve` on a home; it can be killed and started again on the same port."""
 
-    def __init__(self, home: Path, *, database_url: str, ray_address: str | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        database_url: str,
+        ray_address: str | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.home = home
+        self._environment = environment
         self.port = free_port()
         self.database_url = database_url
         self.ray_address = ray_address
@@ -64,7 +72,7 @@ class Service:
                 [sys.executable, "-c", "from service.cli import main; main()", "serve", *flags],
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **ENVIRONMENT},
+                env={**os.environ, **ENVIRONMENT, **self._environment},
             )
         wait_until(self._answers, timeout_s=START_PATIENCE_S, what=f"the service answers, see {self.home}", poll_s=0.2)
 

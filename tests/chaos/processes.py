@@ -46,10 +46,15 @@ def titled(pids: Iterable[int], beginning: str) -> list[int]:
     return [pid for pid in pids if title(pid).startswith(beginning)]
 
 
+def send(pid: int, number: signal.Signals) -> None:
+    """A signal, where the process still lives."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
 def kill(pid: int) -> None:
     """SIGKILL, where the process still lives."""
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    send(pid, signal.SIGKILL)
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str, poll_s: float = 0.1) -> float:

@@ -1,0 +1,233 @@
+"""Pause, resume, cancel, retries and takeovers of studies that a real service runs on a real Ray."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from service.database.engine import make_engine
+from service.models import StudyView, TrialView
+from tests.chaos.faulty import install
+from tests.chaos.installation import Service
+from tests.chaos.ledger import Expected, audit, look
+from tests.chaos.processes import descendants, is_alive, kill, send, title, titled, wait_until
+from tests.chaos.studies import quiet_study
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(300)]
+
+PATIENCE_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    home = tmp_path_factory.mktemp("home")
+    path = install(tmp_path_factory.mktemp("faulty"))
+    url = f"sqlite:///{home / 'admeta.sqlite3'}"
+    with Service(home, database_url=url, environment={"PYTHONPATH": path}) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def engine(service: Service) -> Iterator[Engine]:
+    engine = make_engine(service.database_url, pool_size=2)
+    yield engine
+    engine.dispose()
+
+
+def small(name: str, **changes: Any) -> dict[str, Any]:
+    """Two optimizers, four trials each, no confirm runs."""
+    return quiet_study(name, **{"budget": {"trials_per_optimizer": 4}, "confirm": {"top_k": 0}, **changes})
+
+
+def faulty(name: str, faults: dict[str, str], **changes: Any) -> dict[str, Any]:
+    """A trial for each learning rate that a fault is told for."""
+    space = {"lr": {"type": "categorical", "choices": [float(lr) for lr in faults]}}
+    return small(
+        name,
+        task={"name": "faulty", "model": "idle", "epochs": 4, "faults": faults},
+        optimizers=[{"name": "sgdm", "space": space}],
+        sampler={"name": "grid"},
+        budget={"trials_per_optimizer": len(faults)},
+        max_failures=1,
+        **changes,
+    )
+
+
+@pytest.fixture(scope="module")
+def failures(service: Service) -> dict[float, TrialView]:
+    """A study in which every trial fails in a way of its own: the trials by learning rate."""
+    faults = {
+        "0.01": "raise_once",
+        "0.02": "exit_once",
+        "0.03": "raise_always",
+        "0.04": "exit_always",
+        "0.05": "diverge",
+    }
+    with service.client as client:
+        view = client.submit(faulty("failures", faults)).wait(timeout_s=PATIENCE_S)
+        assert (view.state, view.reason) == ("COMPLETED", None)
+        return {trial.params["lr"]: client.trial(view.id, "sgdm", trial.number) for trial in client.trials(view.id)}
+
+
+def wait_for(service: Service, study: str, condition: Callable[[StudyView], bool], *, what: str) -> StudyView:
+    """The study once the condition holds."""
+    seen: list[StudyView] = []
+    with service.client as client:
+
+        def holds() -> bool:
+            seen[:] = [client.study(study)]
+            return condition(seen[0])
+
+        wait_until(holds, timeout_s=PATIENCE_S, what=what, poll_s=0.1)
+    return seen[0]
+
+
+def rows(engine: Engine, query: str, study: str) -> list[dict[str, Any]]:
+    source = """FROM admeta_attempts a JOIN admeta_runs r ON r.id = a.run_id
+        JOIN admeta_searches s ON s.id = r.search_id WHERE s.study_id = :study ORDER BY r.id, a.attempt"""
+    with engine.connect() as connection:
+        return [dict(row) for row in connection.execute(text(f"{query} {source}"), {"study": study}).mappings()]
+
+
+def test_an_exception_is_retried_from_the_last_checkpoint(failures: dict[float, TrialView]) -> None:
+    first, second = failures[0.01].runs[0].attempts
+    assert (first.state, first.error) == ("FAIL", "OSError: the disk has a bad day")
+    assert (second.state, second.resumed_from_epoch) == ("COMPLETE", 2)
+    assert [point.epoch for point in failures[0.01].points or []] == [1, 2, 3, 4]
+
+
+def test_a_dead_worker_is_replaced(failures: dict[float, TrialView]) -> None:
+    first, second = failures[0.02].runs[0].attempts
+    assert first.state == "FAIL"
+    assert str(first.error).startswith("the worker died: ")
+    assert (second.state, second.resumed_from_epoch) == ("COMPLETE", 2)
+
+
+@pytest.mark.parametrize(("lr", "failure"), [(0.03, "error"), (0.04, "lost")])
+def test_out_of_retries_the_trial_fails_with_the_reason(
+    failures: dict[float, TrialView], lr: float, failure: str
+) -> None:
+    run = failures[lr].runs[0]
+    assert (run.state, run.failure, len(run.attempts)) == ("FAIL", failure, 2)
+    assert run.error == run.attempts[-1].error is not None
+
+
+def test_divergence_is_not_retried(failures: dict[float, TrialView]) -> None:
+    run = failures[0.05].runs[0]
+    assert (run.state, run.failure, len(run.attempts)) == ("FAIL", "diverged", 1)
+
+
+def test_a_driver_that_cannot_work_fails_its_study_with_the_reason(service: Service) -> None:
+    study = {**faulty("broken", {"0.01": "diverge"}), "task": {"name": "broken", "model": "idle", "epochs": 4}}
+    with service.client as client:
+        view = client.submit(study).wait(timeout_s=PATIENCE_S)
+    assert view.state == "FAILED"
+    assert "failed 5 times without progress" in str(view.reason)
+    assert "BrokenTask was never finished" in str(view.reason)
+
+
+def test_pause_leaves_checkpoints_and_resume_goes_on_from_them(service: Service, engine: Engine) -> None:
+    study = small("paused", sleep_s=0.4, checkpoint_every_s=3600)
+    with service.client as client:
+        view = client.submit(study).study
+        wait_for(service, view.id, lambda s: sum(x.n_complete for x in s.searches) >= 3, what="three trials are done")
+        assert client.pause(view.id).state == "PAUSED"
+        before = look(engine, view.id, storage=service.home / "checkpoints", killed=set())
+        wait_until(lambda: not _holder(engine, view.id), timeout_s=30, what="the driver has let go")
+        wait_until(lambda: not _workers(service), timeout_s=30, what="no worker is left")
+        after = rows(engine, "SELECT r.state, a.state AS attempt, r.id, r.epoch, a.attempt AS number", view.id)
+        assert {row["state"] for row in after} <= {"COMPLETE", "WAITING"}
+        interrupted = {row["id"]: row["epoch"] for row in after if row["attempt"] == "INTERRUPTED"}
+        assert interrupted
+        assert set(interrupted) <= set(before.interrupted)
+        client.resume(view.id)
+        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
+    attempts = rows(engine, "SELECT r.id, a.attempt, a.resumed_from_epoch AS start", view.id)
+    assert {row["id"]: row["start"] for row in attempts if row["attempt"] == 2} == interrupted
+    assert audit(engine, view.id, expected=_whole(), snapshots=[before]).faults == []
+
+
+def test_cancel_in_a_long_step_leaves_no_process(service: Service, engine: Engine) -> None:
+    with service.client as client:
+        view = client.submit(faulty("cancelled", {"0.06": "long_step"})).study
+        pid_file = service.home / "data" / "faults-0.06" / "pids"
+        wait_until(pid_file.exists, timeout_s=60, what="the data loaders work")
+        pids = [int(pid) for pid in pid_file.read_text().split()]
+        assert all(map(is_alive, pids))
+        assert client.cancel(view.id).state == "CANCELLED"
+        wait_until(lambda: not any(map(is_alive, pids)), timeout_s=30, what="the worker and its children are gone")
+        wait_until(lambda: not _holder(engine, view.id), timeout_s=30, what="the driver has let go")
+        trial = client.trial(view.id, "sgdm", 0)
+    assert (trial.state, trial.runs[0].failure, trial.runs[0].error) == ("FAIL", "cancelled", "the study was cancelled")
+
+
+def test_a_kill_in_the_second_of_three_seeds_still_gives_three(service: Service, engine: Engine) -> None:
+    study = small("confirmed", sleep_s=0.3, confirm={"top_k": 1, "seeds": [0, 1, 2]}, max_concurrent_trials=1)
+    study |= {"optimizers": study["optimizers"][:1], "budget": {"trials_per_optimizer": 2}}
+
+    def in_the_second(_: StudyView) -> bool:
+        runs = rows(engine, "SELECT r.stage, r.state, r.epoch", view.id)
+        states = sorted(run["state"] for run in runs if run["stage"] == "confirm")
+        return states == ["COMPLETE", "RUNNING"] and any(run["state"] == "RUNNING" and run["epoch"] > 0 for run in runs)
+
+    with service.client as client:
+        view = client.submit(study).study
+        wait_for(service, view.id, in_the_second, what="the second seed trains")
+        workers = _workers(service)
+        for pid in _drivers(service):
+            kill(pid)
+        wait_until(lambda: not any(map(is_alive, workers)), timeout_s=20, what="the driver's workers are gone")
+        snapshot = look(engine, view.id, storage=service.home / "checkpoints", killed=None)
+        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
+        best = client.comparison(view.id).rows[0]
+    assert best.validation is not None
+    assert best.validation.n == 3
+    expected = Expected(n_trials=2, n_confirm_runs=3, n_epochs=5, steps_per_epoch=2)
+    assert audit(engine, view.id, expected=expected, snapshots=[snapshot]).faults == []
+
+
+def test_a_driver_that_was_frozen_past_its_lease_stops_without_writing(
+    service: Service, engine: Engine, tmp_path: Path
+) -> None:
+    """Two services on one database: the second takes the study over, and no attempt is made twice."""
+    with service.client as client, Service(tmp_path / "other", database_url=service.database_url) as other:
+        view = client.submit(small("frozen", sleep_s=1.0)).study
+        wait_for(service, view.id, lambda s: sum(x.n_complete for x in s.searches) >= 2, what="two trials are done")
+        holder = _holder(engine, view.id)
+        frozen = [pid for owner in (service, other) for pid in _drivers(owner)]
+        for pid in frozen:
+            send(pid, signal.SIGSTOP)
+        wait_until(lambda: _holder(engine, view.id) not in (None, holder), timeout_s=60, what="another driver has it")
+        time.sleep(1.0)
+        for pid in frozen:
+            send(pid, signal.SIGCONT)
+        n_before = len([r for r in rows(engine, "SELECT a.owner", view.id) if r["owner"] == holder])
+        wait_until(lambda: not any(map(is_alive, frozen)), timeout_s=60, what="the old driver has ended")
+        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
+    assert len([r for r in rows(engine, "SELECT a.owner", view.id) if r["owner"] == holder]) == n_before
+    assert audit(engine, view.id, expected=_whole(), snapshots=[]).faults == []
+
+
+def _whole() -> Expected:
+    return Expected(n_trials=4, n_confirm_runs=0, n_epochs=5, steps_per_epoch=2)
+
+
+def _holder(engine: Engine, study: str) -> str | None:
+    with engine.connect() as connection:
+        query = text("SELECT lease_owner FROM admeta_studies WHERE id = :study")
+        found: str | None = connection.execute(query, {"study": study}).scalar_one()
+        return found
+
+
+def _workers(service: Service) -> list[int]:
+    return [pid for pid in titled(descendants(service.pid), "ray::") if "TrialWorker" in title(pid)]
+
+
+def _drivers(service: Service) -> list[int]:
+    return titled(descendants(service.pid), "ray::DriverActor")

@@ -1,0 +1,28 @@
+"""One or two rounds of the kill matrix for each target; `python -m tests.chaos` makes twenty on both databases."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.campaign import Database, Target, run
+from tests.chaos.postgres import programs
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize(
+    ("target", "database", "n_rounds"),
+    [
+        pytest.param(Target.WORKER, Database.SQLITE, 2, id="worker"),
+        pytest.param(Target.SERVICE, Database.SQLITE, 1, id="service"),
+        pytest.param(Target.NODE, Database.SQLITE, 1, id="node"),
+        pytest.param(Target.DRIVER, Database.POSTGRESQL, 1, id="driver", marks=pytest.mark.postgres),
+        pytest.param(Target.DATABASE_5S, Database.POSTGRESQL, 1, id="database", marks=pytest.mark.postgres),
+    ],
+)
+def test_nothing_is_lost(target: Target, database: Database, n_rounds: int) -> None:
+    if database is Database.POSTGRESQL and programs() is None:
+        pytest.skip("PostgreSQL's server programs (initdb, pg_ctl) are not installed")
+    tally = run(target, database, n_rounds=n_rounds, seed=1)
+    assert tally.faults == []
+    assert tally.n_rounds == n_rounds
