@@ -1,0 +1,94 @@
+"""The driver over a real local Ray, on the store in memory: Tune runs the trials, the store has what happened."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from search.definition import StudyDefinition
+from search.driver import DriverOptions, drive
+from search.records import RunState, Stage, StudyRecord, StudyState
+from tests.search.memory_store import MemoryStore
+from tests.search.workers import define
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+def digits(**changes: object) -> StudyDefinition:
+    return define(
+        task={"name": "digits", "model": "linear", "epochs": 2},
+        optimizers=[{"name": "sgdm"}],
+        budget={"trials_per_optimizer": 1},
+        resources={"cpus": 1, "gpus": 0},
+        **changes,
+    )
+
+
+def run(store: MemoryStore, definition: StudyDefinition, storage: Path) -> StudyRecord:
+    study = store.add_study(definition)
+    drive(study.id, store=store, options=DriverOptions(owner="test", storage=str(storage)))
+    return store.get_study(study.id)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_study_may_start_from_an_earlier_trials_weights(tmp_path: Path) -> None:
+    """The fine-tuned runs are better after one epoch than the first study's were; a missing trial is refused."""
+    store = MemoryStore()
+    first = run(store, digits(name="pretrain", confirm={"top_k": 1, "seeds": [0]}), tmp_path)
+    assert first.state is StudyState.COMPLETED
+    origin = {"study": "pretrain", "optimizer": "sgdm", "trial": 0}
+    task = {"name": "digits", "model": "linear", "epochs": 2, "init_from": origin}
+    definition = StudyDefinition.model_validate(
+        {**digits(name="finetune", confirm={"top_k": 0}).to_json(), "task": task}
+    )
+    second = run(store, definition, tmp_path)
+    assert second.state is StudyState.COMPLETED
+    curves = {study.id: [store.points(r.id) for r in store.runs(study.id)] for study in (first, second)}
+    assert curves[second.id][0][0].metrics["val_loss"] < curves[first.id][0][0].metrics["val_loss"]
+
+    missing = {**task, "init_from": {**origin, "trial": 7}}
+    third = run(
+        store, StudyDefinition.model_validate({**definition.to_json(), "name": "lost", "task": missing}), tmp_path
+    )
+    assert third.state is StudyState.FAILED
+    assert third.reason is not None
+    assert "no trial 7 of optimizer 'sgdm' in study 'pretrain'" in third.reason
+    assert not store.runs(third.id)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_what_no_run_could_train_fails_the_study_before_its_first_run(tmp_path: Path) -> None:
+    store = MemoryStore()
+    definition = StudyDefinition.model_validate(
+        {**digits(name="too-large").to_json(), "task": {"name": "digits", "batch_size": 5000}}
+    )
+    study = run(store, definition, tmp_path)
+    assert study.state is StudyState.FAILED
+    assert study.reason is not None
+    assert "5000" in study.reason
+    assert not store.runs(study.id)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_workers_are_reused_from_run_to_run(tmp_path: Path) -> None:
+    store = MemoryStore()
+    study = run(store, define(resources={"cpus": 1, "gpus": 0}, budget={"trials_per_optimizer": 6}), tmp_path)
+    runs = store.runs(study.id)
+    assert Counter((r.stage, r.state) for r in runs) == {
+        (Stage.SEARCH, RunState.COMPLETE): 12,
+        (Stage.CONFIRM, RunState.COMPLETE): 4,
+    }
+    assert len({start.pid for starts in store.starts.values() for start in starts}) <= 3
