@@ -17,22 +17,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from service.errors import ClientError
+from service.following import follow
 from service.models import (
     BestView,
     ComparisonView,
     ErrorView,
+    EventView,
     HealthView,
+    ImportanceView,
+    NewTokenView,
     OptimizerView,
     Page,
     StudyView,
     TaskView,
+    TokenView,
     TrialView,
 )
 
@@ -147,6 +152,24 @@ class AdmetaClient:
         """The study's optimizers, best first."""
         return self._get(ComparisonView, f"/v1/studies/{_part(study)}/comparison")
 
+    def importance(self, study: str, *, method: str | None = None) -> list[ImportanceView]:
+        """How much each searched parameter mattered, an optimizer's search each."""
+        response = self._send("GET", f"/v1/studies/{_part(study)}/importance", query={"method": method})
+        return TypeAdapter(list[ImportanceView]).validate_json(response.content)
+
+    def export(self, study: str, file: IO[bytes], *, form: str = "csv") -> None:
+        """Write a study's results to a file as csv, json, parquet or latex; streams."""
+        path, params = f"/v1/studies/{_part(study)}/export", {"format": form}
+        try:
+            with self._http.stream("GET", path, params=params) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _refused(response)
+                for chunk in response.iter_bytes():
+                    file.write(chunk)
+        except httpx.TransportError as error:
+            raise _unreachable(self.url, str(error) or type(error).__name__) from None
+
     def best(self, *, task: str, optimizer: str, model: str | None = None, metric: str | None = None) -> BestView:
         """The best settings known for a task and an optimizer: `AdmetaR(model.parameters(), **best.settings)`."""
         query = {"task": task, "optimizer": optimizer, "model": model, "metric": metric}
@@ -163,6 +186,44 @@ class AdmetaClient:
     def optimizer(self, name: str) -> OptimizerView:
         """One optimizer: its parameters, rules, defaults and search spaces."""
         return self._get(OptimizerView, f"/v1/optimizers/{_part(name)}")
+
+    def events(
+        self, study: str | None = None, *, after: int | None = None, patience_s: float = 60.0
+    ) -> Iterator[EventView]:
+        """Events as they happen: of one study until it ends, or of all studies without end. Breaks are bridged.
+
+        Args:
+            study: id or name; None: all studies.
+            after: begin after the event with this id. None: a study's events from the oldest kept, or, of all
+                studies, those that happen from now on.
+            patience_s: how long the service may be away.
+
+        Raises:
+            ClientError: the service refused, or stayed away.
+        """
+        path = "/v1/events" if study is None else f"/v1/studies/{_part(study)}/events"
+        return follow(
+            self._http,
+            path,
+            after=after,
+            patience_s=patience_s,
+            refused=_refused,
+            unreachable=lambda reason: _unreachable(self.url, reason),
+        )
+
+    def create_token(self, name: str, *, scope: str = "read", expires_in_s: float | None = None) -> NewTokenView:
+        """Make an access token; needs the scope admin. The token is in this answer only."""
+        content = json.dumps({"name": name, "scope": scope, "expires_in_s": expires_in_s})
+        response = self._send("POST", "/v1/tokens", content=content, headers={"Content-Type": "application/json"})
+        return _parse(NewTokenView, response)
+
+    def tokens(self) -> list[TokenView]:
+        """All access tokens, without the tokens themselves; needs the scope admin."""
+        return TypeAdapter(list[TokenView]).validate_json(self._send("GET", "/v1/tokens").content)
+
+    def revoke_token(self, token_id: str) -> TokenView:
+        """End an access token at once; needs the scope admin."""
+        return _parse(TokenView, self._send("DELETE", f"/v1/tokens/{_part(token_id)}"))
 
     def health(self) -> HealthView:
         """Whether the service works."""

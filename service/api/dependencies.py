@@ -8,6 +8,9 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
+from service.quotas import Quotas
+from service.settings import Settings
+
 MAX_PAGE = 500
 
 
@@ -29,4 +32,10 @@ def _engine(request: Request) -> Engine:
     return engine
 
 
+def _quotas(request: Request) -> Quotas:
+    settings: Settings = request.app.state.settings
+    return settings.quotas
+
+
 Database = Annotated[Engine, Depends(_engine)]
+Limits = Annotated[Quotas, Depends(_quotas)]

@@ -25,6 +25,7 @@ from service.database.errors import (
     DatabaseError,
     DatabaseUnavailableError,
     InvalidCursorError,
+    QueueFullError,
     TokenNotFoundError,
     TrialNotFoundError,
 )
@@ -138,6 +139,9 @@ async def _database_layer_error(request: Request, error: DatabaseError) -> Respo
             status, name = 404, "trial_not_found"
         case TokenNotFoundError():
             status, name = 404, "token_not_found"
+        case QueueFullError():
+            view = ErrorView(error="queue_full", detail=error.detail, hint=error.hint)
+            return answer(429, view, headers={"Retry-After": "60"})
         case _:
             return await _unexpected(request, error)
     return answer(status, ErrorView(error=name, detail=error.detail, hint=error.hint))

@@ -87,7 +87,7 @@ def _stream(
     oldest, newest = kept
     opening = b""
     if after > newest or 0 < after < oldest - 1:  # of another database, or forgotten
-        opening = gap(after=after, oldest=oldest)
+        opening = gap(study_id, after=after, oldest=oldest)
         after = oldest - 1
     feed: Feed = request.app.state.feed
     sent = request.app.state.metrics.events_sent.inc

@@ -11,20 +11,22 @@ from pydantic import Field, ValidationError
 from search.definition import StudyDefinition
 from search.records import StudyState
 from service.api.body import read_json
-from service.api.dependencies import Database, PageFilters
+from service.api.dependencies import Database, Limits, PageFilters
 from service.api.errors import invalid_definition
 from service.api.invalid import definition_fields
 from service.api.openapi import STUDY_BODY
 from service.database import queries, studies
-from service.models import ErrorView, Page, StudyView
+from service.models import ErrorView, FieldError, Page, StudyView
+from service.quotas import Quotas, n_runs
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorView, "description": "The body is not a JSON object."},
     409: {"model": ErrorView, "description": "Another study has this name."},
-    413: {"model": ErrorView, "description": "The body is over 1 MiB."},
+    413: {"model": ErrorView, "description": "The body is over the service's limit; by default 1 MiB."},
     415: {"model": ErrorView, "description": "The body is not sent as application/json."},
     422: {"model": ErrorView, "description": "A field breaks its rule; `fields` names field, value and rule."},
+    429: {"model": ErrorView, "description": "As many studies are queued as the service takes."},
 }
 
 
@@ -38,11 +40,12 @@ class StudyFilters(PageFilters):
 
 @router.post("", status_code=201, openapi_extra=STUDY_BODY, responses={200: {"model": StudyView}, **_REFUSALS})
 async def submit_study(
-    engine: Database, response: Response, raw: Annotated[dict[str, Any], Depends(read_json)]
+    engine: Database, limits: Limits, response: Response, raw: Annotated[dict[str, Any], Depends(read_json)]
 ) -> StudyView:
     """Submit a study. 201 the first time, 200 for the same definition again, 409 for another under the same name."""
     definition = parse_definition(raw)
-    view, created = await run_in_threadpool(studies.create_study, engine, definition)
+    _check_size(definition, limits)
+    view, created = await run_in_threadpool(studies.create_study, engine, definition, max_queued=limits.max_queued)
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{view.id}"
     return view
@@ -76,6 +79,14 @@ def pause_study(engine: Database, study: str) -> StudyView:
 def resume_study(engine: Database, study: str) -> StudyView:
     """Go on with a paused study. 409 unless it is PAUSED."""
     return studies.request_resume(engine, study)
+
+
+def _check_size(definition: StudyDefinition, limits: Quotas) -> None:
+    n = n_runs(definition)
+    if n > limits.max_trials:
+        rule = f"the study asks for {n} trials and confirm runs in all; this service takes at most {limits.max_trials}"
+        n_trials = definition.budget.trials_per_optimizer
+        raise invalid_definition([FieldError(field="budget.trials_per_optimizer", value=n_trials, rule=rule)])
 
 
 def parse_definition(raw: dict[str, Any]) -> StudyDefinition:

@@ -7,7 +7,8 @@
         ├── DatabaseUnavailableError  the database could not be reached in the time given
         ├── InvalidCursorError        a page cursor that no list gave out
         ├── TrialNotFoundError        the study has no such trial
-        └── TokenNotFoundError        no access token has this id
+        ├── TokenNotFoundError        no access token has this id
+        └── QueueFullError            as many studies are queued as the service takes
 
 `StudyNotFoundError`, `StudyConflictError` and `LeaseLostError` are `search.errors`: the driver knows them too.
 """
@@ -42,3 +43,7 @@ class TrialNotFoundError(DatabaseError, StudyNotFoundError):
 
 class TokenNotFoundError(DatabaseError):
     """No access token has this id."""
+
+
+class QueueFullError(DatabaseError):
+    """As many studies are queued as the service takes."""

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Engine, Select, case, func, select
+from sqlalchemy import Engine, Select, case, func, select, text
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 from search import samplers
 from search.definition import OptimizerSearch, StudyDefinition
@@ -22,6 +23,7 @@ from search.errors import StudyConflictError
 from search.records import RunState, StudyState
 from service.database import events
 from service.database.engine import reading, writing
+from service.database.errors import QueueFullError
 from service.database.events import EventKind
 from service.database.lease import lease_is_free
 from service.database.lookup import by_name, find_study
@@ -30,16 +32,24 @@ from service.database.queries import get_study_view
 from service.database.retry import REQUEST, retried
 from service.models import StudyView
 
+_QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: counts the queue and adds to it, one submission at a time
+
 
 @retried(REQUEST)
-def create_study(engine: Engine, definition: StudyDefinition) -> tuple[StudyView, bool]:
+def create_study(
+    engine: Engine, definition: StudyDefinition, *, max_queued: int | None = None
+) -> tuple[StudyView, bool]:
     """Store a study with its searches, in one transaction; QUEUED until a driver takes it.
+
+    Args:
+        max_queued: refuse a new study where so many are QUEUED already; None: never.
 
     Returns:
         The study, and whether it is new: the same definition under the same name is the study that exists.
 
     Raises:
         StudyConflictError: the name belongs to another definition.
+        QueueFullError: see `max_queued`.
     """
     content = definition.to_json()
     digest = definition_sha256(content)
@@ -48,6 +58,8 @@ def create_study(engine: Engine, definition: StudyDefinition) -> tuple[StudyView
         with writing(engine) as session:
             existing = by_name(session, definition.name)
             if existing is None:
+                if max_queued is not None:
+                    _check_queue(session, max_queued)
                 row = _study_row(study_id, definition, content, digest)
                 session.add(row)
                 session.flush()
@@ -66,6 +78,19 @@ def create_study(engine: Engine, definition: StudyDefinition) -> tuple[StudyView
             "choose another name, or submit exactly the same definition to get that study"
         )
     return get_study_view(engine, existing.id), False
+
+
+def _check_queue(session: Session, max_queued: int) -> None:
+    if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer at a time anyway
+        session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _QUEUE_LOCK_KEY})
+    queued = select(func.count()).where(Study.state == StudyState.QUEUED)
+    n_queued = session.execute(queued).scalar_one()
+    if n_queued >= max_queued:
+        raise QueueFullError(
+            f"{n_queued} studies are queued; the limit is {max_queued}.",
+            hint="Submit it again when some have started, or cancel queued ones. "
+            "The limit is ADMETA_MAX_QUEUED of the service.",
+        )
 
 
 def definition_sha256(content: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
@@ -31,10 +32,16 @@ _HEADERS = {
 }
 
 
-def gap(*, after: int, oldest: int) -> bytes:
+def gap(study_id: str | None, *, after: int, oldest: int) -> bytes:
     """Tells a reader that events between its last one and the oldest kept are gone: it should read the study anew."""
-    data = json.dumps({"after": after, "oldest": oldest})
-    return f"id: {oldest - 1}\nevent: gap\ndata: {data}\n\n".encode()
+    view = {
+        "id": oldest - 1,
+        "at": datetime.now(UTC).isoformat(),
+        "study": study_id or "",
+        "kind": "gap",
+        "data": {"after": after, "oldest": oldest},
+    }
+    return f"id: {oldest - 1}\nevent: gap\ndata: {json.dumps(view)}\n\n".encode()
 
 
 class EventStream(Response):

@@ -52,9 +52,9 @@ def definition(name: str = "first", **changes: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def live(settings: Settings, supervisor: FakeSupervisor | None = None) -> Iterator[str]:
+def live(settings: Settings, supervisor: FakeSupervisor | None = None, *, port: int = 0) -> Iterator[str]:
     """The application behind a real socket, with a fake supervisor; gives its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         app = create_app(settings, supervisor=supervisor or FakeSupervisor())
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="on"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -65,5 +65,6 @@ def live(settings: Settings, supervisor: FakeSupervisor | None = None) -> Iterat
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
+            app.state.feed.close()  # as `service.server` does: streams have no end
             server.should_exit = True
             thread.join()

@@ -14,6 +14,7 @@ from search.records import FailureKind, RunState, StudyState
 from service.database import SqlStore
 from service.database.closing import close_unfinished, unclosed_studies
 from service.database.engine import reading, writing
+from service.database.errors import QueueFullError
 from service.database.models import Search, Study
 from service.database.queries import get_study_view
 from service.database.studies import (
@@ -165,3 +166,12 @@ def test_studies_that_go_on_are_not_closed(store: SqlStore, engine: Engine) -> N
     assert unclosed_studies(engine) == []
     assert not close_unfinished(store, lease.study_id)
     assert store.get_study(lease.study_id).state == StudyState.RUNNING
+
+
+def test_the_queue_has_a_limit_also_when_many_submit_at_once(engine: Engine) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        tries = [pool.submit(create_study, engine, definition(f"s{n}"), max_queued=3) for n in range(12)]
+    refusals = [tried.exception() for tried in tries if tried.exception() is not None]
+    assert len(refusals) == 9
+    assert {type(error) for error in refusals} == {QueueFullError}
+    assert {str(error).split(".")[0] for error in refusals} == {"3 studies are queued; the limit is 3"}

@@ -1,0 +1,291 @@
+"""Streams over real sockets: resuming, ends, heartbeats, readers that leave or stop reading, and the client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from search.records import RunState
+from service.client import AdmetaClient, ClientError
+from service.database import SqlStore, make_engine
+from service.database.engine import writing
+from service.database.events import EventKind, kept_range, prune, record
+from service.database.studies import request_cancel
+from service.events import stream as streams
+from service.events.feed import Feed
+from service.following import follow, parse
+from service.models import EventView
+from service.settings import Settings
+from tests.service.database.fill import complete, curve, definition, leased, run
+from tests.service.events.test_feed import MemorySource
+from tests.service.fakes import live
+
+
+@pytest.fixture
+def engine(settings: Settings) -> Iterator[Engine]:
+    engine = make_engine(settings.database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def address(settings: Settings, engine: Engine) -> Iterator[str]:
+    with live(settings) as address:
+        yield address
+
+
+def _read(address: str, path: str, headers: dict[str, str] | None = None) -> list[EventView]:
+    with httpx.stream("GET", f"{address}{path}", headers=headers, timeout=10) as response:
+        assert response.status_code == 200, response.read()
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        return list(parse(response.iter_lines()))
+
+
+def _finish(engine: Engine) -> str:
+    store = SqlStore(engine)
+    lease, (search, _) = leased(store, definition())
+    run(store, lease, search, 0, complete(0.5), points=curve(0.1))
+    request_cancel(engine, "digits")
+    return lease.study_id
+
+
+def test_a_study_is_followed_to_its_end(address: str, engine: Engine) -> None:
+    store = SqlStore(engine)
+    lease, (search, _) = leased(store, definition())
+    seen: list[EventView] = []
+    follower = threading.Thread(target=lambda: seen.extend(_read(address, "/v1/studies/digits/events")))
+    follower.start()
+    run(store, lease, search, 0, complete(0.5), points=curve(0.1))
+    with writing(engine) as session:
+        record(session, "another", EventKind.STUDY_STATE, {"state": "FAILED"})
+    request_cancel(engine, "digits")
+    follower.join(timeout=10)
+    assert not follower.is_alive()
+    kinds = [event.kind for event in seen]
+    assert kinds[:2] == ["study.created", "study.state"]
+    assert kinds[2:] == ["trial.created", "trial.started", "metric", "trial.finished", "study.state"]
+    assert {event.study for event in seen} == {lease.study_id}
+    assert seen[-1].data["state"] == "CANCELLED"
+    assert [event.id for event in seen] == sorted({event.id for event in seen})
+
+
+def test_resuming_by_header_and_by_parameter(address: str, engine: Engine) -> None:
+    _finish(engine)
+    events = _read(address, "/v1/studies/digits/events")
+    third = events[2].id
+    assert _read(address, f"/v1/studies/digits/events?after={third}") == events[3:]
+    assert _read(address, "/v1/studies/digits/events?after=0", {"Last-Event-ID": str(third)}) == events[3:]
+    assert _read(address, f"/v1/events?after={third}&follow=false") == events[3:]
+    ended = httpx.get(f"{address}/v1/studies/digits/events?after={events[-1].id}")
+    assert (ended.status_code, ended.content) == (204, b"")
+    head = httpx.head(f"{address}/v1/events")
+    assert (head.status_code, head.content) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status", "part"),
+    [
+        ("/v1/studies/nope/events", {}, 404, "no study has the id or name 'nope'"),
+        ("/v1/events?after=-1", {}, 422, "after"),
+        ("/v1/events?after=x", {}, 422, "after"),
+        ("/v1/events?after=9223372036854775808", {}, 422, "after"),
+        ("/v1/events?since=1", {}, 422, "unknown parameter"),
+        ("/v1/events", {"Last-Event-ID": "abc"}, 422, "Last-Event-ID"),
+    ],
+)
+def test_refusals(address: str, path: str, headers: dict[str, str], status: int, part: str) -> None:
+    response = httpx.get(f"{address}{path}", headers=headers)
+    assert response.status_code == status
+    assert part in response.json()["detail"]
+
+
+def test_forgotten_events_are_told(address: str, engine: Engine) -> None:
+    _finish(engine)
+    with httpx.stream("GET", f"{address}/v1/events?after=999999&follow=false") as response:
+        first, *_ = parse(response.iter_lines())  # of another database
+    assert (first.kind, first.data["after"]) == ("gap", 999999)
+    prune(engine, keep_rows=2)
+    oldest, newest = kept_range(engine)
+    gap, *left = _read(address, "/v1/studies/digits/events?after=1")
+    assert (gap.kind, gap.data, gap.id) == ("gap", {"after": 1, "oldest": oldest}, oldest - 1)
+    assert [event.id for event in left] == [oldest, newest]
+
+
+def test_fifty_followers_and_no_connection_held(address: str, engine: Engine) -> None:
+    store = SqlStore(engine)
+    lease, (search, _) = leased(store, definition())
+    seen: list[list[EventView]] = [[] for _ in range(50)]
+    threads = [
+        threading.Thread(target=lambda n=n: seen[n].extend(_read(address, "/v1/studies/digits/events")))
+        for n in range(50)
+    ]
+    for thread in threads:
+        thread.start()
+    _wait(lambda: _metric(address, "admeta_event_followers") == 50)
+    slowest = max(_timed(lambda number=number: run(store, lease, search, number, complete(0.5))) for number in range(5))
+    assert httpx.get(f"{address}/v1/studies").status_code == 200  # more followers than pooled connections
+    request_cancel(engine, "digits")
+    for thread in threads:
+        thread.join(timeout=20)
+    assert all(events == seen[0] for events in seen)
+    assert len(seen[0]) == 2 + 5 * 3 + 1
+    assert slowest < 2
+    _wait(lambda: _metric(address, "admeta_event_followers") == 0)
+
+
+def test_a_reader_that_leaves_is_noticed(address: str) -> None:
+    with httpx.stream("GET", f"{address}/v1/events") as response:
+        chunks = response.iter_raw()
+        next(chunks)
+        _wait(lambda: _metric(address, "admeta_event_followers") == 1)
+    _wait(lambda: _metric(address, "admeta_event_followers") == 0)
+
+
+def test_the_client_bridges_a_restart(settings: Settings, engine: Engine) -> None:
+    store = SqlStore(engine)
+    lease, (search, _) = leased(store, definition())
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
+    seen: list[EventView] = []
+    client = AdmetaClient(f"http://127.0.0.1:{port}")
+    following = threading.Thread(target=lambda: seen.extend(client.events("digits")))
+    with live(settings, port=port):
+        following.start()
+        run(store, lease, search, 0, complete(0.1))
+        _wait(lambda: len(seen) == 5)
+    run(store, lease, search, 1, complete(0.2))
+    with live(settings, port=port):
+        _wait(lambda: len(seen) == 8)
+        store.finish_run(lease, run(store, lease, search, 2, None).id, complete(0.3))
+        request_cancel(engine, "digits")
+        following.join(timeout=10)
+        assert not following.is_alive()
+        assert [event.id for event in client.events("digits")] == [event.id for event in seen]
+    client.close()
+    assert [event.kind for event in seen].count("trial.finished") == 3
+    assert all(event.data["state"] == RunState.COMPLETE for event in seen if event.kind == "trial.finished")
+
+
+def test_the_client_gives_up_on_a_service_that_stays_away() -> None:
+    with AdmetaClient("http://127.0.0.1:9") as client, pytest.raises(ClientError) as error:
+        next(client.events(patience_s=0.2))
+    assert error.value.error == "unreachable"
+
+
+def test_the_client_tells_a_refusal(address: str) -> None:
+    with AdmetaClient(address) as client, pytest.raises(ClientError) as error:
+        next(client.events("nope"))
+    assert (error.value.status, error.value.error) == (404, "study_not_found")
+
+
+def test_passing_answers_are_waited_for() -> None:
+    answers = iter([503, 200, 204])
+    body = 'id: 5\ndata: {"id":5,"at":"2026-01-01T00:00:00Z","study":"a","kind":"metric","data":{}}\n\n'
+    asked: list[str | None] = []
+
+    def service(request: httpx.Request) -> httpx.Response:
+        asked.append(request.headers.get("Last-Event-ID"))
+        return httpx.Response(next(answers), text=body)
+
+    with httpx.Client(transport=httpx.MockTransport(service), base_url="http://x") as http:
+        seen = follow(
+            http,
+            "/",
+            after=2,
+            patience_s=9,
+            refused=lambda _: pytest.fail("refused"),
+            unreachable=lambda _: pytest.fail("gave up"),
+            sleep=lambda _: None,
+        )
+        assert [event.id for event in seen] == [5]
+    assert asked == ["2", "2", "5"]
+
+
+class Wire:
+    """An ASGI connection in memory; `stalled` makes it take nothing more."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.stalled = False
+        self.left = asyncio.Event()
+
+    async def send(self, message: Any) -> None:
+        if self.stalled:
+            await asyncio.sleep(60)
+        self.sent.append(message)
+
+    async def receive(self) -> dict[str, Any]:
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message["body"] for message in self.sent if message["type"] == "http.response.body"]
+
+
+def test_heartbeats_stalls_and_the_end_of_the_service() -> None:
+    async def scenario() -> None:
+        source = MemorySource()
+        feed = Feed(source, poll_s=0.001)
+
+        def stream() -> streams.EventStream:
+            return streams.EventStream(feed, study_id=None, after=0, until=None, heartbeat_s=0.02, stall_s=0.05)
+
+        wire = Wire()
+        answering = asyncio.create_task(stream()({"type": "http"}, wire.receive, wire.send))
+        await asyncio.sleep(0.1)
+        assert wire.bodies.count(b": alive\n\n") >= 2
+        source.add(1)
+        wire.stalled = True
+        await asyncio.wait_for(answering, 1)
+        assert feed.n_followers == 0
+        assert wire.sent[-1]["more_body"]  # no regular end: the connection is cut, and the reader resumes
+
+        leaving, closed = Wire(), Wire()
+        tasks = [asyncio.create_task(stream()({"type": "http"}, w.receive, w.send)) for w in (leaving, closed)]
+        await asyncio.sleep(0.05)
+        leaving.left.set()
+        await asyncio.wait_for(tasks[0], 1)
+        assert feed.n_followers == 1
+        feed.close()
+        await asyncio.wait_for(tasks[1], 1)
+        assert closed.sent[-1] == {"type": "http.response.body", "body": b""}
+
+    asyncio.run(scenario())
+
+
+def test_parsing_skips_what_it_does_not_know() -> None:
+    view = {"id": 1, "at": "2026-01-01T00:00:00Z", "study": "a", "kind": "metric", "data": {}}
+    lines = ["retry: 2000", "", ": alive", "", "foo: bar", "id: 1", f"data:{json.dumps(view)}", "", "data: {", ""]
+    parsed = parse(lines)
+    assert next(parsed).id == 1
+    with pytest.raises(ValueError, match="EventView"):
+        next(parsed)
+
+
+def _metric(address: str, name: str) -> float:
+    lines = httpx.get(f"{address}/metrics").text.splitlines()
+    return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), -1)
+
+
+def _wait(condition: Callable[[], bool], *, patience_s: float = 15) -> None:
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def _timed(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
