@@ -1,1 +1,1 @@
-"""Measurements, each by one command; they print ratios and assert nothing."""
+"""Measurements behind docs/benchmarks.md; each is one command."""

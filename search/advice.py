@@ -51,9 +51,10 @@ def _pruner(definition: StudyDefinition) -> Iterator[str]:
     pruner, epochs = definition.pruner, definition.task.epochs
     if isinstance(pruner, pruners.NoPruner):
         return
-    if pruner.min_epochs >= epochs:
+    first = pruners.first_epoch(pruner, max_epochs=epochs)
+    if first >= epochs > 1:
         yield (
-            f"pruner: min_epochs = {pruner.min_epochs} is not below the training's {epochs} epochs; no trial will be "
+            f"pruner: min_epochs = {first} is not below the training's {epochs} epochs; no trial will be "
             "stopped early. Lower it, or name the pruner none."
         )
     trials = definition.budget.trials_per_optimizer

@@ -17,7 +17,11 @@ class AshaPruner(Strict):
     """Asynchronous successive halving (Li et al., 2020)."""
 
     name: Literal["asha"] = "asha"
-    min_epochs: Annotated[Count, Field(ge=1)] = Field(default=1, description="No trial is stopped earlier.")
+    min_epochs: Annotated[Count, Field(ge=1)] | None = Field(
+        default=None,
+        description="No trial is stopped earlier. Default: a ninth of the training, since the first epochs mislead: "
+        "high learning rates look poor until the schedule lowers them.",
+    )
     reduction_factor: Annotated[Count, Field(ge=2)] = Field(default=3, description="The best 1/n go on at each rung.")
 
 
@@ -48,6 +52,17 @@ Pruner = AshaPruner | HyperbandPruner | MedianPruner | NoPruner
 NAMES = ("asha", "hyperband", "median", "none")
 
 
+def first_epoch(pruner: Pruner, *, max_epochs: int) -> int:
+    """The first epoch after which a trial may be stopped; the last one where none is."""
+    match pruner:
+        case AshaPruner(min_epochs=None):
+            return max(1, max_epochs // 9)
+        case AshaPruner() | HyperbandPruner() | MedianPruner():
+            return pruner.min_epochs or 1
+        case NoPruner():
+            return max_epochs
+
+
 def build(pruner: Pruner, *, max_epochs: int) -> optuna.pruners.BasePruner:
     """Optuna's pruner; its resource is the epoch, counted from 1."""
     import optuna
@@ -55,7 +70,7 @@ def build(pruner: Pruner, *, max_epochs: int) -> optuna.pruners.BasePruner:
     match pruner:
         case AshaPruner():
             return optuna.pruners.SuccessiveHalvingPruner(
-                min_resource=pruner.min_epochs, reduction_factor=pruner.reduction_factor
+                min_resource=first_epoch(pruner, max_epochs=max_epochs), reduction_factor=pruner.reduction_factor
             )
         case HyperbandPruner():
             return optuna.pruners.HyperbandPruner(

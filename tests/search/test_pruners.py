@@ -88,6 +88,16 @@ def test_asha_stops_at_its_rungs_only() -> None:
     assert {run.epoch for run in runs if run.state is RunState.PRUNED} <= {2, 6, 18}
 
 
+@pytest.mark.parametrize(("epochs", "first"), [(1, 1), (8, 1), (20, 2), (27, 3), (160, 17)])
+def test_asha_waits_a_ninth_of_the_training_unless_told(epochs: int, first: int) -> None:
+    assert pruners.first_epoch(pruners.AshaPruner(), max_epochs=epochs) == first
+    assert pruners.first_epoch(pruners.AshaPruner(min_epochs=5), max_epochs=epochs) == 5
+
+
+def test_asha_s_default_rungs() -> None:
+    assert {run.epoch for run in play({"name": "asha"}) if run.state is RunState.PRUNED} == {3, 9}
+
+
 def test_hyperband_has_several_first_rungs() -> None:
     runs = play({"name": "hyperband", "min_epochs": 1, "reduction_factor": 3}, n_trials=60)
     assert {run.epoch for run in runs if run.state is RunState.PRUNED} == {1, 3, 9}
