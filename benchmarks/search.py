@@ -1,12 +1,12 @@
 """Search quality on tabulated learning curves: how many epochs until a study has found what the grid would.
 
-    python -m benchmarks.search                the table (about ten minutes on one core)
+    python -m benchmarks.search                the tables (a few minutes on one core)
     python -m benchmarks.search --seeds 3      a quick look
-    python -m benchmarks.search tabulate       make the curves anew (about 25 minutes)
+    python -m benchmarks.search tabulate       train the curves anew (half an hour)
 
 The coordinator and the search loops are the service's own; only training is looked up (`benchmarks.curves`), and time
-is virtual: four workers, one epoch each in turn, no Ray and no database. Ray Tune's row drives its own OptunaSearch
-and ASHA in the same way, one search for each optimizer.
+is virtual: so many workers, an epoch each in turn, no Ray and no database. Ray Tune's row drives its own OptunaSearch
+and ASHA in the same way, one experiment for each optimizer. Only trials that ran to their end count as found.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import optuna
 
-from benchmarks.curves import EPOCHS, Curve, load, tabulate
+from benchmarks.curves import EPOCHS, MODELS, Curve, load, tabulate
 
 TOLERANCE = 0.002  # 0.2 points of accuracy
 BAR = 0.25  # of the grid's epochs
@@ -153,6 +153,10 @@ class _RayTrial:
     trial_id: str
 
 
+Build = Callable[[Table, int, int], Searcher]
+"""A searcher from the table, the seed and the number of workers."""
+
+
 def simulate(searcher: Searcher, table: Table, *, n_workers: int) -> Iterator[tuple[int, float]]:
     """Train with several workers, an epoch each in turn.
 
@@ -182,13 +186,36 @@ def simulate(searcher: Searcher, table: Table, *, n_workers: int) -> Iterator[tu
         fill()
 
 
-def epochs_to(target: float, searcher: Searcher, table: Table, *, n_workers: int) -> float:
-    """Epochs until a trial that ran to its end is at least as good as `target`; infinite where none is."""
-    return next((spent for spent, value in simulate(searcher, table, n_workers=n_workers) if value >= target - 1e-9), math.inf)
+@dataclass(frozen=True)
+class Outcome:
+    """How one seed's search went.
+
+    Attributes:
+        share: of the grid's epochs, until a trial that ran to its end was as good as the target; infinite: never.
+        gap: accuracy by which the best such trial within `BAR` of the grid's epochs is below the grid's best.
+    """
+
+    share: float
+    gap: float
 
 
-Build = Callable[[Table, int, int], Searcher]
-"""A searcher from the table, the seed and the number of workers."""
+def play(build: Build, table: Table, *, seed: int, n_workers: int) -> Outcome:
+    finals = final_accuracies(table)
+    best, grid_epochs = max(finals), len(finals) * EPOCHS
+    found, share = 0.0, math.inf
+    for spent, value in simulate(build(table, seed, n_workers), table, n_workers=n_workers):
+        if spent <= BAR * grid_epochs:
+            found = max(found, value)
+        if value >= best - TOLERANCE - 1e-9:
+            share = min(share, spent / grid_epochs)
+        if share < math.inf and spent > BAR * grid_epochs:
+            break
+    return Outcome(share, best - found)
+
+
+def final_accuracies(table: Table) -> list[float]:
+    return [curve[-1] for of_optimizer in table.values() for curve in of_optimizer.values()]
+
 
 NONE, ASHA = {"name": "none"}, {"name": "asha"}
 
@@ -211,22 +238,32 @@ METHODS: Mapping[str, Build] = {
 }
 
 
-def compare(curves: Sequence[Curve], *, scope: str, optimizers: Sequence[str], n_seeds: int) -> None:
-    """Print one table: every method's epochs as a share of the grid's, over the seeds."""
-    table = table_of(curves, optimizers)
-    finals = [curve[-1] for of_optimizer in table.values() for curve in of_optimizer.values()]
-    target, grid_epochs = max(finals) - TOLERANCE, len(finals) * EPOCHS
-    n_good = sum(final >= target - 1e-9 for final in finals)
-    print(f"\n{scope}: {len(finals)} configurations, {grid_epochs:,} epochs; best {max(finals):.4f}, ", end="")
-    print(f"{n_good} within {100 * TOLERANCE:.1f} points of it")
-    print("| method | median share of the grid's epochs | quartiles | seeds within 25 % | never |")
-    print("|---|---|---|---|---|")
+def compare(table: Table, *, title: str, n_workers: int, n_seeds: int) -> None:
+    """Print every method's epochs as a share of the grid's, over the seeds."""
+    finals = final_accuracies(table)
+    n_good = sum(final >= max(finals) - TOLERANCE - 1e-9 for final in finals)
+    print(
+        f"\n**{title}**, {n_workers} at a time: {len(finals)} configurations, {len(finals) * EPOCHS:,} epochs; ", end=""
+    )
+    print(f"best {max(finals):.4f}, {n_good} within {100 * TOLERANCE:.1f} points of it\n")
+    print("| method | median share of the grid's epochs | quartiles | seeds within 25 % | never | gap at 25 % |")
+    print("|---|---|---|---|---|---|")
     for method, build in METHODS.items():
-        shares = sorted(epochs_to(target, build(table, seed), table) / grid_epochs for seed in range(n_seeds))
-        low, high = shares[len(shares) // 4], shares[(3 * len(shares)) // 4]
-        within, never = sum(s <= BAR for s in shares), sum(math.isinf(s) for s in shares)
-        row = f"{statistics.median(shares):.1%} | {low:.1%}–{high:.1%} | {within}/{n_seeds} | {never}"
+        outcomes = [play(build, table, seed=seed, n_workers=n_workers) for seed in range(n_seeds)]
+        shares = sorted(outcome.share for outcome in outcomes)
+        middle, low, high = statistics.median(shares), shares[n_seeds // 4], shares[(3 * n_seeds) // 4]
+        within, never = sum(share <= BAR for share in shares), sum(math.isinf(share) for share in shares)
+        gap = statistics.median(outcome.gap for outcome in outcomes)
+        row = f"{percent(middle)} | {percent(low)}–{percent(high)} | {within}/{n_seeds} | {never} | {points(gap)}"
         print(f"| {method} | {row} |", flush=True)
+
+
+def percent(share: float) -> str:
+    return "never" if math.isinf(share) else f"{share:.1%}"
+
+
+def points(gap: float) -> str:
+    return "none ended" if gap > 0.5 else f"{100 * gap:.2f}"
 
 
 def main() -> None:
@@ -235,15 +272,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=20)
     args = parser.parse_args()
     if args.command == "tabulate":
-        tabulate()
+        for model in MODELS:
+            tabulate(model)
         return
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")
-    curves = load()
-    every = list(dict.fromkeys(curve.optimizer for curve in curves))
-    compare(curves, scope="all nine optimizers", optimizers=every, n_seeds=args.seeds)
-    for name in ("admetar", "admetas"):
-        compare(curves, scope=name, optimizers=[name], n_seeds=args.seeds)
+    for model in MODELS:
+        curves = load(model)
+        every = list(dict.fromkeys(curve.optimizer for curve in curves))
+        compare(table_of(curves, every), title=f"{model}, all nine optimizers", n_workers=4, n_seeds=args.seeds)
+        for name in ("admetar", "admetas"):
+            compare(table_of(curves, [name]), title=f"{model}, {name}", n_workers=1, n_seeds=args.seeds)
 
 
 if __name__ == "__main__":
