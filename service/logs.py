@@ -55,8 +55,8 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
         """The line, before any traceback."""
         line = super().formatMessage(record)
-        fields = " ".join(f"{name}={value}" for name, value in _fields(record).items() if f"{value}" not in line)
-        return f"{line} [{fields}]" if fields else line
+        unsaid = {name: value for name, value in _fields(record).items() if not _says(line, value)}
+        return f"{line} [{' '.join(f'{name}={value}' for name, value in unsaid.items())}]" if unsaid else line
 
     def format(self, record: logging.LogRecord) -> str:
         """The whole entry."""
@@ -101,3 +101,7 @@ def configure(path: Path, *, format: LogFormat, console: bool) -> None:
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     """What a line is about: its surroundings' fields, then those given with `extra={"about": {…}}`."""
     return {**_context.get(), **getattr(record, "about", {})}
+
+
+def _says(line: str, value: object) -> bool:
+    return isinstance(value, str) and value in line
