@@ -185,6 +185,16 @@ class ComparisonView(View):
     rows: list[ComparisonRow]
 
 
+class ImportanceView(View):
+    """How much each searched parameter mattered in one optimizer's search."""
+
+    label: str
+    method: str | None = Field(description="fanova or ped-anova.")
+    shares: dict[str, float] = Field(description="By parameter, largest first, with sum 1; empty: see `reason`.")
+    n_trials: int = Field(description="Complete trials it rests on.")
+    reason: str | None = Field(default=None, description="Why nothing can be told yet.")
+
+
 class BestView(View):
     """The best settings known for a task and optimizer over all studies."""
 

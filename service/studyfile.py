@@ -5,9 +5,10 @@ Owns the syntax only; what a study may say is checked by the service (`search.de
 
 from __future__ import annotations
 
+import copy
 import json
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,39 @@ def load(path: Path) -> dict[str, Any]:
             hint="studies/digits.yaml is an example.",
         )
     return value
+
+
+def with_changes(definition: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The study with values set from the command line: `optimizers.0.space.lr.low=1e-4`.
+
+    Args:
+        definition: a study as `load` gives it; it stays as it is.
+        changes: each a path of keys and list positions, '=', and a value in YAML. Objects on the way are made.
+
+    Raises:
+        StudyFileError: a change has no '=', its value is not YAML, or its path leads through what is no object or list.
+    """
+    changed: dict[str, Any] = copy.deepcopy(dict(definition))
+    for change in changes:
+        path, equals, text = change.partition("=")
+        keys = path.split(".")
+        if not equals or not all(keys):
+            raise StudyFileError(
+                f"'{change}' must be path=value.", hint="For example --set budget.trials_per_optimizer=5"
+            )
+        try:
+            value = yaml.load(text, Loader=_Loader)
+            parent: Any = changed
+            for key in keys[:-1]:
+                parent = parent.setdefault(key, {}) if isinstance(parent, dict) else parent[int(key)]
+            parent[keys[-1] if isinstance(parent, dict) else int(keys[-1])] = value
+        except yaml.YAMLError as error:
+            raise StudyFileError(f"the value of '{change}' is not YAML: {_where(error)}", hint="Quote it.") from None
+        except (TypeError, ValueError, IndexError, AttributeError):
+            raise StudyFileError(
+                f"'{path}' leads nowhere in the study.", hint="Count list items from 0: optimizers.0.space.lr.low"
+            ) from None
+    return changed
 
 
 def _where(error: Exception) -> str:

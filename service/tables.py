@@ -11,6 +11,7 @@ from rich.table import Table
 from service.models import (
     BestView,
     ComparisonView,
+    ImportanceView,
     OptimizerView,
     SearchView,
     SpreadView,
@@ -94,6 +95,15 @@ def comparison(view: ComparisonView) -> Table:
             f"{row.n_failed}" if not row.n_diverged else f"{row.n_failed} ({row.n_diverged} diverged)",
             f"{row.train_s:.1f} ({row.optimizer_s:.1f})",
         )
+    return table
+
+
+def importance(views: Iterable[ImportanceView]) -> Table:
+    """A line an optimizer's search: its parameters, what mattered most first."""
+    table = _table("optimizer", "method", "trials", "share of each parameter")
+    for view in views:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in view.shares.items())
+        table.add_row(view.label, view.method or "", str(view.n_trials), shares or view.reason or "")
     return table
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import typer
 
-from service.cli import catalog, serving, studies
+from service.cli import catalog, diagnosis, results, serving, studies
 from service.errors import ClientError, ServiceError
 
 FAILED = 1
@@ -33,6 +33,8 @@ def build() -> typer.Typer:
         studies.watch,
         studies.trials,
         studies.compare,
+        results.export,
+        results.importance,
         studies.cancel,
         studies.pause,
         studies.resume,
@@ -40,6 +42,7 @@ def build() -> typer.Typer:
         catalog.tasks,
         catalog.optimizers,
         serving.demo,
+        diagnosis.doctor,
         serving.version,
     ):
         app.command()(command)

@@ -18,6 +18,12 @@ _Limit = Annotated[int, typer.Option(help="At most so many.", min=1)]
 def submit(
     file: Annotated[Path, typer.Argument(help="The study, as YAML or JSON.", metavar="FILE")],
     name: Annotated[str | None, typer.Option(help="Submit it under this name.")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Change a value: optimizers.0.space.lr.low=1e-4. May be repeated.", metavar="PATH=VALUE"
+        ),
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Follow it to its end, then compare.")] = False,
     url: Url = None,
     output: OutputOption = Output.TABLE,
@@ -25,7 +31,7 @@ def submit(
     """Submit a study. The same file again finds the study there is."""
     from service import studyfile, tables
 
-    definition = studyfile.load(file)
+    definition = studyfile.with_changes(studyfile.load(file), changes or [])
     if name is not None:
         definition = {**definition, "name": name}
     with AdmetaClient(url) as client:

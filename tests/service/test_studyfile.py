@@ -8,7 +8,7 @@ import pytest
 
 from search.definition import StudyDefinition
 from service.errors import StudyFileError
-from service.studyfile import load
+from service.studyfile import load, with_changes
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 
@@ -61,3 +61,24 @@ def test_a_missing_file(tmp_path: Path) -> None:
         load(tmp_path / "none.yaml")
     with pytest.raises(StudyFileError, match="Is a directory"):
         load(tmp_path)
+
+
+def test_values_from_the_command_line() -> None:
+    study = {"name": "x", "optimizers": [{"name": "sgdm", "space": {"lr": {"low": 0.1}}}]}
+    changed = with_changes(
+        study, ["optimizers.0.space.lr.low=1e-4", "budget.trials_per_optimizer=5", "confirm.seeds=[0, 1]", "name=a=b"]
+    )
+    assert changed["optimizers"][0]["space"]["lr"]["low"] == 1e-4
+    assert changed["budget"] == {"trials_per_optimizer": 5}
+    assert changed["confirm"] == {"seeds": [0, 1]}
+    assert changed["name"] == "a=b"
+    assert study["name"] == "x"
+
+
+@pytest.mark.parametrize(
+    "change", ["name", "=1", "a..b=1", "optimizers.x=1", "optimizers.3.name=1", "name.x=1", "a=[1"]
+)
+def test_changes_that_lead_nowhere(change: str) -> None:
+    with pytest.raises(StudyFileError) as caught:
+        with_changes({"name": "x", "optimizers": [{"name": "sgdm"}]}, [change])
+    assert caught.value.hint

@@ -85,6 +85,30 @@ def test_json_and_yaml_say_the_same(study_file: Path, command: list[str], capsys
 
 
 @pytest.mark.usefixtures("url")
+def test_export_by_the_name_of_the_file(study_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["submit", str(study_file), "--set", "budget.trials_per_optimizer=3"])
+    for name in ("out.csv", "out.json", "out.parquet", "out.tex"):
+        assert run(["export", "first", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).stat().st_size > 0
+    capsys.readouterr()
+    assert run(["export", "first", str(tmp_path / "out.xls")]) == 1
+    assert "does not say its format" in capsys.readouterr().err
+    assert run(["export", "none", str(tmp_path / "none.csv")]) == 1
+    assert list(tmp_path.glob("none*")) == []
+    assert run(["status", "first"]) == 0
+    assert "0/3" in capsys.readouterr().out
+    assert run(["importance", "first"]) == 0
+    assert "has begun" in capsys.readouterr().out
+
+
+def test_doctor(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["doctor", "--home", str(settings.home)]) == 0
+    assert "ok    database" in capsys.readouterr().out
+    assert run(["doctor", "--home", str(settings.home), "--ray-address", "127.0.0.1:9"]) == 1
+    assert "FAIL  ray" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("url")
 def test_a_broken_study_file_is_told_field_by_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "broken.yaml"
     path.write_text("name: a b\ntask: {name: synthetic, epochs: .nan}\noptimizers: [{name: sgdm}]\n")

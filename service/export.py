@@ -1,0 +1,193 @@
+"""A study's results as files: a row a run (CSV, Parquet), trials as they are (JSON), the comparison (LaTeX).
+
+Owns the columns. Streams: takes trials one after another and holds no more than a batch of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from tempfile import TemporaryFile
+from typing import Any
+
+import tasks.registry
+from search.definition import StudyDefinition
+from service.models import ComparisonView, RunView, SpreadView, TrialView
+
+BATCH = 1000
+_CHUNK_BYTES = 1 << 20
+
+
+class ExportFormat(StrEnum):
+    """How results are written."""
+
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+    LATEX = "latex"
+
+    @property
+    def media_type(self) -> str:
+        return {
+            ExportFormat.CSV: "text/csv; charset=utf-8",
+            ExportFormat.JSON: "application/json",
+            ExportFormat.PARQUET: "application/vnd.apache.parquet",
+            ExportFormat.LATEX: "text/x-latex; charset=utf-8",
+        }[self]
+
+    @property
+    def suffix(self) -> str:
+        return "tex" if self is ExportFormat.LATEX else self.value
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a row a run: fixed ones, then a test metric each, then an optimizer's setting each."""
+
+    test_metrics: tuple[str, ...]
+    numbers: tuple[str, ...]
+    others: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        settings = [f"settings.{name}" for name in sorted((*self.numbers, *self.others))]
+        return [*_FIXED, *self.test_metrics, *settings]
+
+
+_FIXED: dict[str, str] = {
+    "label": "string", "optimizer": "string", "trial": "int64", "trial_state": "string", "stage": "string",
+    "seed": "int64", "state": "string", "value": "float64", "failure": "string", "error": "string",
+    "epoch": "int64", "step": "int64", "train_s": "float64", "gpu_s": "float64", "attempts": "int64",
+    "started_at": "string", "finished_at": "string",
+}  # fmt: skip
+
+
+def columns(definition: StudyDefinition) -> Columns:
+    """The columns that fit every run of the study. A setting that is always a number has a column of numbers."""
+    info = tasks.registry.get(definition.task.name)
+    values: dict[str, list[Any]] = {}
+    for optimizer in definition.optimizers:
+        for name, parameter in optimizer.space.items():
+            values.setdefault(name, []).extend(parameter.end_points())
+        for name, value in optimizer.fixed.items():
+            values.setdefault(name, []).append(value)
+    numbers = {name for name, known in values.items() if all(_is_number(value) for value in known)}
+    return Columns(
+        test_metrics=tuple(sorted(info.test_name(metric) for metric in info.metrics)),
+        numbers=tuple(sorted(numbers)),
+        others=tuple(sorted(values.keys() - numbers)),
+    )
+
+
+def rows(trials: Iterable[TrialView], chosen: Columns) -> Iterator[dict[str, Any]]:
+    """A row for every run; what a run does not have is None."""
+    for trial in trials:
+        for run in trial.runs:
+            yield _row(trial, run, chosen)
+
+
+def to_csv(trials: Iterable[TrialView], chosen: Columns) -> Iterator[bytes]:
+    """CSV with a header line; lists are JSON."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, chosen.names)
+    writer.writeheader()
+    for row in rows(trials, chosen):
+        writer.writerow(row)
+        if text.tell() > _CHUNK_BYTES // 16:
+            yield _drain(text)
+    yield _drain(text)
+
+
+def to_json(trials: Iterable[TrialView]) -> Iterator[bytes]:
+    """A JSON list of trials as `GET …/trials` gives them."""
+    separator = b"["
+    for trial in trials:
+        yield separator + trial.model_dump_json().encode()
+        separator = b",\n"
+    yield b"]\n" if separator != b"[" else b"[]\n"
+
+
+def to_parquet(trials: Iterable[TrialView], chosen: Columns) -> Iterator[bytes]:
+    """Parquet, a row group a thousand rows; written to a temporary file, because its index comes last."""
+    import pyarrow
+    import pyarrow.parquet
+
+    types = {**_FIXED, **dict.fromkeys(chosen.test_metrics, "float64")}
+    types |= {f"settings.{name}": "float64" for name in chosen.numbers}
+    types |= {f"settings.{name}": "string" for name in chosen.others}
+    schema = pyarrow.schema([(name, pyarrow.type_for_alias(types[name])) for name in chosen.names])
+    left = rows(trials, chosen)
+    with TemporaryFile() as file:
+        with pyarrow.parquet.ParquetWriter(file, schema) as writer:
+            while batch := list(islice(left, BATCH)):
+                writer.write_table(pyarrow.Table.from_pylist(batch, schema=schema))
+        file.seek(0)
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
+
+
+def to_latex(view: ComparisonView) -> str:
+    """The comparison as a booktabs table: mean ± standard deviation over the confirm seeds."""
+    test = next((row.test_metric for row in view.rows if row.test_metric), "test")
+    lines = [
+        f"% study {view.study}, task {view.task}; validation selected, test is only reported",
+        r"\begin{tabular}{lrrrr}",
+        r"\toprule",
+        rf"optimizer & {_tex(view.metric)} & {_tex(test)} & seeds & trials \\",
+        r"\midrule",
+    ]
+    for row in view.rows:
+        cells = (_tex(row.label), _tex_spread(row.validation), _tex_spread(row.test), row.validation.n, row.n_trials)
+        lines.append(" & ".join(map(str, cells)) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _row(trial: TrialView, run: RunView, chosen: Columns) -> dict[str, Any]:
+    fixed: Mapping[str, Any] = {
+        "label": trial.label, "optimizer": trial.optimizer, "trial": trial.number, "trial_state": trial.state,
+        "stage": run.stage, "seed": run.seed, "state": run.state, "value": run.value, "failure": run.failure,
+        "error": run.error, "epoch": run.epoch, "step": run.step, "train_s": run.train_s, "gpu_s": run.gpu_s,
+        "attempts": len(run.attempts), "started_at": _time(run.started_at), "finished_at": _time(run.finished_at),
+    }  # fmt: skip
+    tests = {name: run.test_metrics.get(name) for name in chosen.test_metrics}
+    numbers = {f"settings.{name}": _float(trial.settings.get(name)) for name in chosen.numbers}
+    others = {f"settings.{name}": _json(trial.settings.get(name)) for name in chosen.others}
+    return {**fixed, **tests, **numbers, **others}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _float(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _json(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _time(value: Any) -> str | None:
+    return None if value is None else value.isoformat()
+
+
+def _drain(text: io.StringIO) -> bytes:
+    chunk = text.getvalue().encode()
+    text.seek(0)
+    text.truncate()
+    return chunk
+
+
+def _tex(text: str) -> str:
+    return text.replace("\\", "").replace("_", r"\_").replace("&", r"\&").replace("%", r"\%").replace("#", r"\#")
+
+
+def _tex_spread(spread: SpreadView) -> str:
+    if spread.mean is None:
+        return "--"
+    return f"${spread.mean:.4f}$" if spread.std is None else rf"${spread.mean:.4f} \pm {spread.std:.4f}$"

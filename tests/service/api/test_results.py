@@ -1,0 +1,112 @@
+"""Exports read back by other readers, and importance."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+
+import optuna
+import pyarrow.parquet
+import pytest
+from fastapi.testclient import TestClient
+
+from search.records import FailureKind, RunOutcome, RunState, Stage
+from service.database.engine import make_engine
+from service.database.store import SqlStore
+from service.settings import Settings
+from tests.service.database.fill import complete, curve, definition, leased, run
+
+
+@pytest.fixture
+def filled(settings: Settings) -> Iterator[SqlStore]:
+    """Study 'digits': a complete trial, a diverged one and one pruned of admetar; sgdm confirmed with two seeds."""
+    engine = make_engine(settings.database_url)
+    store = SqlStore(engine)
+    lease, (admetar, sgdm) = leased(store, definition())
+    betas = {"lr": 0.01, "betas": [0.9, 0.99]}
+    run(store, lease, admetar, 0, complete(0.9), params=betas, points=curve(0.5, 0.9))
+    error = 'diverged at step 7: loss is nan, "so", said\nit'
+    run(store, lease, admetar, 1, RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error=error))
+    run(store, lease, admetar, 2, RunOutcome(state=RunState.PRUNED, value=0.3), points=curve(0.3))
+    run(store, lease, sgdm, 0, complete(0.8))
+    for seed, value in ((0, 0.81), (1, 0.83)):
+        run(store, lease, sgdm, 0, complete(value, test_accuracy=value - 0.01), stage=Stage.CONFIRM, seed=seed)
+    yield store
+    engine.dispose()
+
+
+@pytest.mark.usefixtures("filled")
+def test_csv_has_a_row_a_run(api: TestClient) -> None:
+    response = api.get("/v1/studies/digits/export")
+    assert response.headers["content-type"] == "text/csv; charset=utf-8"
+    assert 'filename="digits.csv"' in response.headers["content-disposition"]
+    rows = list(csv.DictReader(io.StringIO(response.text)))
+    assert [(row["label"], row["trial"], row["stage"], row["seed"], row["state"]) for row in rows] == [
+        ("admetar", "0", "search", "100", "COMPLETE"),
+        ("admetar", "1", "search", "100", "FAIL"),
+        ("admetar", "2", "search", "100", "PRUNED"),
+        ("sgdm", "0", "search", "100", "COMPLETE"),
+        ("sgdm", "0", "confirm", "0", "COMPLETE"),
+        ("sgdm", "0", "confirm", "1", "COMPLETE"),
+    ]
+    assert rows[1]["error"] == 'diverged at step 7: loss is nan, "so", said\nit'
+    assert float(rows[4]["test_accuracy"]) == pytest.approx(0.80)
+    assert float(rows[0]["settings.lr"]) == 0.01
+    assert rows[4]["settings.lambd"] == ""
+
+
+@pytest.mark.usefixtures("filled")
+def test_parquet_has_the_same_rows_with_types(api: TestClient) -> None:
+    response = api.get("/v1/studies/digits/export", params={"format": "parquet"})
+    table = pyarrow.parquet.read_table(io.BytesIO(response.content))
+    rows = table.to_pylist()
+    assert len(rows) == 6
+    assert rows[0]["settings.lr"] == 0.01
+    assert (rows[0]["trial"], rows[0]["value"], rows[1]["value"]) == (0, 0.9, None)
+    in_csv = list(csv.DictReader(io.StringIO(api.get("/v1/studies/digits/export").text)))
+    assert list(in_csv[0]) == table.column_names
+
+
+@pytest.mark.usefixtures("filled")
+def test_json_is_what_the_pages_give(api: TestClient) -> None:
+    exported = api.get("/v1/studies/digits/export", params={"format": "json"}).json()
+    assert exported == api.get("/v1/studies/digits/trials").json()["items"]
+
+
+@pytest.mark.usefixtures("filled")
+def test_latex_is_the_comparison(api: TestClient) -> None:
+    text = api.get("/v1/studies/digits/export", params={"format": "latex"}).text
+    assert r"sgdm & $0.8200 \pm 0.0141$ & $0.8100 \pm 0.0141$ & 2 & 1 \\" in text
+    assert r"val\_accuracy" in text
+    assert text.count("{tabular}") == 2
+
+
+def test_a_study_without_trials_exports_nothing(api: TestClient, settings: Settings) -> None:
+    api.post("/v1/studies", json=definition("empty").to_json())
+    assert api.get("/v1/studies/empty/export", params={"format": "json"}).json() == []
+    assert len(api.get("/v1/studies/empty/export").text.splitlines()) == 1
+    content = api.get("/v1/studies/empty/export", params={"format": "parquet"}).content
+    assert pyarrow.parquet.read_table(io.BytesIO(content)).num_rows == 0
+
+
+def test_unknown_study_and_format(api: TestClient) -> None:
+    assert api.get("/v1/studies/none/export").status_code == 404
+    assert api.get("/v1/studies/none/export", params={"format": "xls"}).status_code == 422
+
+
+def test_importance_tells_what_mattered_or_why_not(api: TestClient, settings: Settings) -> None:
+    store = SqlStore(make_engine(settings.database_url))
+    leased(store, definition("digits"))
+    study = optuna.create_study(study_name="digits/admetar", storage=store.optuna_storage(), direction="maximize")
+    for i in range(12):
+        trial = study.ask()
+        lr, beta = trial.suggest_float("lr", 0, 1), trial.suggest_float("lambd", 0, 1)
+        study.tell(trial, lr + 1e-3 * beta + 1e-6 * i)
+    admetar, sgdm = api.get("/v1/studies/digits/importance").json()
+    assert next(iter(admetar["shares"])) == "lr"
+    assert admetar["n_trials"] == 12
+    assert sum(admetar["shares"].values()) == pytest.approx(1)
+    assert (sgdm["shares"], sgdm["reason"]) == ({}, "no trial of search 'sgdm' has begun")
+    assert json.dumps(admetar)
