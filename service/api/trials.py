@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
+from search.analysis import SignificanceTest
 from search.records import RunState
 from service.api.dependencies import Database, PageFilters
 from service.database import queries
@@ -36,6 +37,10 @@ def get_trial(engine: Database, study: str, label: str, number: Annotated[int, P
 
 
 @router.get("/comparison")
-def get_comparison(engine: Database, study: str) -> ComparisonView:
+def get_comparison(
+    engine: Database,
+    study: str,
+    test: Annotated[SignificanceTest, Query(description="wilcoxon pairs runs by seed.")] = SignificanceTest.WELCH,
+) -> ComparisonView:
     """The study's optimizers, best first: validation selects, test is only reported, both over the confirm seeds."""
-    return queries.comparison(engine, study)
+    return queries.comparison(engine, study, test=test)

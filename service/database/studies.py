@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import Engine, Select, case, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -72,12 +73,20 @@ def create_study(
             raise
     if existing is None:
         return get_study_view(engine, study_id), True
-    if existing.definition_sha256 != digest:
+    if existing.definition_sha256 != digest and not _is_same(existing.definition, definition):
         raise StudyConflictError(
             f"study '{definition.name}' exists with another definition (id {existing.id}, {existing.state}); "
             "choose another name, or submit exactly the same definition to get that study"
         )
     return get_study_view(engine, existing.id), False
+
+
+def _is_same(stored: dict[str, Any], definition: StudyDefinition) -> bool:
+    """Whether a stored definition means the same, though an older version wrote it without today's newer fields."""
+    try:
+        return StudyDefinition.model_validate(stored) == definition
+    except ValidationError:
+        return False
 
 
 def _check_queue(session: Session, max_queued: int) -> None:

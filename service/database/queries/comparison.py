@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from search.analysis import expected_best_curve
+from search.analysis import SignificanceTest, expected_best_curve
 from search.records import FailureKind, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.lookup import find_study
 from service.database.models import Run, Search, Study
+from service.database.queries import verdicts
 from service.database.queries.evidence import Evidence, test_metric, weigh
 from service.database.queries.winners import best_run_id
 from service.database.retry import REQUEST, retried
-from service.models import ComparisonRow, ComparisonView, SpreadView
+from service.models import ComparisonRow, ComparisonView, SpreadView, TargetView
 
+MAX_EXPECTED = 1000
+"""Trials up to which the expected best is told: longer curves say nothing more, and cost the square of their length."""
 _NOTHING = SpreadView(mean=None, std=None, n=0, n_failed=0)
 
 
 @retried(REQUEST)
-def comparison(engine: Engine, study: str) -> ComparisonView:
+def comparison(engine: Engine, study: str, *, test: SignificanceTest = SignificanceTest.WELCH) -> ComparisonView:
     """The optimizers of a study, best first; those without a complete trial come last and have no rank.
 
     An optimizer stands by its best confirmed trial, by mean validation over the confirm seeds; before anything is
@@ -31,6 +34,9 @@ def comparison(engine: Engine, study: str) -> ComparisonView:
 
     Raises:
         StudyNotFoundError: no study has this id or name.
+
+    Args:
+        test: how optimizers are compared: Welch's t, or Wilcoxon on runs that share a seed.
     """
     with reading(engine) as session:
         row = find_study(session, study)
@@ -43,21 +49,44 @@ def comparison(engine: Engine, study: str) -> ComparisonView:
         winners = _winners(session, row, [(search, best) for search, best in searches])
         costs = _costs(session, row)
         values = _complete_values(session, row)
+        rates = verdicts.divergence_rates(session, row)
+        targets = _targets(session, row, winners)
     scored = [
         (
             None if (winner := winners.get(search.id)) is None else winner.score,
-            _row(row, search, winner, costs[search.id], values[search.id]),
+            _row(row, search, winner, costs[search.id], values[search.id]).model_copy(
+                update={"divergence": rates.get(search.id, verdicts.rate([])), "target": targets.get(search.id)}
+            ),
         )
         for search, _ in searches
     ]
+    ranked = _ranked(scored, direction=row.direction)
+    confirmed = {search.label: winners[search.id].counted for search, _ in searches if _is_confirmed(winners, search)}
     return ComparisonView(
         study=row.name,
         task=row.task,
         metric=row.metric,
         direction=row.direction,
         complete=row.state == StudyState.COMPLETED,
-        rows=_ranked(scored, direction=row.direction),
+        rows=ranked,
+        pairs=verdicts.pairs(
+            {found.label: confirmed[found.label] for found in ranked if found.label in confirmed},
+            direction=row.direction,
+            test=test,
+        ),
     )
+
+
+def _is_confirmed(winners: Mapping[int, Evidence], search: Search) -> bool:
+    return search.id in winners and winners[search.id].confirmed
+
+
+def _targets(session: Session, study: Study, winners: Mapping[int, Evidence]) -> dict[int, TargetView]:
+    target = verdicts.target_of(study)
+    if target is None:
+        return {}
+    runs = {search_id: winner.counted for search_id, winner in winners.items()}
+    return verdicts.times_to_target(session, runs, target=target, direction=study.direction)
 
 
 @dataclass(kw_only=True)
@@ -176,7 +205,9 @@ def _row(study: Study, search: Search, winner: Evidence | None, cost: _Cost, val
         n_pruned=cost.n_pruned,
         n_failed=cost.n_failed,
         n_diverged=cost.n_diverged,
-        expected_best=expected_best_curve(values, direction=study.direction),
+        divergence=verdicts.rate([]),
+        target=None,
+        expected_best=expected_best_curve(values[:MAX_EXPECTED], direction=study.direction),
         train_s=cost.train_s,
         gpu_s=cost.gpu_s,
         optimizer_s=cost.optimizer_s,

@@ -20,6 +20,7 @@ class Evidence:
 
     Attributes:
         run: its run of stage search.
+        counted: its confirm runs that tell something; its search run where none does.
         validation: over its confirm runs; over the search run alone where it has none.
         test: of the same runs.
         confirmed: whether at least one confirm run is complete.
@@ -28,6 +29,7 @@ class Evidence:
     """
 
     run: Run
+    counted: Sequence[Run]
     validation: SpreadView
     test: SpreadView
     confirmed: bool
@@ -43,6 +45,7 @@ def weigh(run: Run, confirm_runs: Sequence[Run], *, metric: str) -> Evidence:
     validation = _spread([_value(row) for row in counted or [run]])
     return Evidence(
         run=run,
+        counted=counted or [run],
         validation=validation,
         test=_spread_of_test(counted or [run], metric=test_metric(metric)),
         confirmed=bool(counted) and validation.n > 0,

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import Engine, exists, func, or_, select
 from sqlalchemy.orm import Session, defer
 
+from search.advice import warnings_for
+from search.definition import StudyDefinition
 from search.records import RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.lookup import find_study
@@ -31,7 +35,16 @@ def get_study_view(engine: Engine, study: str) -> StudyView:
     with reading(engine) as session:
         row = find_study(session, study)
         views = _search_views(session, [row])
-    return _view(row, views[row.id]).model_copy(update={"definition": row.definition})
+    return _view(row, views[row.id]).model_copy(
+        update={"definition": row.definition, "warnings": _warnings(row.definition)}
+    )
+
+
+def _warnings(definition: dict[str, Any]) -> list[str]:
+    try:
+        return warnings_for(StudyDefinition.model_validate(definition))
+    except ValidationError:  # of another version, or a task that is no longer installed: nothing can be said of it
+        return []
 
 
 @retried(REQUEST)

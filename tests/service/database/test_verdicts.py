@@ -1,0 +1,103 @@
+"""What sets optimizers apart, against numbers worked by hand: significance, divergence, time to target."""
+
+from __future__ import annotations
+
+import pytest
+
+from search.analysis import SignificanceTest
+from search.records import FailureKind, RunOutcome, RunState, Stage
+from service.database import SqlStore
+from service.database.queries import comparison, get_study_view
+from service.database.studies import create_study
+from tests.service.database.fill import complete, curve, definition, leased, run
+
+DIVERGED = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged at step 3")
+
+
+def confirmed(store: SqlStore, *, budget: dict[str, object] | None = None) -> str:
+    """Two optimizers, each one trial confirmed with three seeds; sgdm also has a trial that diverged."""
+    changes = {} if budget is None else {"budget": budget}
+    lease, (admetar, sgdm) = leased(store, definition("pair", **changes))
+    for search, values in ((admetar, (0.97, 0.98, 0.99)), (sgdm, (0.91, 0.92, 0.93))):
+        run(store, lease, search, 0, complete(values[0]), points=curve(0.5, values[0]))
+        for seed, value in enumerate(values):
+            points = curve(0.5, 0.9, value, train_s=2.0)
+            run(store, lease, search, 0, complete(value), stage=Stage.CONFIRM, seed=seed, points=points)
+    run(store, lease, sgdm, 1, DIVERGED)
+    return lease.study_id
+
+
+def test_pairs_by_welch(store: SqlStore) -> None:
+    """Both variances are 1e-4, so t = 0.06 / sqrt(2e-4 / 3) = 7.348 with 4 degrees of freedom: p = 0.00183."""
+    view = comparison(store.engine, confirmed(store))
+    (pair,) = view.pairs
+    assert (pair.a, pair.b, pair.test, pair.better) == ("admetar", "sgdm", "welch", "admetar")
+    assert pair.difference == pytest.approx(0.06)
+    assert pair.p_value == pytest.approx(0.00183, abs=5e-5)
+    assert pair.p_holm == pair.p_value  # one pair: nothing to correct for
+    assert pair.low is not None
+    assert pair.low == pytest.approx(0.06 - 2.7764 * (2e-4 / 3) ** 0.5, abs=1e-5)
+
+
+def test_pairs_by_wilcoxon_say_what_three_seeds_cannot_show(store: SqlStore) -> None:
+    view = comparison(store.engine, confirmed(store), test=SignificanceTest.WILCOXON)
+    (pair,) = view.pairs
+    assert pair.p_value == pytest.approx(0.25)
+    assert pair.better is None
+    assert pair.note is not None
+    assert "0.25" in pair.note
+
+
+def test_divergence_counts_trials_of_the_search_stage(store: SqlStore) -> None:
+    rows = {row.label: row for row in comparison(store.engine, confirmed(store)).rows}
+    assert (rows["sgdm"].divergence.count, rows["sgdm"].divergence.n) == (1, 2)
+    assert (rows["admetar"].divergence.count, rows["admetar"].divergence.rate) == (0, 0.0)
+
+
+def test_time_to_the_studys_target(store: SqlStore) -> None:
+    """0.975 is met by two of admetar's three confirm runs at epoch 3 (30 steps, 6 s) and by none of sgdm's."""
+    study = confirmed(store, budget={"trials_per_optimizer": 4, "target": 0.975})
+    rows = {row.label: row for row in comparison(store.engine, study).rows}
+    target = rows["admetar"].target
+    assert target is not None
+    assert (target.target, target.n, target.n_reached) == (0.975, 3, 2)
+    assert target.steps == [None, 30.0, 30.0]
+    assert (target.median_steps, target.median_train_s) == (30.0, 6.0)
+    missed = rows["sgdm"].target
+    assert missed is not None
+    assert (missed.n_reached, missed.median_steps, missed.steps) == (0, None, [None, None, None])
+
+
+def test_the_tasks_target_serves_where_the_study_states_none(store: SqlStore) -> None:
+    row = comparison(store.engine, confirmed(store)).rows[0]
+    assert row.target is not None
+    assert row.target.target == 0.97  # digits'
+
+
+def test_nothing_confirmed_nothing_compared(store: SqlStore) -> None:
+    lease, (admetar, sgdm) = leased(store, definition("early"))
+    run(store, lease, admetar, 0, complete(0.9))
+    run(store, lease, sgdm, 0, complete(0.8))
+    assert comparison(store.engine, lease.study_id).pairs == []
+
+
+def test_a_study_that_reaches_past_the_stability_cliff_is_warned(store: SqlStore) -> None:
+    space = {"lr": {"type": "float", "low": 0.1, "high": 5.0}, "beta": {"type": "float", "low": 0.1, "high": 0.6}}
+    past = definition("cliff", optimizers=[{"name": "admetas", "space": space}])
+    view, _ = create_study(store.engine, past)
+    assert any("admetas" in warning for warning in view.warnings)
+    assert get_study_view(store.engine, "cliff").warnings == view.warnings
+
+
+def test_a_definition_stored_before_a_field_existed_is_still_the_same(store: SqlStore) -> None:
+    from sqlalchemy import update
+
+    from service.database.engine import writing
+    from service.database.models import Study
+
+    view, _ = create_study(store.engine, definition("old"))
+    older = {key: value for key, value in definition("old").to_json().items() if key != "warm_start"}
+    with writing(store.engine) as session:
+        session.execute(update(Study).values(definition=older, definition_sha256="of-another-version"))
+    again, created = create_study(store.engine, definition("old"))
+    assert (again.id, created) == (view.id, False)
