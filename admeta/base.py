@@ -118,7 +118,7 @@ class RuleOptimizer(Optimizer, ABC):
         Raises:
             RuntimeError: sparse gradients, or graph capture without ``capturable``.
         """
-        self._check_graph_capture()
+        capturing = self._is_captured()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -126,18 +126,23 @@ class RuleOptimizer(Optimizer, ABC):
         self._plans.drop_stale(self.state)
         for index, group in enumerate(self.param_groups):
             if self._uses_fused(index, group):
-                self._update_fused(index, group)
+                self._update_fused(index, group, capturing=capturing)
             else:
                 self._update_unfused(group)
         return loss
 
-    def _check_graph_capture(self) -> None:
-        if not _capturing() or all(group["capturable"] for group in self.param_groups):
-            return
-        raise RuntimeError(
-            f"Attempting CUDA graph capture of step() for an instance of {type(self).__name__} "
-            "but param_groups' capturable is False."
-        )
+    def _is_captured(self) -> bool:
+        """Whether a CUDA graph is being captured; refuses groups that aren't capturable."""
+        if torch.compiler.is_compiling() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return False
+        if not torch.cuda.is_current_stream_capturing():
+            return False
+        if not all(group["capturable"] for group in self.param_groups):
+            raise RuntimeError(
+                f"Attempting CUDA graph capture of step() for an instance of {type(self).__name__} "
+                "but param_groups' capturable is False."
+            )
+        return True
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -167,8 +172,10 @@ class RuleOptimizer(Optimizer, ABC):
         else:
             single_tensor_update(_viewed(raw, rule), rule, lr=lr, on_device=on_device)
 
-    def _update_fused(self, index: int, group: dict[str, Any]) -> None:
+    def _update_fused(self, index: int, group: dict[str, Any], *, capturing: bool) -> None:
         plan = self._plan_for(index, group)
+        if plan is not None and capturing:
+            plan = self._plans.keep_for_graph(plan)
         if plan is not None:
             scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
             plan.run(group["lr"], grad_scale=scale, found_inf=found_inf)
@@ -187,7 +194,7 @@ class RuleOptimizer(Optimizer, ABC):
             refuse_unfused(params)
             plan = FusedPlan.of(self._collect(group), self.rule_of(group), options)
             self._plans.add(index, plan, self.state)
-        return self._plans.keep_for_graph(plan) if _capturing() else plan
+        return plan
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state as plain dictionaries, as torch.optim's."""
@@ -269,12 +276,6 @@ def _check_capturable(params: list[Tensor]) -> None:
     raise AssertionError(
         f"If capturable=True, params and state_steps must be on supported devices: {list(_CAPTURABLE_DEVICES)}."
     )
-
-
-def _capturing() -> bool:
-    if torch.compiler.is_compiling() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return False
-    return torch.cuda.is_current_stream_capturing()
 
 
 def _viewed(raw: GroupTensors, rule: UpdateRule) -> GroupTensors:

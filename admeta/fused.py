@@ -12,8 +12,9 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, reduce
 from importlib.util import find_spec
+from operator import or_
 from typing import Any
 
 import torch
@@ -73,6 +74,7 @@ class Launch:
         host_table: addresses and sizes, a row of ``admeta.kernels.COLUMNS`` a tensor, int64, on the host.
         table, chunks, rows, constants: as the kernels read them, on the device.
         factors: scratch between the two kernels.
+        aligned, others_aligned: whether all addresses, and all but the gradients', allow 16-byte accesses.
         kernels: bound to the learning rate's dtype, use of GradScaler and alignment.
         keep: whatever the tables point at and nobody else holds, and page-locked copies a graph may read again.
     """
@@ -89,6 +91,7 @@ class Launch:
     constants: Tensor
     lr: float
     aligned: bool
+    others_aligned: bool
     keep: tuple[Tensor, ...]
     kernels: dict[tuple[object, ...], tuple[BoundKernel, BoundKernel, BoundKernel]] = field(default_factory=dict)
 
@@ -122,18 +125,21 @@ class Launch:
             factors=torch.empty(len(members), _FACTORS, dtype=torch.float64, device=device),
             constants=on_device[2],
             lr=0.0,
-            aligned=_aligned(host),
+            aligned=_aligned(host[:, :_STEP]),
+            others_aligned=_aligned(host[:, [_THETA, _DEMA, _EXP_AVG, _EXP_AVG_SQ, _SLOW]]),
             keep=(*pinned, *([] if means is None else [means])),
         )
 
     def with_grads(self, addresses: Sequence[int]) -> Launch:
         """The same launches for gradients at other addresses (of the whole group, in its order)."""
+        own = [addresses[i] for i in self.members]
         host = self.host_table.clone()
-        host[:, _GRAD] = torch.tensor([addresses[i] for i in self.members], dtype=torch.int64)
+        host[:, _GRAD] = torch.tensor(own, dtype=torch.int64)
         pinned = _page_locked(host, self.device)
         table = pinned.to(self.device, non_blocking=True)
         keep = (pinned, *self.keep[1:])
-        return replace(self, host_table=host, table=table, aligned=_aligned(host), keep=keep)
+        aligned = self.others_aligned and reduce(or_, own) % 16 == 0
+        return replace(self, host_table=host, table=table, aligned=aligned, keep=keep)
 
     def run(self, lr: Number, *, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Updates parameters and state in place; where found_inf is not 0, nothing changes."""
@@ -212,15 +218,16 @@ class BoundKernel:
         self._grid = (programs, 1, 1)
         self._switches = switches
         self._num_warps = num_warps
-        self._binary: Any = None
+        self._launch: Any = None
 
     def launch(self, *arguments: Tensor | int) -> None:
         """Launches on the current stream."""
-        if self._binary is None:
-            # The interpreter returns None, so it comes back here every time.
-            self._binary = self._function[self._grid](*arguments, *self._switches, num_warps=self._num_warps)
+        if self._launch is None:
+            binary = self._function[self._grid](*arguments, *self._switches, num_warps=self._num_warps)
+            if binary is not None:  # Triton's interpreter has none
+                self._launch = binary[self._grid]
         else:
-            self._binary[self._grid](*arguments, *self._switches)
+            self._launch(*arguments, *self._switches)
 
 
 def _host_table(tensors: GroupTensors) -> Tensor:
@@ -287,9 +294,9 @@ def _log(beta: float) -> float:
     return math.log(beta) if beta > 0.0 else -math.inf
 
 
-def _aligned(host: Tensor) -> bool:
-    """Whether all elementwise addresses allow 16-byte accesses."""
-    return not bool((host[:, : _SLOW + 1] % 16).any())
+def _aligned(addresses: Tensor) -> bool:
+    """Whether all allow 16-byte accesses."""
+    return not bool((addresses % 16).any())
 
 
 def _page_locked(tensor: Tensor, device: torch.device) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from operator import is_
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from admeta.tensors import PLAIN_TYPES, GroupTensors, centralized, is_distribute
 
 __all__ = ["FusedPlan", "PlanCache"]
 
-_data_ptr: Callable[[Tensor], int] = torch.Tensor.data_ptr
+_data_ptr: Callable[[Tensor], int] = Tensor.data_ptr
 
 
 def _local_address(tensor: Tensor) -> int:
@@ -127,8 +128,8 @@ class PlanCache:
         self._captured: list[FusedPlan] = []
         self._changes = Changes()
         self._watched: list[WatchedState] = []
-        self._watched_ids: list[int] = []
-        self._sampled: list[tuple[Tensor, int]] = []
+        self._sampled: list[Tensor] = []
+        self._sampled_addresses: list[int] = []
 
     def __contains__(self, index: int) -> bool:
         return index in self._plans
@@ -145,11 +146,13 @@ class PlanCache:
         """
         if not self._plans:
             return
-        if (
-            self._changes.seen
-            or list(map(id, state.values())) != self._watched_ids
-            or any(t.data_ptr() != address for t, address in self._sampled)
-        ):
+        current = (
+            not self._changes.seen
+            and len(state) == len(self._watched)
+            and all(map(is_, state.values(), self._watched))
+            and list(map(_data_ptr, self._sampled)) == self._sampled_addresses
+        )
+        if not current:
             self._plans.clear()
 
     def renewed(
@@ -174,10 +177,9 @@ class PlanCache:
             if not isinstance(values, WatchedState):
                 state[param] = WatchedState(values, self._changes)
         self._watched = [values for values in state.values() if isinstance(values, WatchedState)]
-        self._watched_ids = list(map(id, self._watched))
         ends = (self._watched[0], self._watched[-1])
-        plain = (t for values in ends for t in values.values() if type(t) is Tensor)
-        self._sampled = [(t, t.data_ptr()) for t in plain]
+        self._sampled = [t for values in ends for t in values.values() if type(t) is Tensor]
+        self._sampled_addresses = list(map(_data_ptr, self._sampled))
         self._changes.seen = False
 
     def keep_for_graph(self, plan: FusedPlan) -> FusedPlan:

@@ -49,8 +49,11 @@ def test_float64(case: Case, implementation: str) -> None:
 @pytest.mark.parametrize("implementation", ["foreach", "fused"])
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_agrees_with_single_in_float32(case: Case, implementation: str) -> None:
-    quick = implementation == "fused" and DEVICE == "cpu" and case.label != "defaults"  # the interpreter is slow
-    steps = 13 if quick else 50
+    steps = 50
+    if implementation == "fused" and DEVICE == "cpu":
+        if case.label != "defaults":
+            pytest.skip("Triton's interpreter is slow; test_float64 runs the kernels at every setting")
+        steps = 20
     single = trajectory(case, IMPLEMENTATIONS["single"], torch.float32, steps)
     other = trajectory(case, IMPLEMENTATIONS[implementation], torch.float32, steps)
     for got, wanted in zip(other, single, strict=True):

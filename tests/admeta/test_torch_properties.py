@@ -287,11 +287,11 @@ def test_maximize_is_minimizing_the_negative(config: Config) -> None:
 def test_sparse_gradients_are_refused_by_name(config: Config) -> None:
     p = Parameter(torch.zeros(3, 2, device=DEVICE))
     optimizer = config.create([p])
-    p.grad = torch.sparse_coo_tensor([[0]], torch.ones(1, 2), (3, 2)).to(DEVICE)
+    p.grad = torch.sparse_coo_tensor([[0]], torch.ones(1, 2), (3, 2), check_invariants=True).to(DEVICE)
     with pytest.raises(RuntimeError, match=f"{config.info.name} does not support sparse gradients"):
         optimizer.step()
     train(optimizer, [p], 2)
-    p.grad = torch.sparse_coo_tensor([[0]], torch.ones(1, 2), (3, 2)).to(DEVICE)
+    p.grad = torch.sparse_coo_tensor([[0]], torch.ones(1, 2), (3, 2), check_invariants=True).to(DEVICE)
     with pytest.raises(RuntimeError, match="sparse"):
         optimizer.step()
 
