@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import typer
 
-from service.cli import catalog, diagnosis, results, serving, studies
+from service.cli import catalog, diagnosis, events, results, serving, studies, tokens
 from service.errors import ClientError, ServiceError
 
 FAILED = 1
@@ -31,6 +31,7 @@ def build() -> typer.Typer:
         studies.submit,
         studies.status,
         studies.watch,
+        events.events,
         studies.trials,
         studies.compare,
         results.export,
@@ -46,6 +47,7 @@ def build() -> typer.Typer:
         serving.version,
     ):
         app.command()(command)
+    app.add_typer(tokens.build(), name="token")
     return app
 
 

@@ -29,8 +29,29 @@ def serve(
     data: Annotated[
         Path | None, typer.Option(help="Folder of data sets.  [env: ADMETA_DATA; default: HOME/data]")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; loopback only.")] = DEFAULT_HOST,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than loopback need access tokens: `admeta token create`.")
+    ] = DEFAULT_HOST,
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = DEFAULT_PORT,
+    require_token: Annotated[
+        bool | None,
+        typer.Option("--require-token", help="Ask for tokens on loopback too.  [env: ADMETA_REQUIRE_TOKEN]"),
+    ] = None,
+    log_format: Annotated[
+        str | None, typer.Option(help="text, or json: an object a line.  [env: ADMETA_LOG_FORMAT; default: text]")
+    ] = None,
+    max_queued: Annotated[
+        int | None, typer.Option(help="Studies that may wait.  [env: ADMETA_MAX_QUEUED; default: 1000]")
+    ] = None,
+    max_running: Annotated[
+        int | None, typer.Option(help="Studies at work at a time.  [env: ADMETA_MAX_RUNNING; default: 4]")
+    ] = None,
+    max_trials: Annotated[
+        int | None, typer.Option(help="Trials of one study.  [env: ADMETA_MAX_TRIALS; default: 100000]")
+    ] = None,
+    max_body_bytes: Annotated[
+        int | None, typer.Option(help="Size of a request.  [env: ADMETA_MAX_BODY_BYTES; default: 1048576]")
+    ] = None,
 ) -> None:
     """Run the service until Ctrl-C. Studies that were running go on at the next start."""
     from service import server, settings
@@ -45,6 +66,12 @@ def serve(
             data=data,
             host=host,
             port=port,
+            require_token=require_token,
+            log_format=log_format,
+            max_queued=max_queued,
+            max_running=max_running,
+            max_trials=max_trials,
+            max_body_bytes=max_body_bytes,
         )
     )
 

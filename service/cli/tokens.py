@@ -1,0 +1,160 @@
+"""Commands on access tokens: create, list, revoke.
+
+They work on the database itself, so that the first admin token can be made before anybody could let its maker in; with
+--url they ask a service, as an admin, instead.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from service.cli.options import Output, OutputOption, emit
+from service.client import AdmetaClient
+from service.models import TokenView
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from sqlalchemy import Engine
+
+_UNITS_S = {"m": 60, "h": 3600, "d": 86_400}
+
+
+class ScopeName(StrEnum):
+    """The scopes of `service.database.tokens`, without loading it."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+
+Home = Annotated[Path | None, typer.Option(help="The service's home.  [env: ADMETA_HOME; default: ~/.admeta]")]
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="The service's database.  [env: ADMETA_DATABASE_URL; default: SQLite in the home]")
+]
+Service = Annotated[
+    str | None, typer.Option("--url", help="Ask this service, with an admin's ADMETA_TOKEN.", metavar="URL")
+]
+
+
+def build() -> typer.Typer:
+    """The group of commands."""
+    group = typer.Typer(help="Access tokens: create, list, revoke.", no_args_is_help=True)
+    for command in (create, revoke):
+        group.command()(command)
+    group.command("list")(show)
+    return group
+
+
+def create(
+    name: Annotated[str, typer.Argument(help="What it is for, or who has it.")],
+    scope: Annotated[ScopeName, typer.Option(help="Each may do what those before it may.")] = ScopeName.READ,
+    expires: Annotated[
+        str | None, typer.Option(help="Ends after so long: 90d, 12h, 30m.  [default: when revoked]", metavar="TIME")
+    ] = None,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    url: Service = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Make a token and print it. It is shown this once; only its hash is kept."""
+    lifetime = None if expires is None else _duration(expires)
+    if not 1 <= len(name) <= 100:
+        raise typer.BadParameter("must have 1 to 100 characters", param_hint="NAME")
+    if url is not None:
+        with AdmetaClient(url) as client:
+            made = client.create_token(
+                name, scope=scope.value, expires_in_s=None if lifetime is None else lifetime.total_seconds()
+            )
+    else:
+        from service.database import tokens
+
+        with _database(home, database_url) as engine:
+            made = tokens.create_token(engine, name=name, scope=tokens.Scope(scope.value), lifetime=lifetime)
+    if output is not Output.TABLE:
+        emit(made, output, table=lambda view: _table([view]))
+        return
+    typer.echo(made.token)
+    until = "until it is revoked" if made.expires_at is None else f"until {_time(made.expires_at)}"
+    typer.echo(f"Token {made.id} ({made.scope}) works {until}. Keep it: it cannot be shown again.", err=True)
+    typer.echo("The client and the commands take it from ADMETA_TOKEN.", err=True)
+
+
+def show(
+    home: Home = None, database_url: DatabaseUrl = None, url: Service = None, output: OutputOption = Output.TABLE
+) -> None:
+    """List all tokens, newest first, also those that no longer work."""
+    if url is not None:
+        with AdmetaClient(url) as client:
+            found = client.tokens()
+    else:
+        from service.database import tokens
+
+        with _database(home, database_url) as engine:
+            found = tokens.list_tokens(engine)
+    emit(found, output, table=_table)
+
+
+def revoke(
+    token_id: Annotated[str, typer.Argument(help="The token's id, from `admeta token list`.", metavar="ID")],
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    url: Service = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """End a token at once."""
+    if url is not None:
+        with AdmetaClient(url) as client:
+            ended = client.revoke_token(token_id)
+    else:
+        from service.database import tokens
+
+        with _database(home, database_url) as engine:
+            ended = tokens.revoke_token(engine, token_id)
+    emit(ended, output, table=lambda view: _table([view]))
+
+
+@contextmanager
+def _database(home: Path | None, database_url: str | None) -> Iterator[Engine]:
+    from service.database.engine import make_single_engine
+    from service.database.schema import prepare
+    from service.settings import load
+
+    settings = load(os.environ, home=home, database_url=database_url)
+    settings.home.mkdir(parents=True, exist_ok=True)
+    prepare(settings.database_url)
+    engine = make_single_engine(settings.database_url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _duration(text: str) -> timedelta:
+    found = re.fullmatch(r"([1-9]\d{0,5})([mhd])", text)
+    if found is None:
+        raise typer.BadParameter(f"'{text}' is no time; for example 90d, 12h or 30m", param_hint="--expires")
+    return timedelta(seconds=int(found[1]) * _UNITS_S[found[2]])
+
+
+def _table(tokens: Iterable[TokenView]) -> Table:
+    from rich.table import Table
+
+    table = Table("id", "name", "scope", "begins with", "works", "created", "expires", "last used", box=None)
+    for token in tokens:
+        works = "yes" if token.active else "revoked" if token.revoked_at else "expired"
+        times = (token.created_at, token.expires_at, token.last_used_at)
+        table.add_row(token.id, token.name, token.scope, token.prefix, works, *map(_time, times))
+    return table
+
+
+def _time(time: datetime | None) -> str:
+    return "" if time is None else f"{time:%Y-%m-%d %H:%M}"
