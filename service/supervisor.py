@@ -30,13 +30,13 @@ from service.database.errors import DatabaseUnavailableError
 from service.database.retry import REQUEST
 from service.database.store import SqlStore
 from service.database.studies import runnable_studies, study_progress
+from service.logs import about
 from service.settings import Settings
 from service.signals import handlers_kept
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.5
-MAX_DRIVERS = 4
 MAX_CRASHES = 5
 """Drivers of one study that may end before their time, one after another and without progress, before it is FAILED."""
 SILENCE_S = 120.0
@@ -109,7 +109,8 @@ class Supervisor:
 
     def _tick(self) -> None:
         for study_id in list(self._drivers):
-            self._look_after(study_id)
+            with about(study=study_id):
+                self._look_after(study_id)
         for study_id in unclosed_studies(self._engine):
             if study_id not in self._drivers:
                 state = self._store.get_study(study_id).state
@@ -117,10 +118,11 @@ class Supervisor:
         runnable = runnable_studies(self._engine)
         self._silent_since = {study: since for study, since in self._silent_since.items() if study in runnable}
         for study_id in runnable:
-            if study_id in self._drivers:
-                self._check_silent(study_id, self._drivers[study_id].actor)
-            elif len(self._drivers) < MAX_DRIVERS and self._may_start(study_id):
-                self._launch(study_id)
+            with about(study=study_id):
+                if study_id in self._drivers:
+                    self._check_silent(study_id, self._drivers[study_id].actor)
+                elif len(self._drivers) < self._settings.quotas.max_running and self._may_start(study_id):
+                    self._launch(study_id)
 
     def _may_start(self, study_id: str) -> bool:
         crashes = self._crashes.get(study_id)
