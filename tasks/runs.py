@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tasks.config import TaskConfig
+from tasks.config import TaskConfig, TrialRef
 from tasks.engine.protocol import Run
+from tasks.errors import ConfigError, DataError
+from tasks.paths import resolve_inside
 from tasks.registry import get, load_target
 
 
@@ -32,12 +34,20 @@ def open_run(
         data_dir: the data folder.
         device: "cuda", "cuda:0", "cpu"; None: a GPU where there is one.
         threads: CPU threads torch may use.
-        init_from: the checkpoint that `config.init_from` names, where the caller resolved a trial to a path.
+        init_from: the checkpoint of the trial that `config.init_from` names; a path in the configuration is resolved
+            here, under the data folder.
 
     Raises:
         TaskError: the configuration does not fit, data are missing, or the checkpoint is foreign.
     """
     run = load_target(get(config.name).run)
+    weights = _weights_file(config, data_dir=data_dir) or init_from
+    if isinstance(config.init_from, TrialRef) and weights is None:
+        origin = config.init_from
+        raise ConfigError(
+            f"init_from: trial {origin.trial} of {origin.study}/{origin.optimizer} was not resolved to a file; "
+            "start the run through a study, or give a path"
+        )
     return cast(
         Run,
         run(
@@ -48,7 +58,7 @@ def open_run(
             data_dir=data_dir,
             device=device,
             threads=threads,
-            init_from=init_from,
+            init_from=weights,
         ),
     )
 
@@ -58,12 +68,27 @@ def check(config: TaskConfig, *, data_dir: Path | None = None) -> None:
 
     Raises:
         ConfigError: a batch larger than the training set, a model that does not fit the inputs.
-        DataError: data missing or broken.
+        DataError: data missing or broken, or no such file to start from.
+        CheckpointError: the file to start from is torn, foreign or of another model.
     """
     if get(config.name).target is None:
         return
     import torch
 
     from tasks.engine.cache import load_task
+    from tasks.engine.checkpoint import load_weights, read_weights
 
-    load_task(config, data_dir=data_dir, device=torch.device("cpu")).check_fit()
+    weights = _weights_file(config, data_dir=data_dir)
+    task = load_task(config, data_dir=data_dir, device=torch.device("cpu"))
+    task.check_fit()
+    if weights is not None:
+        load_weights(task.build_model(), read_weights(weights), source=str(config.init_from))
+
+
+def _weights_file(config: TaskConfig, *, data_dir: Path | None) -> Path | None:
+    """The file that a path in `config.init_from` names; None where it names a trial or nothing."""
+    if not isinstance(config.init_from, str):
+        return None
+    if data_dir is None:
+        raise DataError(f"init_from {config.init_from!r} is relative to the data folder: set ADMETA_DATA or --data")
+    return resolve_inside(data_dir, config.init_from)

@@ -137,8 +137,8 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str
     Raises:
         CheckpointError: names or shapes differ; the message names the first that does.
     """
-    own = model.state_dict()
-    weights = {name: value for name, value in weights.items() if name in own or not is_batch_counter(name)}
+    own = {name: value for name, value in model.state_dict().items() if not is_batch_counter(name)}
+    weights = {name: value for name, value in weights.items() if not is_batch_counter(name)}
     for name in [*own, *weights]:
         have, want = weights.get(name), own.get(name)
         if have is None or want is None or have.shape != want.shape:

@@ -10,7 +10,8 @@ import torch
 
 from tasks.engine import checkpoint
 from tasks.engine.run import TrainingRun
-from tasks.errors import CheckpointError, ConfigError, Diverged, TaskError
+from tasks.engine.seeds import derive_seed
+from tasks.errors import CheckpointError, ConfigError, DataError, Diverged, TaskError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
 
@@ -59,6 +60,36 @@ def test_same_seed_same_run_whatever_the_optimizer() -> None:
     assert not torch.equal(batches[0][0]["labels"], batches[2][0]["labels"])
     assert first.advance().metrics == again.advance().metrics
     assert same(weights(first), weights(again))
+
+
+def test_the_loop_is_the_textbooks() -> None:
+    """Two epochs equal a loop written by hand over the same batches, to the last bit: rate, update, evaluation."""
+    run = start(config(epochs=2, schedule={"name": "cosine", "warmup": 0.1}, model="convnet"))
+    torch.manual_seed(derive_seed(0, "weights"))
+    model = run._task.build_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1 / 4, end_factor=1.0, total_iters=3)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=32)
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, cosine], milestones=[4])
+    for epoch in range(2):
+        model.train()
+        torch.manual_seed(derive_seed(0, "noise", epoch))
+        losses = []
+        for batch in run._task.train_batches(seed=0, epoch=epoch):
+            loss = torch.nn.functional.cross_entropy(model(run._task.normalize(batch["images"])), batch["labels"])
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            schedule.step()
+            losses.append(float(loss.detach()))
+        evaluation = run.advance()
+        assert evaluation.metrics["train_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    for ours, theirs in zip(run.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    data = run._task.data.val
+    model.eval()
+    predicted = model(run._task.normalize(data.images[data.rows])).argmax(dim=1)
+    assert evaluation.metrics["val_accuracy"] == float((predicted == data.labels).double().mean())
 
 
 @pytest.mark.parametrize(
@@ -183,5 +214,21 @@ def test_init_from_starts_with_those_weights(tmp_path: Any) -> None:
         assert isinstance(tuned, TrainingRun)
         assert same(weights(tuned), weights(trained))
         assert tuned.epoch == 0
+    (tmp_path / "link.pt").symlink_to("/etc/hostname")
+    by_config = config(init_from="best.pt")
+    check(by_config, data_dir=tmp_path)
+    tuned = open_run(by_config, optimizer="adamw", params={"lr": 1e-4}, seed=3, device="cpu", data_dir=tmp_path)
+    assert isinstance(tuned, TrainingRun)
+    assert same(weights(tuned), weights(trained))
+    with pytest.raises(CheckpointError, match="of another model"):
+        check(config(init_from="best.pt", model="mlp"), data_dir=tmp_path)
+    with pytest.raises(DataError, match="is not in the data folder"):
+        check(config(init_from="gone.pt"), data_dir=tmp_path)
+    with pytest.raises(DataError, match="leads out of the data folder"):
+        check(config(init_from="link.pt"), data_dir=tmp_path)
+    by_trial = config(init_from={"study": "s", "optimizer": "o", "trial": 1})
+    check(by_trial, data_dir=tmp_path)
+    with pytest.raises(ConfigError, match="trial 1 of s/o was not resolved to a file"):
+        open_run(by_trial, optimizer="adamw", params={"lr": 1e-4}, seed=3, device="cpu", data_dir=tmp_path)
     with pytest.raises(CheckpointError, match="of another model"):
         open_run(config(model="mlp"), optimizer="sgdm", params=SGDM, seed=0, device="cpu", init_from=path)
