@@ -5,6 +5,8 @@ Owns the order of the middlewares and the check at start; each layer is a module
 
 from __future__ import annotations
 
+import logging
+
 from fastapi import FastAPI
 from sqlalchemy import Engine
 
@@ -18,6 +20,8 @@ from service.database.engine import make_single_engine
 from service.errors import SettingsError
 from service.metrics import Metrics
 from service.settings import Settings, is_loopback
+
+log = logging.getLogger(__name__)
 
 
 def protect(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
@@ -43,6 +47,7 @@ def check_start(settings: Settings) -> None:
         _check_admin(engine, settings)
     finally:
         engine.dispose()
+    log.warning("serving %s without encryption: tokens can be read on the way; put a TLS proxy in front", settings.host)
 
 
 def _check_admin(engine: Engine, settings: Settings) -> None:

@@ -2,6 +2,8 @@
 
 Owns which scope a request needs, and the answers 401, 403 and 429. It is a middleware, so that an address added later
 is closed until somebody opens it. Tokens come in the Authorization header only: addresses end up in logs and histories.
+
+The address that failures are counted for is uvicorn's: the peer's, or what a proxy on loopback says in X-Forwarded-For.
 """
 
 from __future__ import annotations
@@ -57,6 +59,9 @@ class Access:
         self._known: OrderedDict[str, None] = OrderedDict()  # hashes of tokens that were right
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # there are none; one added later would be open otherwise
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return

@@ -30,11 +30,10 @@ KEEP = timedelta(hours=24)
 KEEP_ROWS = 200_000
 """What `prune` leaves: a day, and no more rows than this (about 80 MB)."""
 
-_LOCK = text(
-    # A writer that hangs while it holds the lock would stop all others: the server ends it after 15 s.
-    "SELECT set_config('idle_in_transaction_session_timeout', '15s', true), pg_advisory_xact_lock(:key)"
-)
+_LOCK = text("SELECT set_config('idle_in_transaction_session_timeout', :hang, true), pg_advisory_xact_lock(:key)")
 _LOCK_KEY = 0x61646D657476
+_MAX_HANG = "15s"
+"""A writer that hangs while it holds the lock would stop all others: the server ends its session after so long."""
 _PENDING = "admeta_events"
 _PRUNE_BATCH = 5000
 
@@ -125,7 +124,7 @@ def _write_pending(session: Session) -> None:
         return
     session.flush()  # before the lock: others need not wait for it
     if session.get_bind().dialect.name == "postgresql":
-        session.execute(_LOCK, {"key": _LOCK_KEY})
+        session.execute(_LOCK, {"key": _LOCK_KEY, "hang": _MAX_HANG})
     session.execute(insert(Event), pending)
     session.info[_PENDING] = []
 

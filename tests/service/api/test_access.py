@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
+from starlette.websockets import WebSocketDisconnect
 
 from service.api.access import OPEN_PATHS, scope_needed
 from service.api.attempts import MAX_ADDRESSES, FailureLimit
@@ -218,3 +219,8 @@ def test_other_machines_are_served_once_there_is_an_admin(settings: Settings, en
         check_start(public)
     create_token(engine, name="a", scope=Scope.ADMIN)
     check_start(public)
+
+
+def test_websockets_are_closed(door: TestClient) -> None:
+    with pytest.raises(WebSocketDisconnect), door.websocket_connect("/v1/events"):
+        pass

@@ -11,15 +11,18 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from sqlalchemy import Engine, event, update
 
 from search.records import FailureKind, Point, RunOutcome, RunState, Stage
-from service.database import SqlStore
+from service.database import SqlStore, make_engine
 from service.database.closing import close_unfinished
 from service.database.engine import writing
 from service.database.events import EventKind, StoredEvent, kept_range, prune, read_events, record
 from service.database.models import Event
+from service.database.retry import is_transient
 from service.database.studies import create_study, request_cancel, request_pause, request_resume
+from tests.service.database.conftest import _database as database
 from tests.service.database.fill import complete, curve, definition, leased, run
 
 CRASHED = RunOutcome(state=RunState.FAIL, failure=FailureKind.ERROR, error="out of luck")
@@ -152,6 +155,39 @@ def test_a_reader_misses_nothing_beside_many_writers(engine: Engine) -> None:
     assert all(a.id < b.id for a, b in itertools.pairwise(seen))
     for writer in range(n_writers):
         assert [json.loads(e.data)["n"] for e in seen if e.study_id == f"w{writer}"] == list(range(n_each))
+
+
+@pytest.mark.postgres
+def test_a_writer_that_hangs_stops_the_others_for_a_while_only(
+    server: Engine, prepared_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A suspended process, say, between taking the lock and committing. Its driver tries again."""
+    monkeypatch.setattr("service.database.events._MAX_HANG", "300ms")
+    holds = threading.Event()
+
+    def hang(_: object) -> None:
+        holds.set()
+        time.sleep(1.5)
+
+    with database(server, template=prepared_database) as url:
+        engine = make_engine(url)
+
+        def write_and_hang() -> None:
+            with writing(engine) as session:
+                record(session, "hangs", EventKind.METRIC, {})
+                event.listen(session, "before_commit", hang)
+
+        with ThreadPoolExecutor(1) as pool:
+            hung = pool.submit(write_and_hang)
+            assert holds.wait(10)
+            started = time.monotonic()
+            _write(engine, 1)
+            assert time.monotonic() - started < 1.2
+            error = hung.exception()
+        assert error is not None
+        assert is_transient(error)
+        assert [e.study_id for e in read_events(engine, after=0)] == ["a"]
+        engine.dispose()
 
 
 def _write(engine: Engine, n: int) -> None:
