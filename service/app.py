@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import best, catalog, errors, events, health, results, studies, tokens, trials
+from service.api import best, catalog, docs, errors, events, health, results, studies, tokens, trials
 from service.api import metrics as metrics_route
 from service.api.body import BodyLimit
 from service.api.openapi import describe
@@ -73,11 +73,18 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
             await run_in_threadpool(app.state.supervisor.stop)
             engine.dispose()
 
-    app = FastAPI(title="admeta-search", version=version("admeta-search"), description=DESCRIPTION, lifespan=lifespan)
+    app = FastAPI(
+        title="admeta-search",
+        version=version("admeta-search"),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
     metrics = Metrics(lambda: app.state.engine)
     app.state.settings, app.state.metrics = settings, metrics
     errors.install(app)
-    for module in (studies, trials, results, events, best, catalog, tokens, health, metrics_route):
+    for module in (studies, trials, results, events, best, catalog, tokens, health, metrics_route, docs):
         app.include_router(module.router)
     app.openapi = describe(app)  # type: ignore[method-assign]
     app.add_middleware(BodyLimit, max_bytes=settings.quotas.max_body_bytes)
