@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api import best, catalog, docs, errors, events, health, results, studies, tokens, trials
 from service.api import metrics as metrics_route
 from service.api.body import BodyLimit
+from service.api.etag import ETags
 from service.api.openapi import describe
 from service.database.engine import make_engine
 from service.database.schema import prepare
@@ -87,6 +88,7 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
     for module in (studies, trials, results, events, best, catalog, tokens, health, metrics_route, docs):
         app.include_router(module.router)
     app.openapi = describe(app)  # type: ignore[method-assign]
+    app.add_middleware(ETags)
     app.add_middleware(BodyLimit, max_bytes=settings.quotas.max_body_bytes)
     app.add_middleware(HeadAsGet)
     protect(app, settings, metrics)
