@@ -17,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def define(sampler: str) -> StudyDefinition:
             "task": {"name": "synthetic", "model": "idle", "epochs": EPOCHS},
             "optimizers": [{"name": "admetar"}],
             "sampler": {"name": sampler},
+            "pruner": {"name": "asha", "min_epochs": 1},
             "budget": {"trials_per_optimizer": 100_000},
             "confirm": {"top_k": 0},
         }
@@ -96,26 +98,41 @@ def fill(store: SqlStore, record: SearchRecord, definition: StudyDefinition, *, 
         connection.execute(insert(models.Run), rows)
 
 
-def timed(call: Callable[[], Any], seconds: list[float]) -> Any:
-    begin = time.perf_counter()
-    answer = call()
-    seconds.append(time.perf_counter() - begin)
-    return answer
+@dataclass
+class Timing:
+    """Wall and processor seconds of each call of a kind."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    def of(self, call: Callable[[], Any]) -> Any:
+        wall, cpu = time.perf_counter(), time.process_time()
+        answer = call()
+        self.wall.append(time.perf_counter() - wall)
+        self.cpu.append(time.process_time() - cpu)
+        return answer
+
+    def __str__(self) -> str:
+        rest = sorted(self.wall[1:])
+        high = rest[int(0.95 * len(rest))]
+        return (
+            f"first {self.wall[0]:.3f} s, then median {statistics.median(rest):.3f} s "
+            f"({statistics.median(self.cpu[1:]):.3f} s of processor time), 95 % {high:.3f} s"
+        )
 
 
-def measure(loop: SearchLoop) -> dict[str, list[float]]:
-    """Seconds of each call, over trials of three epochs."""
-    seconds: dict[str, list[float]] = {"suggestion": [], "report": [], "prune?": [], "finish": []}
+def measure(loop: SearchLoop) -> dict[str, Timing]:
+    """Each call's seconds, over trials of three epochs."""
+    timings = {name: Timing() for name in ("suggestion", "report", "prune?", "finish")}
     for _ in range(N_TIMED):
-        run = timed(loop.propose, seconds["suggestion"])
-        assert run is not None
+        run = timings["suggestion"].of(loop.propose)
         for epoch in (1, 2, 3):
             point = Point(epoch=epoch, step=epoch, value=0.5 + epoch / 100, metrics={"val_score": 0.5})
-            timed(lambda run=run, point=point: loop.report(run, [point]), seconds["report"])
-            timed(lambda run=run: loop.should_prune(run), seconds["prune?"])
+            timings["report"].of(lambda run=run, point=point: loop.report(run, [point]))
+            timings["prune?"].of(lambda run=run: loop.should_prune(run))
         outcome = RunOutcome(state=RunState.PRUNED, value=0.53)
-        timed(lambda run=run, outcome=outcome: loop.finish(run, outcome), seconds["finish"])
-    return seconds
+        timings["finish"].of(lambda run=run, outcome=outcome: loop.finish(run, outcome))
+    return timings
 
 
 def main() -> None:
@@ -154,22 +171,17 @@ def report(url: str, definition: StudyDefinition) -> None:
     study_id = create_study(store.engine, definition)[0].id  # the one that is there
     lease = store.acquire_lease(study_id, owner="bench", ttl_s=3600)
     assert isinstance(lease, Lease)
-    opening: list[float] = []
-    loop = timed(
-        lambda: SearchLoop(
-            store=store,
-            lease=lease,
-            record=store.searches(study_id)[0],
-            definition=definition,
-            runs=store.runs(study_id),
-        ),
-        opening,
+    begin = time.perf_counter()
+    loop = SearchLoop(
+        store=store,
+        lease=lease,
+        record=store.searches(study_id)[0],
+        definition=definition,
+        runs=store.runs(study_id),
     )
-    print(f"restart: {opening[0]:.2f} s")
-    for name, seconds in measure(loop).items():
-        rest = sorted(seconds[1:])
-        median, high = statistics.median(rest), rest[int(0.95 * len(rest))]
-        print(f"{name:11} first {seconds[0]:.3f} s, then median {median:.3f} s, 95 % {high:.3f} s")
+    print(f"restart: {time.perf_counter() - begin:.1f} s", flush=True)
+    for name, timing in measure(loop).items():
+        print(f"{name:11}{timing}")
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
     store.engine.dispose()
 

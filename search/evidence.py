@@ -9,6 +9,7 @@ In a finite space it is also kept from proposing what was tried already.
 from __future__ import annotations
 
 import copy
+import heapq
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
@@ -30,10 +31,30 @@ View = Callable[[Sequence[FrozenTrial], StudyDirection], list[FrozenTrial]]
 MAX_REDRAWS = 20  # of the model, before a configuration not yet tried is drawn uniformly
 
 
+MAX_SHOWN = 2000
+"""Latest trials that TPE models: 10,000 take it a quarter of a second, and it weighs the older ones less anyway."""
+
+N_BEST = 100
+"""Best complete trials that TPE sees however old they are; its good ones are the best 25."""
+
+
 def as_pruned(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
-    """Diverged trials as PRUNED before their first report: TPE ranks those below all others."""
-    del direction
-    return [_shown(trial, TrialState.PRUNED) if is_result(trial) else trial for trial in trials]
+    """Diverged trials as PRUNED before their first report: TPE ranks those below all others.
+
+    Of more than `MAX_SHOWN` trials, the latest, the best, and all that still run.
+    """
+    shown = _latest_and_best(trials, direction) if len(trials) > MAX_SHOWN else trials
+    return [_shown(trial, TrialState.PRUNED) if is_result(trial) else trial for trial in shown]
+
+
+def _latest_and_best(trials: Sequence[FrozenTrial], direction: StudyDirection) -> Sequence[FrozenTrial]:
+    old, latest = trials[:-MAX_SHOWN], trials[-MAX_SHOWN:]
+    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
+    if len(complete) < N_BEST:  # then pruned ones are among the best, and only TPE itself can rank them
+        return trials
+    sign = -1.0 if direction is StudyDirection.MAXIMIZE else 1.0
+    best = {trial.number for trial in heapq.nsmallest(N_BEST, complete, key=lambda trial: sign * (trial.value or 0.0))}
+    return [*(trial for trial in old if trial.number in best or trial.state is TrialState.RUNNING), *latest]
 
 
 def as_complete(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
@@ -73,6 +94,7 @@ class StudyView:
     def __init__(self, study: optuna.Study, view: View) -> None:
         self._viewed = study
         self._view = view
+        self.direction: StudyDirection = study.direction  # TPE asks for each trial
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._viewed, name)
@@ -84,7 +106,7 @@ class StudyView:
         use_cache: bool = False,  # noqa: FBT001, FBT002
     ) -> list[FrozenTrial]:
         trials = self._viewed._get_trials(deepcopy=deepcopy, states=None, use_cache=use_cache)
-        shown = self._view(trials, self._viewed.direction)
+        shown = self._view(trials, self.direction)
         return shown if states is None else [trial for trial in shown if trial.state in states]
 
 
@@ -128,7 +150,7 @@ class EvidenceSampler(BaseSampler):  # type: ignore[misc]
         params: dict[str, Any] = self._inner.sample_relative(view, trial, search_space)
         if self._configurations is None:
             return params
-        tried = self._tried(view, trial)
+        tried = self._tried(study, trial)
         for _ in range(MAX_REDRAWS):
             if not params or _key(params) not in tried:
                 break
@@ -150,9 +172,9 @@ class EvidenceSampler(BaseSampler):  # type: ignore[misc]
     ) -> None:
         self._inner.after_trial(study, trial, state, values)
 
-    def _tried(self, view: StudyView, trial: FrozenTrial) -> set[str]:
-        trials = view._get_trials(deepcopy=False, use_cache=True)
-        return {_key(t.params) for t in trials if t.number != trial.number and t.state is not TrialState.FAIL}
+    def _tried(self, study: optuna.Study, trial: FrozenTrial) -> set[str]:
+        others = [t for t in study._get_trials(deepcopy=False, use_cache=True) if t.number != trial.number]
+        return {_key(t.params) for t in others if t.state is not TrialState.FAIL or is_result(t)}
 
     def _untried(self, tried: set[str]) -> dict[str, Any]:
         left = [c for c in self._configurations or () if _key(c) not in tried]

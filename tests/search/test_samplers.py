@@ -295,6 +295,29 @@ def test_numeric_samplers_see_last_values_and_the_worst(direction: str, worst: f
     assert [trial.value for trial in shown] == [0.75, 0.25, None, worst]
 
 
+def test_of_very_many_trials_tpe_sees_the_latest_the_best_and_those_that_run() -> None:
+    from search.evidence import MAX_SHOWN, N_BEST, as_pruned
+
+    state = optuna.trial.TrialState
+    study = optuna.create_study(direction="minimize")
+    values = [float((7919 * i) % 3001) for i in range(3000)]  # all different
+    for i, value in enumerate(values):
+        running = i in (5, 2999)
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=state.RUNNING if running else state.COMPLETE, value=None if running else value
+            )
+        )
+    shown = as_pruned(study.get_trials(deepcopy=False), study.direction)
+    numbers = [trial.number for trial in shown]
+    assert numbers == sorted(set(numbers))
+    assert numbers[-MAX_SHOWN:] == list(range(3000 - MAX_SHOWN, 3000))
+    assert 5 in numbers
+    best = sorted(range(3000), key=lambda i: values[i] if i not in (5, 2999) else math.inf)[:N_BEST]
+    assert set(best) <= set(numbers)
+    assert len(numbers) <= MAX_SHOWN + N_BEST + 1
+
+
 def test_qmc_covers_the_square_evenly_from_the_first_trial() -> None:
     """The first 16 points of a scrambled Sobol sequence: one in every column and every row of sixteenths."""
     store, study = begin({"name": "qmc"}, CONTINUOUS, n_trials=16)
