@@ -11,7 +11,7 @@ import torch
 from tasks.engine import checkpoint
 from tasks.engine.run import TrainingRun
 from tasks.engine.seeds import derive_seed
-from tasks.errors import CheckpointError, ConfigError, DataError, Diverged, TaskError
+from tasks.errors import CheckpointError, ConfigError, DataError, Diverged, OutOfMemory, TaskError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
 
@@ -232,3 +232,18 @@ def test_init_from_starts_with_those_weights(tmp_path: Any) -> None:
         open_run(by_trial, optimizer="adamw", params={"lr": 1e-4}, seed=3, device="cpu", data_dir=tmp_path)
     with pytest.raises(CheckpointError, match="of another model"):
         open_run(config(model="mlp"), optimizer="sgdm", params=SGDM, seed=0, device="cpu", init_from=path)
+
+
+def test_out_of_memory_is_ours_with_the_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start()
+
+    def no_room(*args: Any) -> None:
+        raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB. GPU 0 has no room. And so on.")
+
+    monkeypatch.setattr(run._task, "loss", no_room)
+    with pytest.raises(
+        OutOfMemory, match=r"out of memory on cpu during training: Tried to allocate 2\.00 GiB\. Run"
+    ) as e:
+        run.advance()
+    assert e.value.phase == "training"
+    run.close()
