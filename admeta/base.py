@@ -280,7 +280,10 @@ def _check_capturable(params: list[Tensor]) -> None:
 
 def _viewed(raw: GroupTensors, rule: UpdateRule) -> GroupTensors:
     """What the update works on: local shards, real views; gradients centralised where the rule says so."""
-    if not rule.centralize and all(type(p) in PLAIN_TYPES and not p.is_complex() for p in raw.params):
+    if all(type(p) in PLAIN_TYPES and not p.is_complex() for p in raw.params):
+        if rule.centralize:
+            pairs = zip(raw.grads, raw.params, strict=True)
+            raw.grads = [centralized(g, p) if p.ndim > 1 else g for g, p in pairs]
         return raw
     grads = [local_grad(grad, param) for grad, param in zip(raw.grads, raw.params, strict=True)]
     if rule.centralize:

@@ -18,6 +18,8 @@ from admeta.tensors import GroupTensors, compute_dtype
 
 __all__ = ["multi_tensor_update"]
 
+CPU_BATCH = 2**17  # elements whose temporaries stay in the cache and in memory the process already has
+
 
 def multi_tensor_update(tensors: GroupTensors, rule: UpdateRule, *, lr: Number, on_device: bool) -> None:
     """Updates parameters and state in place.
@@ -43,10 +45,15 @@ def multi_tensor_update(tensors: GroupTensors, rule: UpdateRule, *, lr: Number, 
 
 
 def _buckets(tensors: GroupTensors, counts: list[float]) -> list[GroupTensors]:
-    """Tensors of one device, parameter dtype, gradient dtype and step count together."""
+    """Tensors of one device, parameter dtype, gradient dtype and step count together; on the CPU, few at a time."""
     indices: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    elements, compiling = 0, torch.compiler.is_compiling()
     for i, (param, grad) in enumerate(zip(tensors.params, tensors.grads, strict=True)):
-        indices[param.device, param.dtype, grad.dtype, counts[i]].append(i)
+        batch = 0
+        if param.device.type == "cpu" and not compiling:
+            elements += param.numel()
+            batch = elements // CPU_BATCH
+        indices[param.device, param.dtype, grad.dtype, counts[i], batch].append(i)
     if len(indices) == 1:
         return [replace(tensors)]
     return [tensors.subset(members) for members in indices.values()]

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+_ALL_BUT_FIRST = tuple(range(1, 64))  # torch's tensors have at most 64 dimensions
 _WIDE = (torch.float64, torch.complex128)
 
 
@@ -109,4 +110,4 @@ def centralized(grad: Tensor, param: Tensor) -> Tensor:
             "shard it over dimension 0, or set centralize=False"
         )
     grad = grad.to(compute_dtype(param))
-    return grad - grad.mean(dim=tuple(range(1, param.ndim)), keepdim=True)
+    return grad - grad.mean(dim=_ALL_BUT_FIRST[: param.ndim - 1], keepdim=True)
