@@ -132,6 +132,24 @@ def test_two_shapes_take_turns(optimizer: str) -> None:
     assert float((finals["graph"] - finals["eager"]).norm() / finals["eager"].norm()) < 1e-3
 
 
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_the_rate_is_read_at_every_replay(optimizer: str) -> None:
+    schedule = {"name": "multistep", "milestones": [0.4], "gamma": 0.01}
+    finals = {}
+    for name, fields in {
+        "eager": {"acceleration": "eager", "schedule": schedule},
+        "graph": {"acceleration": "graph", "schedule": schedule},
+        "constant": {"acceleration": "graph", "schedule": "constant"},
+    }.items():
+        run = start(digits(model="mlp", deterministic=True, precision="fp32", **fields), optimizer)
+        while not run.done:
+            run.advance()
+        finals[name] = torch.cat([p.detach().flatten() for p in run.model.parameters()])
+        run.close()
+    error, effect = (float((finals[name] - finals["eager"]).norm()) for name in ("graph", "constant"))
+    assert error < 0.1 * effect
+
+
 def test_divergence_names_the_same_step_as_eager() -> None:
     steps = []
     for acceleration in ("eager", "graph"):

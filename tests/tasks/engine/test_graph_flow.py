@@ -5,7 +5,6 @@ The real capture is tested on a card (test_gpu.py); here every path must train e
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +12,10 @@ import pytest
 import torch
 
 from tasks.engine.graph import GraphStep
+from tasks.engine.optimizers import lr_tensors
 from tasks.engine.run import TrainingRun
 from tasks.engine.step import StepParts
+from tasks.engine.weights import CastWeights
 from tasks.registry import parse_config
 
 
@@ -68,7 +69,8 @@ def run_with(
             optimizer=run._optimizer,
             config=config,
             meter=run._meter,
-            autocast=contextlib.nullcontext,
+            autocast=run._autocast,
+            cast_weights=CastWeights(run._model) if config.precision == "bf16" and config.accumulation == 1 else None,
         )
         step = RerunStep(parts, stream=NoStream(), eager_update=eager_update)  # type: ignore[arg-type]
         step.refuse = refuse
@@ -88,7 +90,11 @@ LATE = [64] * 6 + [24, 64, 24, 24, 64, 24, 64, 24]
 
 @pytest.mark.parametrize("rows", [ONE_SHAPE, TURNS, LATE], ids=["one", "turns", "late"])
 @pytest.mark.parametrize("refuse", [(), ("update",), ("backward",)], ids=["all", "no-update", "no-backward"])
-@pytest.mark.parametrize("fields", [{}, {"grad_clip": 0.5}, {"accumulation": 2}], ids=["plain", "clip", "accumulate"])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"grad_clip": 0.5}, {"accumulation": 2}, {"precision": "bf16"}],
+    ids=["plain", "clip", "accumulate", "bf16"],
+)
 def test_every_path_trains_as_eager_steps_do(rows: list[int], refuse: tuple[str, ...], fields: dict[str, Any]) -> None:
     expected, _ = run_with(rows, captured=False, **fields)
     got, step = run_with(rows, refuse=refuse, **fields)
@@ -119,3 +125,18 @@ def test_many_shapes_do_not_make_many_graphs(monkeypatch: pytest.MonkeyPatch) ->
     got, step = run_with(rows)
     assert torch.equal(got, expected)
     assert step.status == "graph: 2 shape(s)"
+
+
+def test_rates_in_tensors_train_as_rates_in_floats() -> None:
+    """A captured update reads its learning rate from a tensor that the loop fills before each replay."""
+    finals = []
+    for in_tensors in (False, True):
+        config = parse_config({"name": "digits", "epochs": 3, "schedule": "multistep"})
+        run = TrainingRun(config, optimizer="sgdm", params={"lr": 0.05}, seed=0, device="cpu")
+        if in_tensors:
+            run._lrs = lr_tensors(run._optimizer, device=torch.device("cpu"))
+        while not run.done:
+            evaluation = run.advance()
+        assert float(run._optimizer.param_groups[0]["lr"]) == pytest.approx(evaluation.lr) == pytest.approx(0.0005)
+        finals.append(torch.cat([p.detach().flatten() for p in run.model.parameters()]))
+    torch.testing.assert_close(finals[0], finals[1], rtol=1e-3, atol=1e-5)
