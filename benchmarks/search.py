@@ -1,8 +1,8 @@
 """Search quality on tabulated learning curves: how many epochs until a study has found what the grid would.
 
-    python -m benchmarks.search                the tables (a few minutes on one core)
+    python -m benchmarks.search                the tables (about ten minutes on one core)
     python -m benchmarks.search --seeds 3      a quick look
-    python -m benchmarks.search tabulate       train the curves anew (half an hour)
+    python -m benchmarks.search tabulate       train the curves anew (three quarters of an hour)
 
 The coordinator and the search loops are the service's own; only training is looked up (`benchmarks.curves`), and time
 is virtual: so many workers, an epoch each in turn, no Ray and no database. Ray Tune's row drives its own OptunaSearch
@@ -13,31 +13,81 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import json
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import optuna
+from pydantic import TypeAdapter
 
-from benchmarks.curves import EPOCHS, MODELS, Curve, load, tabulate
+from benchmarks.curves import EPOCHS, TABLES, load, tabulate
+from search.assignment import Assignment, Report
+from search.definition import StudyDefinition
+from search.records import FailureKind, Point, RunOutcome, RunState
+from search.space import Space
+from tests.search.memory_store import MemoryStore
+from tests.search.workers import coordinator_for
 
 TOLERANCE = 0.002  # 0.2 points of accuracy
 BAR = 0.25  # of the grid's epochs
+ON_LOG_SCALE = ("lr", "lambd")
 
-Table = Mapping[str, Mapping[str, list[float]]]
-"""Validation accuracy by epoch, for each optimizer and each of its configurations (`key_of`)."""
+WIDE_SPACES: Mapping[str, Mapping[str, Any]] = {
+    "admetar": {
+        "lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
+        "lambd": {"type": "float", "low": 0.02, "high": 0.8, "log": True},
+    },
+    "admetas": {
+        "lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
+        "beta": {"type": "float", "low": 0.0, "high": 0.6},
+    },
+}
+"""The ranges of the table "mlp_wide"; a draw stands for the nearest configuration there."""
 
 
-def key_of(settings: Mapping[str, Any]) -> str:
-    return json.dumps(settings, sort_keys=True)
+class Problem:
+    """Optimizers, their spaces, and the tabulated validation accuracies of a lattice of configurations in them."""
 
+    def __init__(self, table: str, optimizers: list[str], *, n_workers: int) -> None:
+        self.title = f"{table}, {optimizers[0] if len(optimizers) == 1 else f'{len(optimizers)} optimizers'}"
+        self.n_workers = n_workers
+        self._names = {name: next(list(c.settings) for c in load(table) if c.optimizer == name) for name in optimizers}
+        self._curves = {
+            name: {tuple(c.settings.values()): c.mean() for c in load(table) if c.optimizer == name}
+            for name in optimizers
+        }
+        self.grid_spaces = {
+            name: {
+                parameter: {"type": "categorical", "choices": sorted({key[i] for key in self._curves[name]})}
+                for i, parameter in enumerate(self._names[name])
+            }
+            for name in optimizers
+        }
+        self.spaces: Mapping[str, Mapping[str, Any]] = self.grid_spaces
+        if table == "mlp_wide":
+            self.spaces = {name: WIDE_SPACES[name] for name in optimizers}
+        self.n_trials = max(len(curves) for curves in self._curves.values())
 
-def table_of(curves: Sequence[Curve], optimizers: Sequence[str]) -> Table:
-    return {name: {key_of(c.settings): c.mean() for c in curves if c.optimizer == name} for name in optimizers}
+    @property
+    def finals(self) -> list[float]:
+        """Accuracy of each configuration at the last epoch; 0 where it diverged."""
+        curves = [curve for of_optimizer in self._curves.values() for curve in of_optimizer.values()]
+        return [curve[-1] if len(curve) == EPOCHS else 0.0 for curve in curves]
+
+    def value(self, optimizer: str, settings: Mapping[str, Any], *, epoch: int) -> float | None:
+        """Validation accuracy after the epoch; None where training has diverged."""
+        key = tuple(self._nearest(optimizer, name, settings[name]) for name in self._names[optimizer])
+        curve = self._curves[optimizer][key]
+        return curve[epoch - 1] if epoch <= len(curve) else None
+
+    def _nearest(self, optimizer: str, name: str, value: float) -> float:
+        def distance(choice: float) -> float:
+            return abs(math.log(choice / value)) if name in ON_LOG_SCALE else abs(choice - value)
+
+        return float(min(self.grid_spaces[optimizer][name]["choices"], key=distance))
 
 
 @dataclass(frozen=True)
@@ -56,96 +106,45 @@ class Searcher(Protocol):
         """A trial to train, or None while there is none."""
         ...
 
-    def report(self, job: Job, *, epoch: int, value: float) -> bool:
-        """Whether the trial is over: stopped, or at its last epoch."""
+    def report(self, job: Job, *, epoch: int, value: float | None) -> bool:
+        """Whether the trial is over: stopped, diverged, or at its last epoch."""
         ...
 
 
 class OurSearch:
-    """A study of ours on the paper's grids."""
+    """A study of ours."""
 
-    def __init__(self, table: Table, *, seed: int, n_workers: int, sampler: str, pruner: Mapping[str, Any]) -> None:
-        from search.definition import StudyDefinition
-        from tests.search.memory_store import MemoryStore
-        from tests.search.workers import coordinator_for
-
+    def __init__(self, problem: Problem, *, seed: int, sampler: str, pruner: Mapping[str, Any]) -> None:
+        spaces = problem.grid_spaces if sampler == "grid" else problem.spaces
         definition = StudyDefinition.model_validate(
             {
                 "name": "quality",
                 "task": {"name": "digits", "epochs": EPOCHS},
-                "optimizers": [{"name": name, "space": "paper"} for name in table],
+                "optimizers": [{"name": name, "space": space} for name, space in spaces.items()],
                 "sampler": {"name": sampler, "seed": seed},
                 "pruner": pruner,
-                "budget": {"trials_per_optimizer": max(len(curves) for curves in table.values())},
+                "budget": {"trials_per_optimizer": problem.n_trials},
                 "confirm": {"top_k": 0},
             }
         )
         store = MemoryStore()
-        self._coordinator = coordinator_for(store, store.add_study(definition), slots=n_workers)
+        self._coordinator = coordinator_for(store, store.add_study(definition), slots=problem.n_workers)
 
     def next(self, ticket: str) -> Job | None:
-        from search.assignment import Assignment
-
         assignment = self._coordinator.next(ticket)
         if not isinstance(assignment, Assignment):
             return None
         self._coordinator.begin(ticket)
         return Job(ticket, assignment.optimizer, assignment.settings)
 
-    def report(self, job: Job, *, epoch: int, value: float) -> bool:
-        from search.assignment import Report
-        from search.records import Point, RunOutcome, RunState
-
-        point = Point(epoch=epoch, step=epoch, value=value, metrics={"val_accuracy": value})
-        end = RunOutcome(state=RunState.COMPLETE, value=value) if epoch == EPOCHS else None
-        return self._coordinator.report(job.ticket, Report(points=[point], end=end))
-
-
-class RaySearch:
-    """Ray Tune's OptunaSearch and ASHA, one experiment for each optimizer, in turns."""
-
-    def __init__(self, table: Table, *, seed: int) -> None:
-        from ray.tune.schedulers import AsyncHyperBandScheduler
-        from ray.tune.search.optuna import OptunaSearch
-
-        self._searchers, self._schedulers, self._left = {}, {}, {}
-        for name, curves in table.items():
-            settings = [json.loads(key) for key in curves]
-            space = {
-                p: optuna.distributions.CategoricalDistribution(sorted({s[p] for s in settings})) for p in settings[0]
-            }
-            self._searchers[name] = OptunaSearch(space=space, metric="value", mode="max", seed=seed)
-            self._schedulers[name] = AsyncHyperBandScheduler(
-                time_attr="epoch", metric="value", mode="max", max_t=EPOCHS, grace_period=1, reduction_factor=3
-            )
-            self._left[name] = len(curves)
-        self._live = dict.fromkeys(table, 0)
-
-    def next(self, ticket: str) -> Job | None:
-        open_names = [name for name, left in self._left.items() if left]
-        if not open_names:
-            return None
-        name = min(open_names, key=lambda name: (self._live[name], -self._left[name]))
-        settings = self._searchers[name].suggest(ticket)
-        self._left[name] -= 1
-        self._live[name] += 1
-        job = Job(ticket, name, settings)
-        self._schedulers[name].on_trial_add(None, _RayTrial(ticket))
-        return job
-
-    def report(self, job: Job, *, epoch: int, value: float) -> bool:
-        result = {"epoch": epoch, "value": value, "training_iteration": epoch, "done": epoch == EPOCHS}
-        scheduler, searcher = self._schedulers[job.optimizer], self._searchers[job.optimizer]
-        trial = _RayTrial(job.ticket)
-        stopped = epoch == EPOCHS or scheduler.on_trial_result(None, trial, result) == "STOP"
-        if not stopped:
-            searcher.on_trial_result(job.ticket, result)
-            return False
-        if epoch == EPOCHS:
-            scheduler.on_trial_complete(None, trial, result)
-        searcher.on_trial_complete(job.ticket, result)
-        self._live[job.optimizer] -= 1
-        return True
+    def report(self, job: Job, *, epoch: int, value: float | None) -> bool:
+        end = None
+        if value is None:
+            end = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged")
+        elif epoch == EPOCHS:
+            end = RunOutcome(state=RunState.COMPLETE, value=value)
+        points = [] if value is None else [Point(epoch=epoch, step=epoch, value=value, metrics={})]
+        return self._coordinator.report(job.ticket, Report(points=points, end=end))
 
 
 @dataclass(frozen=True)
@@ -153,37 +152,72 @@ class _RayTrial:
     trial_id: str
 
 
-Build = Callable[[Table, int, int], Searcher]
-"""A searcher from the table, the seed and the number of workers."""
+class RaySearch:
+    """Ray Tune's OptunaSearch and ASHA, one experiment for each optimizer, in turns."""
+
+    def __init__(self, problem: Problem, *, seed: int) -> None:
+        from ray.tune.schedulers import AsyncHyperBandScheduler
+        from ray.tune.search.optuna import OptunaSearch
+
+        self._searchers, self._schedulers = {}, {}
+        for name, raw in problem.spaces.items():
+            space = {p: parameter.distribution() for p, parameter in TypeAdapter(Space).validate_python(raw).items()}
+            self._searchers[name] = OptunaSearch(space=space, metric="value", mode="max", seed=seed)
+            self._schedulers[name] = AsyncHyperBandScheduler(
+                time_attr="epoch", metric="value", mode="max", max_t=EPOCHS, grace_period=1, reduction_factor=3
+            )
+        self._left = dict.fromkeys(problem.spaces, problem.n_trials)
+        self._live = dict.fromkeys(problem.spaces, 0)
+
+    def next(self, ticket: str) -> Job | None:
+        open_names = [name for name, left in self._left.items() if left]
+        if not open_names:
+            return None
+        name = min(open_names, key=lambda name: (self._live[name], -self._left[name]))
+        job = Job(ticket, name, self._searchers[name].suggest(ticket))
+        self._left[name] -= 1
+        self._live[name] += 1
+        self._schedulers[name].on_trial_add(None, _RayTrial(ticket))
+        return job
+
+    def report(self, job: Job, *, epoch: int, value: float | None) -> bool:
+        scheduler, searcher = self._schedulers[job.optimizer], self._searchers[job.optimizer]
+        trial, result = _RayTrial(job.ticket), {"epoch": epoch, "value": value, "training_iteration": epoch}
+        if value is None:
+            searcher.on_trial_complete(job.ticket, error=True)
+        elif epoch == EPOCHS:
+            scheduler.on_trial_complete(None, trial, result)
+            searcher.on_trial_complete(job.ticket, result)
+        elif scheduler.on_trial_result(None, trial, result) == "STOP":
+            searcher.on_trial_complete(job.ticket, result)
+        else:
+            searcher.on_trial_result(job.ticket, result)
+            return False
+        self._live[job.optimizer] -= 1
+        return True
 
 
-def simulate(searcher: Searcher, table: Table, *, n_workers: int) -> Iterator[tuple[int, float]]:
-    """Train with several workers, an epoch each in turn.
+def simulate(searcher: Searcher, problem: Problem) -> Iterator[tuple[int, float]]:
+    """Train with the problem's workers, an epoch each in turn.
 
     Yields:
         (epochs trained so far by all, accuracy) of each trial that reaches its last epoch.
     """
     events: list[tuple[int, int, Job, int]] = []
     time = spent = started = 0
-
-    def fill() -> None:
-        nonlocal started
-        while len(events) < n_workers and (job := searcher.next(f"t{started}")) is not None:
+    while True:
+        while len(events) < problem.n_workers and (job := searcher.next(f"t{started}")) is not None:
             heapq.heappush(events, (time + 1, started, job, 1))
             started += 1
-
-    fill()
-    while events:
+        if not events:
+            return
         time, order, job, epoch = heapq.heappop(events)
         spent += 1
-        settings = json.loads(next(iter(table[job.optimizer])))
-        value = table[job.optimizer][key_of({name: job.settings[name] for name in settings})][epoch - 1]
-        over = searcher.report(job, epoch=epoch, value=value)
-        if not over:
+        value = problem.value(job.optimizer, job.settings, epoch=epoch)
+        if not searcher.report(job, epoch=epoch, value=value):
             heapq.heappush(events, (time + 1, order, job, epoch + 1))
-        elif epoch == EPOCHS:
+        elif epoch == EPOCHS and value is not None:
             yield spent, value
-        fill()
 
 
 @dataclass(frozen=True)
@@ -199,11 +233,15 @@ class Outcome:
     gap: float
 
 
-def play(build: Build, table: Table, *, seed: int, n_workers: int) -> Outcome:
-    finals = final_accuracies(table)
-    best, grid_epochs = max(finals), len(finals) * EPOCHS
+Build = Callable[[Problem, int], Searcher]
+"""A searcher on the problem, from the seed."""
+
+
+def play(build: Build, problem: Problem, *, seed: int) -> Outcome:
+    """One search, until it has reached the target and spent the bar."""
+    best, grid_epochs = max(problem.finals), len(problem.finals) * EPOCHS
     found, share = 0.0, math.inf
-    for spent, value in simulate(build(table, seed, n_workers), table, n_workers=n_workers):
+    for spent, value in simulate(build(problem, seed), problem):
         if spent <= BAR * grid_epochs:
             found = max(found, value)
         if value >= best - TOLERANCE - 1e-9:
@@ -213,17 +251,12 @@ def play(build: Build, table: Table, *, seed: int, n_workers: int) -> Outcome:
     return Outcome(share, best - found)
 
 
-def final_accuracies(table: Table) -> list[float]:
-    return [curve[-1] for of_optimizer in table.values() for curve in of_optimizer.values()]
-
-
 NONE, ASHA = {"name": "none"}, {"name": "asha"}
 
 
 def ours(sampler: str, pruner: Mapping[str, Any]) -> Build:
-    return lambda table, seed, n_workers: OurSearch(
-        table, seed=seed, n_workers=n_workers, sampler=sampler, pruner=pruner
-    )
+    """A study with this sampler and pruner, all else at its default."""
+    return lambda problem, seed: OurSearch(problem, seed=seed, sampler=sampler, pruner=pruner)
 
 
 METHODS: Mapping[str, Build] = {
@@ -233,23 +266,21 @@ METHODS: Mapping[str, Build] = {
     "TPE": ours("tpe", NONE),
     "random + ASHA": ours("random", ASHA),
     "random": ours("random", NONE),
-    "grid": ours("grid", NONE),
-    "Ray Tune: OptunaSearch + ASHA": lambda table, seed, n_workers: RaySearch(table, seed=seed),
+    "grid, in random order": ours("grid", NONE),
+    "Ray Tune: OptunaSearch + ASHA": lambda problem, seed: RaySearch(problem, seed=seed),
 }
 
 
-def compare(table: Table, *, title: str, n_workers: int, n_seeds: int) -> None:
+def compare(problem: Problem, *, n_seeds: int) -> None:
     """Print every method's epochs as a share of the grid's, over the seeds."""
-    finals = final_accuracies(table)
+    finals = problem.finals
     n_good = sum(final >= max(finals) - TOLERANCE - 1e-9 for final in finals)
-    print(
-        f"\n**{title}**, {n_workers} at a time: {len(finals)} configurations, {len(finals) * EPOCHS:,} epochs; ", end=""
-    )
-    print(f"best {max(finals):.4f}, {n_good} within {100 * TOLERANCE:.1f} points of it\n")
+    print(f"\n**{problem.title}**, {problem.n_workers} at a time: {len(finals)} configurations, ", end="")
+    print(f"{len(finals) * EPOCHS:,} epochs; best {max(finals):.4f}, {n_good} within {100 * TOLERANCE:.1f} points\n")
     print("| method | median share of the grid's epochs | quartiles | seeds within 25 % | never | gap at 25 % |")
     print("|---|---|---|---|---|---|")
     for method, build in METHODS.items():
-        outcomes = [play(build, table, seed=seed, n_workers=n_workers) for seed in range(n_seeds)]
+        outcomes = [play(build, problem, seed=seed) for seed in range(n_seeds)]
         shares = sorted(outcome.share for outcome in outcomes)
         middle, low, high = statistics.median(shares), shares[n_seeds // 4], shares[(3 * n_seeds) // 4]
         within, never = sum(share <= BAR for share in shares), sum(math.isinf(share) for share in shares)
@@ -270,19 +301,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", nargs="?", choices=["compare", "tabulate"], default="compare")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     args = parser.parse_args()
     if args.command == "tabulate":
-        for model in MODELS:
-            tabulate(model)
+        for table in args.tables:
+            tabulate(table)
         return
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")
-    for model in MODELS:
-        curves = load(model)
-        every = list(dict.fromkeys(curve.optimizer for curve in curves))
-        compare(table_of(curves, every), title=f"{model}, all nine optimizers", n_workers=4, n_seeds=args.seeds)
+    for table in args.tables:
+        optimizers = list(dict.fromkeys(curve.optimizer for curve in load(table)))
+        if len(optimizers) > 2:
+            compare(Problem(table, optimizers, n_workers=4), n_seeds=args.seeds)
         for name in ("admetar", "admetas"):
-            compare(table_of(curves, [name]), title=f"{model}, {name}", n_workers=1, n_seeds=args.seeds)
+            compare(Problem(table, [name], n_workers=4 if table == "mlp_wide" else 1), n_seeds=args.seeds)
 
 
 if __name__ == "__main__":
