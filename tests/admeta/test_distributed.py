@@ -62,3 +62,31 @@ def test_centralising_needs_whole_rows(mesh: Any) -> None:
     with pytest.raises(RuntimeError, match="needs whole rows"):
         admeta.Ranger([p]).step()
     admeta.Ranger([p], centralize=False).step()
+
+
+def test_fsdp2_with_distributed_state_dicts(mesh: Any) -> None:
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    import admeta
+
+    def trained(sharded: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).to(DEVICE)
+        x, y = torch.randn(4, 8, device=DEVICE), torch.randn(4, 1, device=DEVICE)
+        if sharded:
+            fully_shard(model, mesh=mesh)
+        optimizer = admeta.AdmetaR(model.parameters(), lr=0.01)
+        for step in range(14):
+            optimizer.zero_grad()
+            (model(x) - y).square().mean().backward()
+            optimizer.step()
+            if sharded and step == 7:
+                state = get_optimizer_state_dict(model, optimizer)
+                assert isinstance(state["state"]["0.weight"]["dema"], DTensor)
+                set_optimizer_state_dict(model, optimizer, state)
+        return [p.full_tensor() if isinstance(p, DTensor) else p.detach() for p in model.parameters()]
+
+    for a, b in zip(trained(sharded=True), trained(sharded=False), strict=True):
+        torch.testing.assert_close(a.detach(), b, rtol=1e-6, atol=1e-7)
