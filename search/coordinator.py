@@ -106,6 +106,8 @@ class Coordinator:
 
     def begin(self, ticket: str) -> None:
         """The run's worker starts: count the attempt."""
+        if ticket not in self._live:
+            return  # cancelled while its worker started
         loop, run = self._live[ticket]
         run = self._store.start_attempt(self._lease, run.id)
         loop.update(run)
@@ -114,6 +116,8 @@ class Coordinator:
 
     def report(self, ticket: str, report: Report) -> bool:
         """Record what the worker tells. True when the run is over: it reached its end or is pruned."""
+        if ticket not in self._live:
+            return True  # cancelled meanwhile
         loop, run = self._live[ticket]
         if report.start is not None:
             self._store.describe_attempt(self._lease, run.id, report.start)
@@ -173,12 +177,22 @@ class Coordinator:
         self._begun.pop(ticket, None)
         loop.requeue(self._store.interrupt_attempt(self._lease, run.id, reason=reason))
 
+    def drop_cancelled(self) -> list[str]:
+        """Let go of the runs that requests cancelled; the tickets of those whose workers are to be ended."""
+        cancelled = self._store.cancelled_runs(self._study.id)
+        tickets = [ticket for ticket, (_, run) in self._live.items() if run.id in cancelled]
+        for ticket in tickets:
+            del self._live[ticket]
+            self._begun.pop(ticket, None)
+        for loop in self._loops:
+            loop.drop(cancelled, _cancelled("the trial was cancelled"))
+        return tickets
+
     def cancel(self) -> None:
         """Close every unfinished run as FAIL, cancelled."""
         self._live.clear()
-        error = "the study was cancelled"
         for loop in self._loops:
-            loop.close(RunOutcome(state=RunState.FAIL, failure=FailureKind.CANCELLED, error=error))
+            loop.close(_cancelled("the study was cancelled"))
 
     def _room(self) -> int:
         """Runs that may be live. None waits at the door: Tune would build a worker for it rather than reuse one."""
@@ -240,3 +254,7 @@ class Coordinator:
 def run_folder(study_id: str, label: str, run: RunRecord) -> str:
     """Where a run keeps its checkpoints, under the storage."""
     return f"{study_id}/{label}/{run.trial_number:05d}/{run.stage.value}-{run.seed}"
+
+
+def _cancelled(error: str) -> RunOutcome:
+    return RunOutcome(state=RunState.FAIL, failure=FailureKind.CANCELLED, error=error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,7 @@ _OPTUNA_STATES = {
     RunState.FAIL: TrialState.FAIL,
 }
 
-_ACCIDENTS = (FailureKind.ERROR, FailureKind.LOST, FailureKind.PREEMPTED)
+_ACCIDENTS = (FailureKind.ERROR, FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.CANCELLED)
 
 
 class SearchLoop:
@@ -144,24 +144,36 @@ class SearchLoop:
         self._runs[run.id] = run
 
     def finish(self, run: RunRecord, outcome: RunOutcome) -> None:
-        """Record the end of a run: in our tables, then in Optuna's. May be repeated."""
+        """Record the end of a run: in our tables, then in Optuna's. May be repeated; the first end stands."""
         self._live.discard(run.id)
-        self._store.finish_run(self._lease, run.id, outcome)
-        self._runs[run.id] = _finished(self._runs[run.id], outcome)
+        self._runs[run.id] = self._store.finish_run(self._lease, run.id, outcome)
         if run.stage is Stage.SEARCH:
             self._tell(self._trial(run), self._runs[run.id])
             self._trials.pop(run.id, None)
             for twin in self._twins.pop(run.id, []):
-                if outcome.failure in _ACCIDENTS:
+                if self._runs[twin].state.is_finished:
+                    continue
+                if self._runs[run.id].failure in _ACCIDENTS:
                     self._waiting.append(twin)
                 else:
                     self._finish_twin(self._runs[twin], original=self._runs[run.id])
 
     def requeue(self, run: RunRecord) -> None:
-        """Start the run again, after the others that wait."""
+        """Start the run again, after the others that wait; not one that was ended in the store meanwhile."""
+        if run.state.is_finished:
+            self.finish(run, RunOutcome(state=run.state, failure=run.failure, error=run.error))
+            return
         self._live.discard(run.id)
         self._runs[run.id] = run
         self._waiting.append(run.id)
+
+    def drop(self, run_ids: Set[int], outcome: RunOutcome) -> None:
+        """Let go of runs that were ended in the store: they start no more, and Optuna hears of it."""
+        for run_id in run_ids & self._runs.keys():
+            if not self._runs[run_id].state.is_finished:
+                if run_id in self._waiting:
+                    self._waiting.remove(run_id)
+                self.finish(self._runs[run_id], outcome)
 
     def close(self, outcome: RunOutcome) -> None:
         """End everything that is not finished, and start nothing more."""
@@ -360,15 +372,4 @@ def _advanced(run: RunRecord, points: Sequence[Point]) -> RunRecord:
         value=last.value,
         gpu_s=run.gpu_s + sum(point.gpu_s for point in points),
         train_s=run.train_s + sum(point.train_s for point in points),
-    )
-
-
-def _finished(run: RunRecord, outcome: RunOutcome) -> RunRecord:
-    return replace(
-        run,
-        state=outcome.state,
-        value=run.value if outcome.value is None else outcome.value,
-        failure=outcome.failure,
-        error=outcome.error,
-        test_metrics=outcome.test_metrics,
     )

@@ -125,6 +125,10 @@ class Store(Protocol):
         """Close the current attempt as interrupted and set the run WAITING again; not counted as a failure."""
         ...
 
-    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> None:
-        """Close the run and its attempt. A run that is finished stays as it is."""
+    def cancelled_runs(self, study_id: str) -> set[int]:
+        """Ids of the study's runs that ended as cancelled: by a request for one trial, while the study goes on."""
+        ...
+
+    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> RunRecord:
+        """Close the run and its attempt. A run that is finished stays as it is. The run as it is afterwards."""
         ...

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import pickle
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
+import ray
 from ray import cloudpickle
 from ray.exceptions import RayActorError, RayTaskError
 from ray.tune import Callback, Stopper, TuneError
@@ -25,6 +27,7 @@ from search.coordinator import Coordinator, Idle
 from search.records import FailureKind
 from tasks.errors import OutOfMemory
 
+CANCEL_POLL_S = 1.0
 _NODE_DIED = "its node has died"
 """In the message of Ray's ActorDiedError; it carries the reason in no other way."""
 
@@ -71,6 +74,16 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         super().__init__()
         self._coordinator = coordinator
         self._stop = stop
+        self._looked_at = 0.0
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """Tune's own choice. Called at every turn of Tune's loop, so cancelled runs end here, also within a step."""
+        if self._stop.error is None and time.monotonic() - self._looked_at >= CANCEL_POLL_S:
+            self._looked_at = time.monotonic()
+            with self._stop.on_error():
+                for ticket in self._coordinator.drop_cancelled():
+                    _end_worker(tune_controller.get_trial(ticket))
+        return cast("Trial | None", super().choose_trial_to_run(tune_controller))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         report: Report = result["report"]
@@ -171,12 +184,20 @@ def describe(error: BaseException) -> tuple[FailureKind, str]:
     return FailureKind.ERROR, f"{type(cause).__name__}: {cause}"
 
 
+def _end_worker(trial: Trial | None) -> None:
+    """Kill the trial's worker, which may be in the middle of a long step; a trial without one ends when it reports."""
+    worker = None if trial is None else trial.temporary_state.ray_actor
+    if worker is not None:
+        ray.kill(worker)
+
+
 def _error_of(trial: Trial) -> BaseException:
     """What ended the trial. `Trial.get_pickled_error` would look in the storage, where Tune puts it only later."""
     with suppress(OSError, TypeError, AttributeError, ImportError, pickle.UnpicklingError):
         return cast(BaseException, cloudpickle.loads(Path(trial.pickled_error_file).read_bytes()))
     words = Path(trial.error_file).read_text() if trial.error_file is not None else "no reason was given"
-    return TuneError(words)
+    error: BaseException = TuneError(words)
+    return error
 
 
 def _nothing() -> None:

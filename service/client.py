@@ -148,6 +148,11 @@ class AdmetaClient:
         """One trial, with its curve."""
         return self._get(TrialView, f"/v1/studies/{_part(study)}/trials/{_part(label)}/{number}")
 
+    def cancel_trial(self, study: str, label: str, number: int) -> TrialView:
+        """Cancel one trial; the study goes on without it."""
+        path = f"/v1/studies/{_part(study)}/trials/{_part(label)}/{number}/cancel"
+        return _parse(TrialView, self._send("POST", path))
+
     def comparison(self, study: str) -> ComparisonView:
         """The study's optimizers, best first."""
         return self._get(ComparisonView, f"/v1/studies/{_part(study)}/comparison")

@@ -10,7 +10,7 @@ from pydantic import Field
 from search.analysis import SignificanceTest
 from search.records import RunState
 from service.api.dependencies import Database, PageFilters
-from service.database import queries
+from service.database import queries, studies
 from service.models import ComparisonView, ErrorView, Page, TrialView
 
 router = APIRouter(prefix="/v1/studies/{study}", tags=["trials"], responses={404: {"model": ErrorView}})
@@ -34,6 +34,12 @@ def list_trials(engine: Database, study: str, filters: Annotated[TrialFilters, Q
 def get_trial(engine: Database, study: str, label: str, number: Annotated[int, Path(ge=0, lt=2**31)]) -> TrialView:
     """One trial with its runs and the curve of its search run."""
     return queries.get_trial(engine, study, label, number)
+
+
+@router.post("/trials/{label}/{number}/cancel", responses={409: {"model": ErrorView}})
+def cancel_trial(engine: Database, study: str, label: str, number: Annotated[int, Path(ge=0, lt=2**31)]) -> TrialView:
+    """Cancel one trial: its worker is ended, the study goes on. 409 when no run of it waits or trains."""
+    return studies.request_cancel_trial(engine, study, label, number)
 
 
 @router.get("/comparison")

@@ -21,6 +21,7 @@ from search.definition import Objective, StudyDefinition
 from search.errors import LeaseLostError, SearchError, StudyNotFoundError
 from search.records import (
     AttemptStart,
+    FailureKind,
     Lease,
     Point,
     Rival,
@@ -335,18 +336,29 @@ class SqlStore:
             return run_record(run)
 
     @_patient
-    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> None:
+    def cancelled_runs(self, study_id: str) -> set[int]:
+        query = (
+            select(Run.id)
+            .join(Search, Search.id == Run.search_id)
+            .where(Search.study_id == study_id, Run.state == RunState.FAIL, Run.failure == FailureKind.CANCELLED)
+        )
+        with reading(self.engine) as session:
+            return set(session.execute(query).scalars())
+
+    @_patient
+    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> RunRecord:
         if not outcome.state.is_finished:
             raise ValueError(f"a run cannot finish as {outcome.state}; use COMPLETE, PRUNED or FAIL")
         with self._leased(lease) as session:
             run = _run_of(session, lease, run_id)
             if run.state.is_finished:
-                return
+                return run_record(run)
             self._close_attempts(session, run_id, AttemptState(outcome.state.value), error=outcome.error)
             run.state, run.value, run.failure = outcome.state, outcome.value, outcome.failure
             run.error, run.test_metrics = outcome.error, dict(outcome.test_metrics)
             run.finished_at = self._clock()
             self._tell(session, "finished", run, lease, error=outcome.error)
+            return run_record(run)
 
     @contextmanager
     def _leased(self, lease: Lease) -> Iterator[Session]:

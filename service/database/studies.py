@@ -14,24 +14,24 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Engine, Select, case, func, select, text
+from sqlalchemy import Engine, Select, case, func, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from search import samplers
 from search.definition import OptimizerSearch, StudyDefinition
 from search.errors import StudyConflictError
-from search.records import RunState, StudyState
+from search.records import FailureKind, RunState, StudyState
 from service.database import events
 from service.database.engine import reading, writing
 from service.database.errors import QueueFullError
 from service.database.events import EventKind
 from service.database.lease import lease_is_free
 from service.database.lookup import by_name, find_study
-from service.database.models import Run, Search, Study
-from service.database.queries import get_study_view
+from service.database.models import RUN_IS_UNFINISHED, Attempt, AttemptState, Run, Search, Study
+from service.database.queries import get_study_view, get_trial
 from service.database.retry import REQUEST, retried
-from service.models import StudyView
+from service.models import StudyView, TrialView
 
 _QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: counts the queue and adds to it, one submission at a time
 
@@ -157,6 +157,45 @@ def request_resume(engine: Engine, study: str) -> StudyView:
         verb="resumed",
         target=lambda row: StudyState.QUEUED if row.started_at is None else StudyState.RUNNING,
     )
+
+
+@retried(REQUEST)
+def request_cancel_trial(engine: Engine, study: str, label: str, number: int) -> TrialView:
+    """End a trial's unfinished runs as cancelled, at once as far as SQL knows. Its driver then ends their workers.
+
+    Raises:
+        StudyNotFoundError, TrialNotFoundError: there is no such study or trial.
+        StudyConflictError: the trial and its confirm runs have ended already.
+    """
+    view = get_trial(engine, study, label, number)
+    with writing(engine) as session:
+        found = find_study(session, study)
+        row = session.get_one(Study, found.id, with_for_update=True, populate_existing=True)
+        query = (
+            select(Run)
+            .join(Search, Search.id == Run.search_id)
+            .where(Search.study_id == row.id, Search.label == label, Run.trial_number == number, RUN_IS_UNFINISHED)
+        )
+        runs = session.execute(query).scalars().all()
+        if not runs:
+            raise StudyConflictError(
+                f"trial {number} of search '{label}' of study '{row.name}' is {view.state} and no run of it waits or "
+                "trains; only such trials can be cancelled."
+            )
+        for run in runs:
+            _cancel_run(session, run, study_id=row.id, label=label)
+    return get_trial(engine, study, label, number)
+
+
+def _cancel_run(session: Session, run: Run, *, study_id: str, label: str) -> None:
+    now, error = datetime.now(UTC), "the trial was cancelled on request"
+    session.execute(
+        update(Attempt)
+        .where(Attempt.run_id == run.id, Attempt.state == AttemptState.RUNNING)
+        .values(state=AttemptState.FAIL, error=error, finished_at=now)
+    )
+    run.state, run.failure, run.error, run.finished_at = RunState.FAIL, FailureKind.CANCELLED, error, now
+    events.record_run(session, "finished", run, study_id=study_id, label=label, error=error)
 
 
 @retried(REQUEST)

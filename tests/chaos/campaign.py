@@ -43,7 +43,7 @@ class Target(StrEnum):
     @property
     def kills_per_study(self) -> int:
         """Rounds for which one study lasts."""
-        return {Target.WORKER: 4, Target.DRIVER: 2}.get(self, 1)
+        return {Target.WORKER: 6, Target.DATABASE_60S: 2}.get(self, 3)
 
 
 class Database(StrEnum):
@@ -148,8 +148,8 @@ def _one_study(place: Field, tally: Tally, *, n_kills: int) -> None:
         study = client.submit(studies.quiet_study(f"round-{tally.n_studies}")).study
     snapshots: list[Snapshot] = []
     for _ in range(n_kills):
-        # A study lasts for some 12 seconds; the moment is anywhere in what is left of it.
-        if not _wait_for_progress(place, study.id) or not _still_runs(place, study.id, place.dice.uniform(0.0, 9.0)):
+        # A study lasts for some 12 seconds on an idle machine; the kills should fall all over it.
+        if not _wait_for_progress(place, study.id) or not _still_runs(place, study.id, place.dice.uniform(0.0, 4.0)):
             break
         snapshots.append(strike(place, study.id))
         tally.n_rounds += 1

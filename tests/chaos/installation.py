@@ -19,7 +19,7 @@ from service.client import AdmetaClient
 from service.errors import ClientError
 from tests.chaos.processes import descendants, is_alive, kill, title, wait_until
 
-START_PATIENCE_S = 90.0
+START_PATIENCE_S = 240.0
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/agent.py", "runtime_env/agent/main.py")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
 

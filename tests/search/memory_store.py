@@ -13,6 +13,7 @@ from search.definition import Objective, StudyDefinition
 from search.errors import LeaseLostError, StudyNotFoundError
 from search.records import (
     AttemptStart,
+    FailureKind,
     Lease,
     Point,
     Rival,
@@ -193,10 +194,13 @@ class MemoryStore:
             return self.all_runs[run_id]
         return self._update(lease, run_id, state=RunState.WAITING)
 
-    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> None:
+    def cancelled_runs(self, study_id: str) -> set[int]:
+        return {run.id for run in self.runs(study_id) if run.failure is FailureKind.CANCELLED}
+
+    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> RunRecord:
         if self.all_runs[run_id].state.is_finished:
-            return
-        self._update(
+            return self.all_runs[run_id]
+        return self._update(
             lease,
             run_id,
             state=outcome.state,
