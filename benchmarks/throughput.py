@@ -51,6 +51,8 @@ def main() -> None:
     parser.add_argument("--packed-modes", nargs="+", default=["graph", "compile"])
     parser.add_argument("--modes", nargs="+", default=["eager", "graph", "compile"], help="for `engine`")
     parser.add_argument("--epochs", type=int, default=30, help="for `accuracy`")
+    parser.add_argument("--schedule", default="multistep", help="for `accuracy`")
+    parser.add_argument("--weight-decay", type=float, default=1e-4, help="for `accuracy`")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="write all figures there as JSON")
@@ -149,7 +151,15 @@ def accuracies(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]
     print(f"accuracy: resnet20, {options.epochs} epochs, seeds {options.seeds}", flush=True)
     requests = [
         plain_request(
-            "resnet20", options, kind=kind, optimizer=name, params=params, seed=seed, epochs=options.epochs, workers=2
+            "resnet20",
+            options,
+            kind=kind,
+            optimizer=name,
+            params={**params, "weight_decay": options.weight_decay},
+            seed=seed,
+            epochs=options.epochs,
+            schedule=options.schedule,
+            workers=2,
         )
         for kind in ("accuracy_engine", "accuracy_plain")
         for name, params in (("sgdm", SGDM), ("admetas", ADMETAS))
@@ -204,7 +214,8 @@ def child(request: dict[str, Any]) -> None:
 
 
 def cifar(request: Mapping[str, Any]) -> Cifar10Config:
-    config = parse_config({"name": "cifar10", "model": request["model"], "epochs": request["epochs"]})
+    fields = {key: request[key] for key in ("model", "epochs", "schedule") if key in request}
+    config = parse_config({"name": "cifar10", **fields})
     assert isinstance(config, Cifar10Config)
     return config
 
@@ -234,7 +245,9 @@ def tune_rates(request: Mapping[str, Any], n_trials: int = 4) -> list[float]:
     import ray
     from ray import tune
 
-    folder = Path(tempfile.mkdtemp())
+    scratch = Path(tempfile.mkdtemp())
+    folder = scratch / "ready"
+    folder.mkdir()
 
     def meet_others(index: int) -> None:
         (folder / str(index)).touch()
@@ -248,7 +261,9 @@ def tune_rates(request: Mapping[str, Any], n_trials: int = 4) -> list[float]:
     ray.init(include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": python_path()}})
     share = {"cpu": (os.cpu_count() or n_trials) / n_trials, "gpu": 1 / n_trials if on_gpu else 0}
     tuner = tune.Tuner(
-        tune.with_resources(trainable, share), param_space={"index": tune.grid_search(list(range(n_trials)))}
+        tune.with_resources(trainable, share),
+        param_space={"index": tune.grid_search(list(range(n_trials)))},
+        run_config=tune.RunConfig(storage_path=str(scratch / "results")),
     )
     return [float(result.metrics["rate"]) for result in tuner.fit()]
 
