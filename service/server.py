@@ -41,6 +41,7 @@ class _Server(uvicorn.Server):
             lifespan="on",
             server_header=False,
             timeout_graceful_shutdown=5,
+            timeout_keep_alive=75,  # longer than clients and proxies keep theirs, or a request meets a closing one
         )
         super().__init__(config)
         self._app = app

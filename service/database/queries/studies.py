@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from functools import lru_cache
 
 from pydantic import ValidationError
 from sqlalchemy import Engine, exists, func, or_, select
@@ -36,15 +37,16 @@ def get_study_view(engine: Engine, study: str) -> StudyView:
         row = find_study(session, study)
         views = _search_views(session, [row])
     return _view(row, views[row.id]).model_copy(
-        update={"definition": row.definition, "warnings": _warnings(row.definition)}
+        update={"definition": row.definition, "warnings": list(_warnings(json.dumps(row.definition)))}
     )
 
 
-def _warnings(definition: dict[str, Any]) -> list[str]:
+@lru_cache(maxsize=1000)  # a study that is watched is read every second, and this is most of the work
+def _warnings(definition: str) -> tuple[str, ...]:
     try:
-        return warnings_for(StudyDefinition.model_validate(definition))
+        return tuple(warnings_for(StudyDefinition.model_validate_json(definition)))
     except ValidationError:  # of another version, or a task that is no longer installed: nothing can be said of it
-        return []
+        return ()
 
 
 @retried(REQUEST)

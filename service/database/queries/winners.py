@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from sqlalchemy import ColumnElement, ScalarSelect, case, select
@@ -11,6 +12,7 @@ from search.records import RunState, Stage
 from service.database.models import Run, Search, Study
 
 
+@cache  # an expression never changes, and making this one costs more than the query
 def best_run_id() -> ColumnElement[int | None]:
     """Id of the best COMPLETE run of stage search; NULL where there is none.
 
