@@ -8,6 +8,7 @@ consecutive steps (a multiple of 6, so that every mean holds the same share of s
 around synchronised work; "graph" is the replay of one captured step. "moved" has every gradient at another address
 than the step before, as training with ``zero_grad()`` may give. Bandwidth is the floor's bytes over the time, against
 a device-to-device copy measured in the same run. Extra memory is the peak during steps above what was there before.
+Without a card: processor time of one thread, least of the repeats, which other work on the machine disturbs little.
 """
 
 from __future__ import annotations
@@ -122,15 +123,17 @@ def sync(device: str) -> None:
 
 
 def median_ms(step: Callable[[], object], device: str, *, repeats: int, steps: int) -> float:
+    """Milliseconds a step: the median of the repeats on a card, the least of them on a CPU."""
+    clock = time.perf_counter if device == "cuda" else time.process_time
     times = []
     for _ in range(repeats):
         sync(device)
-        begin = time.perf_counter()
+        begin = clock()
         for _ in range(steps):
             step()
         sync(device)
-        times.append((time.perf_counter() - begin) / steps * 1e3)
-    return statistics.median(times)
+        times.append((clock() - begin) / steps * 1e3)
+    return statistics.median(times) if device == "cuda" else min(times)
 
 
 def make_params(shapes: list[Shape], device: str) -> list[torch.nn.Parameter]:
@@ -239,6 +242,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None, help="also write the rows here")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        torch.set_num_threads(1)
     lists = arguments.lists or (list(LISTS) if device == "cuda" else ["resnet110"])
     rate = copy_rate(device)
     card = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
