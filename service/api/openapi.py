@@ -71,8 +71,11 @@ def _definition_schemas() -> dict[str, Any]:
     schemas: dict[str, Any] = {**schema.pop("$defs"), "StudyDefinition": schema}
     for name in ("StudyDefinition", "OptimizerSearch"):
         schemas[name]["required"] = [field for field in schemas[name]["required"] if field not in DERIVED]
-    space = schemas["OptimizerSearch"]["properties"]
-    space["space"] = {"anyOf": [space["space"], {"type": "string"}], "description": space["space"].pop("description")}
+    schemas["Objective"].pop("required", None)  # either follows from the other, or from the task
+    study, search = schemas["StudyDefinition"]["properties"], schemas["OptimizerSearch"]["properties"]
+    study["objective"] = {"anyOf": [study["objective"], {"type": "null"}], "description": "Default: the task's own."}
+    described = search["space"].pop("description")
+    search["space"] = {"anyOf": [search["space"], {"type": "string"}, {"type": "null"}], "description": described}
     return schemas
 
 
