@@ -121,19 +121,12 @@ def _storage(settings: Settings) -> Finding:
     where = settings.storage
     name = f"admeta-doctor-{uuid.uuid4().hex}"
     try:
-        if "://" in where:
-            from pyarrow import fs
-
-            filesystem, root = fs.FileSystem.from_uri(where)
-            filesystem.open_output_stream(f"{root}/{name}").close()
-            filesystem.delete_file(f"{root}/{name}")
-        else:
-            file = _existing(Path(where)) / name
-            file.write_bytes(b"")
-            file.unlink()
-    except (OSError, ValueError) as error:
+        file = _existing(Path(where)) / name
+        file.write_bytes(b"")
+        file.unlink()
+    except OSError as error:
         return Finding("storage", f"{where}: {error}", "Checkpoints need a place that all workers can write.")
-    note = "" if "://" in where or settings.ray_address is None else "; all workers must see this folder"
+    note = "" if settings.ray_address is None else "; all workers must see this folder"
     return Finding("storage", f"{where}: can be written{note}")
 
 

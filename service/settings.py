@@ -37,7 +37,7 @@ class Settings:
         home: folder of the SQLite file, the logs and, unless set otherwise, checkpoints and data.
         database_url: SQLAlchemy URL; not in the repr, because it may hold a password.
         ray_address: a cluster's address; None starts Ray in the service's own process.
-        storage: checkpoints: a folder that all workers see, or an s3:// address.
+        storage: checkpoints: a folder that all workers see.
         data: folder of the data sets.
         host, port: where to listen.
         require_token: demand access tokens on loopback too; any other address always does.
@@ -128,7 +128,12 @@ def is_loopback(host: str) -> bool:
 
 
 def _storage(value: str) -> str:
-    return value if "://" in value else str(Path(value).expanduser().absolute())
+    if "://" in value:
+        raise SettingsError(
+            f"storage '{value}' is an address; checkpoints go to a folder.",
+            hint="Name a folder that every worker can write, on one host any, on several a network file system.",
+        )
+    return str(Path(value).expanduser().absolute())
 
 
 def _truth(environ: Mapping[str, str], name: str) -> bool:

@@ -26,12 +26,12 @@ def test_flags_before_environment(tmp_path: Path) -> None:
         "ADMETA_HOME": str(tmp_path / "env"),
         "ADMETA_DATABASE_URL": "postgresql://u@h/d",
         "ADMETA_RAY_ADDRESS": "",
-        "ADMETA_STORAGE": "s3://bucket/x",
+        "ADMETA_STORAGE": str(tmp_path / "x"),
         "ADMETA_DATA": str(tmp_path / "data"),
     }
     settings = load(environ)
     assert (settings.home, settings.database_url) == (tmp_path / "env", "postgresql://u@h/d")
-    assert (settings.storage, settings.data) == ("s3://bucket/x", tmp_path / "data")
+    assert (settings.storage, settings.data) == (str(tmp_path / "x"), tmp_path / "data")
     assert settings.ray_address is None
     flags = load(environ, home=tmp_path / "flag", storage=str(tmp_path / "s"), ray_address="auto")
     assert (flags.home, flags.storage, flags.ray_address) == (tmp_path / "flag", str(tmp_path / "s"), "auto")
@@ -87,3 +87,8 @@ def test_loopback(host: str) -> None:
 def test_ports(port: int) -> None:
     with pytest.raises(SettingsError, match="port"):
         load({}, port=port)
+
+
+def test_checkpoints_go_to_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="storage 's3://bucket/x' is an address"):
+        load({}, home=tmp_path, storage="s3://bucket/x")
