@@ -18,11 +18,6 @@ PAGE_POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
 )
-DOCS_POLICY = (  # Swagger UI as FastAPI writes it: from a CDN, started by a script in the page
-    "default-src 'none'; script-src 'unsafe-inline' https://cdn.jsdelivr.net; "
-    "style-src 'unsafe-inline' https://cdn.jsdelivr.net; img-src data: https://fastapi.tiangolo.com; "
-    "connect-src 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 
 
 class SecurityHeaders:
@@ -40,8 +35,7 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 is_page = headers.get("content-type", "").startswith("text/html")
-                page_policy = DOCS_POLICY if scope["path"] == "/docs" else PAGE_POLICY
-                headers.setdefault("Content-Security-Policy", page_policy if is_page else DATA_POLICY)
+                headers.setdefault("Content-Security-Policy", PAGE_POLICY if is_page else DATA_POLICY)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
