@@ -123,13 +123,12 @@ class SearchLoop:
         new = [point for point in points if point.epoch > self._runs[run.id].epoch]
         if not new:
             return
+        trial = self._trial(run) if run.stage is Stage.SEARCH else None
         self._store.add_points(self._lease, run.id, new)
         self._runs[run.id] = _advanced(self._runs[run.id], new)
-        if run.stage is Stage.SEARCH:
-            trial = self._trial(run)
-            for point in new:
-                if point.value is not None:
-                    trial.report(point.value, step=point.epoch)
+        for point in new:
+            if trial is not None and point.value is not None:
+                trial.report(point.value, step=point.epoch)
 
     def should_prune(self, run: RunRecord) -> bool:
         """Whether the pruner would stop this trial, compared with others of this optimizer only."""

@@ -222,7 +222,9 @@ def test_a_driver_that_was_frozen_past_its_lease_stops_without_writing(
         frozen = [pid for owner in (service, other) for pid in _drivers(owner)]
         for pid in frozen:
             send(pid, signal.SIGSTOP)
-        wait_until(lambda: _holder(engine, view.id) not in (None, holder), timeout_s=PATIENCE_S, what="another driver has it")
+        wait_until(
+            lambda: _holder(engine, view.id) not in (None, holder), timeout_s=PATIENCE_S, what="another driver has it"
+        )
         time.sleep(1.0)
         for pid in frozen:
             send(pid, signal.SIGCONT)

@@ -14,12 +14,13 @@ from search.records import FailureKind, RunState, StudyState
 from service.database import SqlStore
 from service.database.closing import close_unfinished, unclosed_studies
 from service.database.engine import reading, writing
-from service.database.errors import QueueFullError
+from service.database.errors import QueueFullError, TrialNotFoundError
 from service.database.models import Search, Study
 from service.database.queries import get_study_view
 from service.database.studies import (
     create_study,
     request_cancel,
+    request_cancel_trial,
     request_pause,
     request_resume,
     runnable_studies,
@@ -175,3 +176,22 @@ def test_the_queue_has_a_limit_also_when_many_submit_at_once(engine: Engine) -> 
     assert len(refusals) == 9
     assert {type(error) for error in refusals} == {QueueFullError}
     assert {str(error).split(".")[0] for error in refusals} == {"3 studies are queued; the limit is 3"}
+
+
+def test_cancelling_one_trial_ends_it_at_once_and_keeps_it_ended(store: SqlStore, engine: Engine) -> None:
+    lease, (search, _) = leased(store, definition())
+    run(store, lease, search, 0, complete(0.5))
+    hanging, other = run(store, lease, search, 1, None), run(store, lease, search, 2, None)
+    view = request_cancel_trial(engine, "digits", "admetar", 1)
+    assert (view.state, view.runs[0].failure, view.runs[0].attempts[0].state) == ("FAIL", "cancelled", "FAIL")
+    assert store.cancelled_runs(lease.study_id) == {hanging.id}
+    # What its driver did not know yet changes nothing, and tells it.
+    assert store.finish_run(lease, hanging.id, complete(0.9)).failure is FailureKind.CANCELLED
+    assert store.interrupt_attempt(lease, hanging.id, reason="paused").state is RunState.FAIL
+    assert store.finish_run(lease, other.id, complete(0.7)).value == 0.7
+    for number in (0, 1):
+        with pytest.raises(StudyConflictError, match=f"trial {number} of search 'admetar'.*no run of it waits"):
+            request_cancel_trial(engine, "digits", "admetar", number)
+    with pytest.raises(TrialNotFoundError):
+        request_cancel_trial(engine, "digits", "admetar", 9)
+    assert get_study_view(engine, "digits").state == "RUNNING"
