@@ -33,6 +33,7 @@ from service.database.studies import runnable_studies, study_progress
 from service.logs import about
 from service.settings import Settings
 from service.signals import handlers_kept
+from tasks.engine import sharing
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class Supervisor:
             started = leftovers.embedded_ray()
             ray.shutdown()
             leftovers.end(started)
+            sharing.leave()  # its workers started the card's multi-process service, and nobody is left to use it
 
     def _tick(self) -> None:
         for study_id in list(self._drivers):
