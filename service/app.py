@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import best, catalog, docs, errors, events, health, results, studies, tokens, trials
+from service.api import best, catalog, docs, errors, events, health, results, signin, studies, tokens, trials
 from service.api import metrics as metrics_route
 from service.api.body import BodyLimit
 from service.api.etag import ETags
@@ -85,7 +85,7 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
     metrics = Metrics(lambda: app.state.engine)
     app.state.settings, app.state.metrics = settings, metrics
     errors.install(app)
-    for module in (studies, trials, results, events, best, catalog, tokens, health, metrics_route, docs):
+    for module in (studies, trials, results, events, best, catalog, tokens, health, metrics_route, docs, signin):
         app.include_router(module.router)
     app.openapi = describe(app)  # type: ignore[method-assign]
     app.add_middleware(ETags)

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 
 from service.api.access import Access
 from service.api.attempts import FailureLimit
+from service.api.gate import Gate
 from service.api.headers import SecurityHeaders
 from service.api.hosts import OwnPagesOnly
 from service.api.observation import Observation
@@ -26,9 +27,8 @@ log = logging.getLogger(__name__)
 
 def protect(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     """Put the layers around an application; the last one added meets a request first."""
-    app.add_middleware(
-        Access, required=settings.tokens_required, limit=FailureLimit(), on_failure=metrics.wrong_tokens.inc
-    )
+    app.state.gate = Gate(FailureLimit(), on_failure=metrics.wrong_tokens.inc)
+    app.add_middleware(Access, required=settings.tokens_required, gate=app.state.gate)
     app.add_middleware(OwnPagesOnly, loopback_only=not settings.tokens_required)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(Observation, latency=metrics.requests)

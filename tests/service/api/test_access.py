@@ -59,6 +59,7 @@ def test_every_address_but_a_few_is_closed(door: TestClient) -> None:
             response = door.request(method, path)
             expected = 200 if path in OPEN_PATHS else 401
             assert response.status_code == expected, (method, path)
+    assert door.post("/signin").status_code == 401
     for path in ("/nowhere", "/v1/tokens/", "//v1/studies", "/docs/x", "/healthz/"):
         assert door.get(path, follow_redirects=False).status_code == 401, path
 
