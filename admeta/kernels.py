@@ -10,7 +10,7 @@ Constants, float64: see admeta.fused.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-# ruff: noqa: C901, FBT003, PLR0915, SIM108 - kernels take compile-time switches
+# ruff: noqa: C901, FBT003, SIM108 - kernels take compile-time switches
 
 from __future__ import annotations
 
@@ -30,6 +30,56 @@ DTYPES: dict[torch.dtype, Any] = {
     torch.float32: tl.float32,
     torch.float64: tl.float64,
 }
+
+
+@triton.jit
+def _dema_factors(constants, t, DEMA: tl.constexpr):
+    """h_gain and j_gain, with the start-up term at t = 1."""
+    h_gain = tl.full(t.shape, 1.0, tl.float64)
+    j_gain = tl.full(t.shape, 0.0, tl.float64)
+    if DEMA:
+        start = tl.where(t == 1.0, tl.load(constants + 10), 0.0)
+        h_gain = tl.load(constants + 8) + start
+        j_gain = tl.load(constants + 9) + tl.load(constants + 7) * start
+    return h_gain, j_gain
+
+
+@triton.jit
+def _slow_factor(constants, t, SLOW: tl.constexpr):
+    """η_t at every k-th update, else 0."""
+    eta = tl.full(t.shape, 0.0, tl.float64)
+    if SLOW:
+        fall = tl.load(constants + 16) * tl.sqrt(t) + tl.load(constants + 17)
+        at_t = tl.load(constants + 14) * (1.0 + tl.load(constants + 15) / fall)
+        k = tl.load(constants + 13).to(tl.int64)
+        eta = tl.where(t.to(tl.int64) % k == 0, at_t, eta)
+    return eta
+
+
+@triton.jit
+def _moment_factors(
+    constants, t, lr, one, zero, RECTIFY: tl.constexpr, PLAIN: tl.constexpr, GATE: tl.constexpr
+):  # fmt: skip
+    """v_keep, v_add, size, eps and plain: bias correction and rectification."""
+    lr_hat = lr / (1.0 - tl.exp(t * tl.load(constants + 1)))
+    power2 = tl.exp(t * tl.load(constants + 3))
+    root2 = tl.sqrt(1.0 - power2)
+    v_keep, v_add = one * tl.load(constants + 2), one * tl.load(constants + 4)
+    size, eps, plain = lr_hat * root2, tl.load(constants + 5) * root2, zero
+    if RECTIFY:
+        rho_inf = tl.load(constants + 11)
+        rho = rho_inf - 2.0 * t * power2 / (1.0 - power2)
+        ready = rho >= tl.load(constants + 12)
+        top = (rho - 4.0) * (rho - 2.0) * rho_inf
+        squared = top / ((rho_inf - 4.0) * (rho_inf - 2.0) * rho)
+        size = tl.where(ready, size * tl.sqrt(tl.maximum(squared, 0.0)), zero)
+        eps = tl.where(ready, eps, one)
+        if PLAIN:
+            plain = tl.where(ready, zero, lr_hat)
+        if GATE:
+            v_keep = tl.where(ready, v_keep, one)
+            v_add = tl.where(ready, v_add, zero)
+    return v_keep, v_add, size, eps, plain
 
 
 @triton.jit(do_not_specialize_on_alignment=["lr_ptr", "scale_ptr", "found_inf_ptr"])
@@ -53,41 +103,17 @@ def factors_kernel(
     lr = tl.load(lr_ptr).to(tl.float64)
     one = tl.full([BLOCK], 1.0, tl.float64)
     zero = tl.full([BLOCK], 0.0, tl.float64)
-    h_gain, j_gain = one, zero
-    if DEMA:
-        start = tl.where(t == 1.0, tl.load(constants + 10), 0.0)
-        h_gain = tl.load(constants + 8) + start
-        j_gain = tl.load(constants + 9) + tl.load(constants + 7) * start
-    eta = zero
-    if SLOW:
-        at_t = tl.load(constants + 14) * (1.0 + tl.load(constants + 15) / (
-            tl.load(constants + 16) * tl.sqrt(t) + tl.load(constants + 17)))  # fmt: skip
-        k = tl.load(constants + 13).to(tl.int64)
-        eta = tl.where(t.to(tl.int64) % k == 0, at_t, zero)
+    h_gain, j_gain = _dema_factors(constants, t, DEMA)
+    eta = _slow_factor(constants, t, SLOW)
     decay = one
     if DECOUPLED:
         decay = one - lr * tl.load(constants + 6)
     v_keep, v_add, size, eps, plain = one, zero, zero, one, one * lr
     if MOMENTS:
-        lr_hat = lr / (1.0 - tl.exp(t * tl.load(constants + 1)))
-        power2 = tl.exp(t * tl.load(constants + 3))
-        root2 = tl.sqrt(1.0 - power2)
-        v_add = one * tl.load(constants + 4)
-        v_keep = one * tl.load(constants + 2)
-        size, eps, plain = lr_hat * root2, tl.load(constants + 5) * root2, zero
-        if RECTIFY:
-            rho_inf = tl.load(constants + 11)
-            rho = rho_inf - 2.0 * t * power2 / (1.0 - power2)
-            ready = rho >= tl.load(constants + 12)
-            top = (rho - 4.0) * (rho - 2.0) * rho_inf
-            squared = top / ((rho_inf - 4.0) * (rho_inf - 2.0) * rho)
-            size = tl.where(ready, size * tl.sqrt(tl.maximum(squared, 0.0)), zero)
-            eps = tl.where(ready, eps, one)
-            if PLAIN:
-                plain = tl.where(ready, zero, lr_hat)
-            if GATE:
-                v_keep = tl.where(ready, v_keep, one)
-                v_add = tl.where(ready, v_add, zero)
+        v_keep, v_add, size, eps, plain = _moment_factors(constants, t, lr, one, zero, RECTIFY, PLAIN, GATE)
+    unscale = one
+    if UNSCALE:
+        unscale = one / tl.load(scale_ptr).to(tl.float64)
 
     row = factors + i * FACTORS
     tl.store(row, one * active, mask=mask)
@@ -105,9 +131,6 @@ def factors_kernel(
     tl.store(row + 12, one * tl.load(constants + 18), mask=mask)  # h_bias
     tl.store(row + 13, one * tl.load(constants + 6), mask=mask)  # weight decay
     tl.store(row + 14, one * tl.load(constants + 5), mask=mask)  # ε of AdaBelief's second moment
-    unscale = one
-    if UNSCALE:
-        unscale = 1.0 / tl.load(scale_ptr).to(tl.float64) * one
     tl.store(row + 15, unscale, mask=mask)
 
 
@@ -147,6 +170,27 @@ def _address(table, i, COLUMN: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.co
 
 
 @triton.jit
+def _prepared(
+    g, theta, table, row, i, offsets, mask,
+    C: tl.constexpr, UNSCALE: tl.constexpr, MAXIMIZE: tl.constexpr, CENTRALIZE: tl.constexpr, L2: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """The gradient unscaled, centralised, with its sign and L2 decay."""
+    if CENTRALIZE:
+        length = tl.load(table + i * COLUMNS + 9)
+        if length > 0:
+            means = tl.load(table + i * COLUMNS + 8).to(tl.pointer_type(C))
+            g = g - _load(means + offsets // length, mask, MASKED)
+    if UNSCALE:
+        g = g * tl.load(row + 15).to(C)
+    if MAXIMIZE:
+        g = -g
+    if L2:
+        g = g + tl.load(row + 13).to(C) * theta
+    return g
+
+
+@triton.jit
 def _update_block(
     table, factors, i, offsets, mask,
     P: tl.constexpr, G: tl.constexpr, C: tl.constexpr, UNSCALE: tl.constexpr, MAXIMIZE: tl.constexpr,
@@ -173,20 +217,9 @@ def _update_block(
         v = _load(v_ptr, mask, MASKED)
         v_keep, v_add = tl.load(row + 4).to(C), tl.load(row + 5).to(C)
         size, eps = tl.load(row + 6).to(C), tl.load(row + 7).to(C)
-    if UNSCALE:
-        g = g * tl.load(row + 15).to(C)
-    if CENTRALIZE:
-        length = tl.load(table + i * COLUMNS + 9)
-        if length > 0:
-            means = tl.load(table + i * COLUMNS + 8).to(tl.pointer_type(C))
-            mean = _load(means + offsets // length, mask, MASKED)
-            if UNSCALE:
-                mean = mean * tl.load(row + 15).to(C)
-            g = g - mean
-    if MAXIMIZE:
-        g = -g
-    if L2:
-        g = g + tl.load(row + 13).to(C) * theta
+    g = _prepared(
+        g, theta, table, row, i, offsets, mask, C, UNSCALE, MAXIMIZE, CENTRALIZE, L2, MASKED
+    )  # fmt: skip
     if DECOUPLED:
         theta = theta * tl.load(row + 3).to(C)
 
