@@ -81,8 +81,8 @@ def scope_needed(method: str, path: str) -> tokens.Scope:
 
 
 def _address(scope: Scope) -> str:
-    query = scope["query_string"]
-    return (scope["raw_path"] + (b"?" + query if query else b"")).decode("latin-1")
+    path, query = str(scope["raw_path"], "latin-1"), str(scope["query_string"], "latin-1")
+    return f"{path}?{query}" if query else path
 
 
 def _bearer_token(header: str) -> str | None:

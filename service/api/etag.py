@@ -41,7 +41,7 @@ def _tag(start: Message, body: Message, known: str) -> Message:
     tag = f'"{hashlib.sha256(body.get("body", b"")).hexdigest()[:32]}"'
     headers = MutableHeaders(scope=start)
     headers["ETag"] = tag
-    headers.setdefault("Cache-Control", "no-cache")  # keep it, but ask each time
+    headers.setdefault("Cache-Control", "private, no-cache")  # keep it, but ask each time; no proxy keeps it
     if known.strip() != "*" and tag not in [candidate.strip().removeprefix("W/") for candidate in known.split(",")]:
         return body
     start["status"] = 304
