@@ -19,7 +19,7 @@ class AshaPruner(Strict):
     name: Literal["asha"] = "asha"
     min_epochs: Annotated[Count, Field(ge=1)] | None = Field(
         default=None,
-        description="No trial is stopped earlier. Default: a ninth of the training, since the first epochs mislead: "
+        description="No trial is stopped earlier. Default: a third of the training, since the first epochs mislead: "
         "high learning rates look poor until the schedule lowers them.",
     )
     reduction_factor: Annotated[Count, Field(ge=2)] = Field(default=3, description="The best 1/n go on at each rung.")
@@ -56,7 +56,7 @@ def first_epoch(pruner: Pruner, *, max_epochs: int) -> int:
     """The first epoch after which a trial may be stopped; the last one where none is."""
     match pruner:
         case AshaPruner(min_epochs=None):
-            return max(1, max_epochs // 9)
+            return max(1, max_epochs // 3)
         case AshaPruner() | HyperbandPruner() | MedianPruner():
             return pruner.min_epochs or 1
         case NoPruner():
