@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check serve bench lock clean
+.PHONY: demo test check serve bench chaos lock clean
 
 demo: $(READY)
 	@$(BIN)/admeta demo
@@ -23,6 +23,10 @@ serve: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.overhead
+
+# Kill -9 of service, driver, worker, node and database, many rounds each; prints what was lost.
+chaos: $(READY)
+	$(BIN)/python -m tests.chaos
 
 # The pins are those of requirements.lock. uv installs them in parallel; it comes from PyPI like everything else.
 $(READY): requirements.lock pyproject.toml
