@@ -12,6 +12,7 @@ import admeta.registry
 from search.advice import warnings_for
 from search.definition import StudyDefinition
 
+STUDIES = Path(__file__).parents[2] / "studies"
 FLOAT = {"type": "float", "low": 0.01, "high": 0.1}
 CHOICES = {"type": "categorical", "choices": [0.1, 0.05, 0.01]}
 
@@ -79,6 +80,6 @@ def test_a_warning_names_the_search() -> None:
     assert all(warning.startswith("mine: ") for warning in warned(**definition))
 
 
-@pytest.mark.parametrize("path", sorted(Path("studies").rglob("*.yaml")), ids=str)
+@pytest.mark.parametrize("path", sorted(STUDIES.rglob("*.yaml")), ids=str)
 def test_our_own_studies_can_be_advised_on(path: Path) -> None:
     warnings_for(StudyDefinition.model_validate(yaml.safe_load(path.read_text())))
