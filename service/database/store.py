@@ -8,8 +8,7 @@ repeated.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
@@ -18,7 +17,7 @@ from sqlalchemy import CursorResult, Engine, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from search.definition import Objective, StudyDefinition
-from search.errors import LeaseLostError, SearchError, StudyNotFoundError
+from search.errors import SearchError, StudyNotFoundError
 from search.records import (
     AttemptStart,
     FailureKind,
@@ -37,6 +36,7 @@ from service.database import events, neighbours, retry
 from service.database.engine import reading, writing
 from service.database.events import EventKind
 from service.database.lease import lease_end, lease_is_free
+from service.database.leased import leased, lost, open_attempts, run_of
 from service.database.models import Attempt, AttemptState, CurvePoint, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
 from service.database.rows import point, point_row, run_record, search_record, study_record
@@ -121,7 +121,7 @@ class SqlStore:
                 .values(lease_expires_at=lease_end(self.engine, lease.ttl_s))
             )
             if not _n_rows(kept):
-                raise _lost(lease)
+                raise lost(lease)
             return session.execute(select(Study.state).where(Study.id == lease.study_id)).scalar_one()
 
     @_patient
@@ -147,7 +147,7 @@ class SqlStore:
         with writing(self.engine) as session:
             row = session.get(Study, lease.study_id, with_for_update=True)
             if row is None or row.lease_owner != lease.owner:
-                raise _lost(lease)
+                raise lost(lease)
             paused = state == StudyState.RUNNING and row.state == StudyState.PAUSED
             if row.state.is_terminal or row.state == state or paused:
                 return row.state
@@ -221,7 +221,7 @@ class SqlStore:
         seed: int,
         params: Mapping[str, Any],
     ) -> RunRecord:
-        with self._leased(lease) as session:
+        with leased(self.engine, lease) as session:
             search = session.get(Search, search_id)
             if search is None or search.study_id != lease.study_id:
                 raise SearchError(f"study {lease.study_id} has no search with id {search_id}")
@@ -250,12 +250,12 @@ class SqlStore:
 
     @_patient
     def start_attempt(self, lease: Lease, run_id: int) -> RunRecord:
-        with self._leased(lease) as session:
-            run = _run_of(session, lease, run_id)
+        with leased(self.engine, lease) as session:
+            run = run_of(session, lease, run_id)
             if run.state.is_finished:
                 return run_record(run)
             now = self._clock()
-            for attempt in _open_attempts(session, run_id):
+            for attempt in open_attempts(session, run_id):
                 if attempt.owner == lease.owner:
                     return run_record(run)  # this very call was made before and its answer lost
                 attempt.state, attempt.finished_at = AttemptState.LOST, now
@@ -276,8 +276,8 @@ class SqlStore:
 
     @_patient
     def describe_attempt(self, lease: Lease, run_id: int, start: AttemptStart) -> None:
-        with self._leased(lease) as session:
-            run = _run_of(session, lease, run_id)
+        with leased(self.engine, lease) as session:
+            run = run_of(session, lease, run_id)
             session.execute(
                 update(Attempt)
                 .where(Attempt.run_id == run_id, Attempt.attempt == run.attempt)
@@ -292,8 +292,8 @@ class SqlStore:
 
     @_patient
     def add_points(self, lease: Lease, run_id: int, points: Sequence[Point]) -> None:
-        with self._leased(lease) as session:
-            run = _run_of(session, lease, run_id)
+        with leased(self.engine, lease) as session:
+            run = run_of(session, lease, run_id)
             stored = set(
                 session.execute(
                     select(CurvePoint.epoch).where(
@@ -316,8 +316,8 @@ class SqlStore:
 
     @_patient
     def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:
-        with self._leased(lease) as session:
-            run = _run_of(session, lease, run_id)
+        with leased(self.engine, lease) as session:
+            run = run_of(session, lease, run_id)
             if run.state == RunState.RUNNING:
                 self._close_attempts(session, run_id, AttemptState(outcome.state.value), error=outcome.error)
                 run.state = RunState.WAITING
@@ -327,8 +327,8 @@ class SqlStore:
 
     @_patient
     def interrupt_attempt(self, lease: Lease, run_id: int, *, reason: str) -> RunRecord:
-        with self._leased(lease) as session:
-            run = _run_of(session, lease, run_id)
+        with leased(self.engine, lease) as session:
+            run = run_of(session, lease, run_id)
             if run.state == RunState.RUNNING:
                 self._close_attempts(session, run_id, AttemptState.INTERRUPTED, error=reason)
                 run.state = RunState.WAITING
@@ -349,8 +349,8 @@ class SqlStore:
     def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> RunRecord:
         if not outcome.state.is_finished:
             raise ValueError(f"a run cannot finish as {outcome.state}; use COMPLETE, PRUNED or FAIL")
-        with self._leased(lease) as session:
-            run = _run_of(session, lease, run_id)
+        with leased(self.engine, lease) as session:
+            run = run_of(session, lease, run_id)
             if run.state.is_finished:
                 return run_record(run)
             self._close_attempts(session, run_id, AttemptState(outcome.state.value), error=outcome.error)
@@ -359,17 +359,6 @@ class SqlStore:
             run.finished_at = self._clock()
             self._tell(session, "finished", run, lease, error=outcome.error)
             return run_record(run)
-
-    @contextmanager
-    def _leased(self, lease: Lease) -> Iterator[Session]:
-        """A transaction that keeps the study's lease from changing hands, and checks that it is ours."""
-        with writing(self.engine) as session:
-            owner = session.execute(
-                select(Study.lease_owner).where(Study.id == lease.study_id).with_for_update()
-            ).scalar_one_or_none()
-            if owner != lease.owner:
-                raise _lost(lease)
-            yield session
 
     def _tell(self, session: Session, change: str, run: Run, lease: Lease, **more: Any) -> None:
         label = self._label(session, run)
@@ -381,7 +370,7 @@ class SqlStore:
         return self._labels[run.search_id]
 
     def _close_attempts(self, session: Session, run_id: int, state: AttemptState, *, error: str | None) -> None:
-        for attempt in _open_attempts(session, run_id):
+        for attempt in open_attempts(session, run_id):
             attempt.state, attempt.error = state, error
             attempt.finished_at = self._clock()
 
@@ -398,28 +387,9 @@ class SqlStore:
         return known
 
 
-def _lost(lease: Lease) -> LeaseLostError:
-    return LeaseLostError(f"driver '{lease.owner}' no longer holds study {lease.study_id}; it must stop")
-
-
 def _n_rows(result: Any) -> int:
     assert isinstance(result, CursorResult)
     return result.rowcount
-
-
-def _run_of(session: Session, lease: Lease, run_id: int) -> Run:
-    query = (
-        select(Run).join(Search, Search.id == Run.search_id).where(Run.id == run_id, Search.study_id == lease.study_id)
-    )
-    row = session.execute(query).scalar_one_or_none()
-    if row is None:
-        raise SearchError(f"study {lease.study_id} has no run with id {run_id}")
-    return row
-
-
-def _open_attempts(session: Session, run_id: int) -> Sequence[Attempt]:
-    query = select(Attempt).where(Attempt.run_id == run_id, Attempt.state == AttemptState.RUNNING)
-    return session.execute(query).scalars().all()
 
 
 if TYPE_CHECKING:
