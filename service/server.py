@@ -1,6 +1,6 @@
 """Running the application under uvicorn: in the foreground (`admeta serve`) or in a thread (`admeta demo`).
 
-Owns the listening socket and where log lines go.
+Owns the listening socket and where log lines go; `service.logs` owns how they look.
 """
 
 from __future__ import annotations
