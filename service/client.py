@@ -131,6 +131,14 @@ class AdmetaClient:
         """Go on with a paused study."""
         return self._change(study, "resume")
 
+    def delete(self, study: str) -> None:
+        """Delete a study that has ended, with all results and checkpoints.
+
+        Raises:
+            ClientError: 409 until it has ended and its last run has stopped.
+        """
+        self._send("DELETE", f"/v1/studies/{_part(study)}")
+
     def trials(
         self,
         study: str,

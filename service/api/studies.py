@@ -1,10 +1,10 @@
-"""Studies: submit, list, read, cancel."""
+"""Studies: submit, list, read, cancel, pause, resume, delete."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import Field, ValidationError
 
@@ -15,9 +15,12 @@ from service.api.dependencies import Database, Limits, PageFilters
 from service.api.errors import invalid_definition
 from service.api.invalid import definition_fields
 from service.api.openapi import STUDY_BODY
+from service.checkpoints import remove_checkpoints
 from service.database import queries, studies
+from service.database.deletion import delete_study
 from service.models import ErrorView, FieldError, Page, StudyView
 from service.quotas import Quotas, n_runs
+from service.settings import Settings
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 _REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -79,6 +82,15 @@ def pause_study(engine: Database, study: str) -> StudyView:
 def resume_study(engine: Database, study: str) -> StudyView:
     """Go on with a paused study. 409 unless it is PAUSED."""
     return studies.request_resume(engine, study)
+
+
+@router.delete(
+    "/{study}", status_code=204, responses={404: {"model": ErrorView}, 409: {"model": ErrorView}}, response_model=None
+)
+def remove_study(engine: Database, request: Request, study: str) -> None:
+    """Delete an ended study with all results and checkpoints. 409 until it has ended and its last run has stopped."""
+    settings: Settings = request.app.state.settings
+    remove_checkpoints(settings.storage, delete_study(engine, study))
 
 
 def _check_size(definition: StudyDefinition, limits: Quotas) -> None:

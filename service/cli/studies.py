@@ -1,4 +1,4 @@
-"""Commands on studies: submit, status, watch, trials, compare, cancel, pause, resume."""
+"""Commands on studies: submit, status, watch, trials, compare, cancel, pause, resume, delete."""
 
 from __future__ import annotations
 
@@ -133,6 +133,21 @@ def resume(study: StudyArgument, url: Url = None, output: OutputOption = Output.
     """Go on with a paused study."""
     with AdmetaClient(url) as client:
         _show_state(client.resume(study), output)
+
+
+def delete(
+    study: StudyArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+) -> None:
+    """Delete a study that has ended, with all its results and checkpoints."""
+    with AdmetaClient(url) as client:
+        view = client.study(study)
+        if not yes:
+            n_trials = sum(search.n_complete + search.n_pruned + search.n_failed for search in view.searches)
+            typer.confirm(f"Delete study {view.name} ({view.state}) with {n_trials} finished trials?", abort=True)
+        client.delete(view.id)
+    typer.echo(f"study {view.name} ({view.id}) is deleted")
 
 
 def _show_state(study: StudyView, output: Output) -> None:

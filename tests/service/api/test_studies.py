@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fastapi.testclient import TestClient
 
+from service.settings import Settings
 from tests.service.fakes import definition
 
 
@@ -52,7 +55,7 @@ def test_another_definition_under_the_same_name_gets_409(api: TestClient) -> Non
 
 
 @pytest.mark.parametrize(
-    "method_and_path", ["GET ", "GET /trials", "GET /comparison", "POST /cancel", "GET /trials/sgdm/0"]
+    "method_and_path", ["GET ", "GET /trials", "GET /comparison", "POST /cancel", "GET /trials/sgdm/0", "DELETE "]
 )
 @pytest.mark.parametrize(
     "study", ["unknown", "0123456789ab", "a%00b", "%ff", "x" * 600, "a%20b", "%F0%9F%92%A5", "'; --"]
@@ -73,6 +76,26 @@ def test_cancel_once(api: TestClient) -> None:
     again = api.post("/v1/studies/first/cancel")
     assert again.status_code == 409
     assert "'first' is CANCELLED" in again.json()["detail"]
+
+
+def test_delete_once_it_has_ended(api: TestClient, settings: Settings) -> None:
+    study_id = api.post("/v1/studies", json=definition()).json()["id"]
+    api.post("/v1/studies", json=definition("second"))
+    refused = api.delete("/v1/studies/first")
+    assert (refused.status_code, refused.json()["error"]) == (409, "study_conflict")
+    assert "'first' is QUEUED" in refused.json()["detail"]
+    api.post("/v1/studies/first/cancel")
+    kept = Path(settings.storage) / "0123456789ab"
+    for folder in (Path(settings.storage) / study_id / "sgdm", kept):
+        folder.mkdir(parents=True)
+        (folder / "checkpoint").touch()
+    deleted = api.delete("/v1/studies/first")
+    assert (deleted.status_code, deleted.content) == (204, b"")
+    assert [folder.name for folder in Path(settings.storage).iterdir()] == [kept.name]
+    assert api.delete("/v1/studies/first").status_code == 404
+    assert [study["name"] for study in api.get("/v1/studies").json()["items"]] == ["second"]
+    told = api.get("/v1/events", params={"after": 0, "follow": False}).text
+    assert told.count("event: study.deleted") == 1
 
 
 def test_pause_and_resume(api: TestClient) -> None:

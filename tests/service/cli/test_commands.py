@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -31,7 +32,9 @@ def study_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("url")
-def test_a_study_from_submit_to_cancel(study_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_from_submit_to_delete(
+    study_file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert run(["submit", str(study_file)]) == 0
     assert "submitted: QUEUED" in capsys.readouterr().out
     assert run(["submit", str(study_file)]) == 0
@@ -58,6 +61,15 @@ def test_a_study_from_submit_to_cancel(study_file: Path, capsys: pytest.CaptureF
     assert "hint: " in error
     assert run(["watch", "first"]) == 1
     assert "CANCELLED" in capsys.readouterr().err
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert run(["delete", "first"]) == 1
+    assert "Delete study first (CANCELLED) with 0 finished trials?" in capsys.readouterr().out
+    assert run(["delete", "first", "--yes"]) == 0
+    assert "is deleted" in capsys.readouterr().out
+    assert run(["status", "first"]) == 1
+    assert run(["delete", "second", "-y"]) == 1
+    assert "'second' is QUEUED" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("url")
