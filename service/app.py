@@ -20,6 +20,7 @@ from service.api import metrics as metrics_route
 from service.api.body import BodyLimit
 from service.api.etag import ETags
 from service.api.openapi import describe
+from service.dashboard import routes as dashboard
 from service.database.engine import make_engine
 from service.database.schema import prepare
 from service.events.feed import Feed, SqlSource
@@ -85,7 +86,20 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
     metrics = Metrics(lambda: app.state.engine)
     app.state.settings, app.state.metrics = settings, metrics
     errors.install(app)
-    for module in (studies, trials, results, events, best, catalog, tokens, health, metrics_route, docs, signin):
+    for module in (
+        studies,
+        trials,
+        results,
+        events,
+        best,
+        catalog,
+        tokens,
+        health,
+        metrics_route,
+        docs,
+        signin,
+        dashboard,
+    ):
         app.include_router(module.router)
     app.openapi = describe(app)  # type: ignore[method-assign]
     app.add_middleware(ETags)

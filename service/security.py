@@ -16,6 +16,7 @@ from service.api.gate import Gate
 from service.api.headers import SecurityHeaders
 from service.api.hosts import OwnPagesOnly
 from service.api.observation import Observation
+from service.dashboard.failures import FailurePages
 from service.database import tokens
 from service.database.engine import make_single_engine
 from service.errors import SettingsError
@@ -30,6 +31,7 @@ def protect(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     app.state.gate = Gate(FailureLimit(), on_failure=metrics.wrong_tokens.inc)
     app.add_middleware(Access, required=settings.tokens_required, gate=app.state.gate)
     app.add_middleware(OwnPagesOnly, loopback_only=not settings.tokens_required)
+    app.add_middleware(FailurePages)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(Observation, latency=metrics.requests)
 

@@ -56,6 +56,7 @@ def list_studies(
     state: StudyState | None = None,
     task: str | None = None,
     optimizer: str | None = None,
+    name: str | None = None,
     limit: int = 50,
     cursor: str | None = None,
 ) -> Page[StudyView]:
@@ -65,6 +66,7 @@ def list_studies(
         state: only studies in this state.
         task: only studies of this task.
         optimizer: only studies that search this optimizer.
+        name: only studies whose name contains this; case does not matter.
         limit: studies on a page.
         cursor: `next_cursor` of the page before.
 
@@ -79,6 +81,8 @@ def list_studies(
         query = query.where(Study.task == task)
     if optimizer is not None:
         query = query.where(exists().where(Search.study_id == Study.id, Search.optimizer == optimizer))
+    if name is not None:
+        query = query.where(Study.name.icontains(name, autoescape=True))
     if cursor is not None:
         microseconds, last_id = decode_cursor(cursor, int, str)
         time = _time(microseconds)

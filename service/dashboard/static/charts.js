@@ -1,0 +1,116 @@
+/* Draws figures marked data-chart from their data-source with uPlot; what a plot shows is the server's arithmetic. */
+"use strict";
+const Charts = (() => {
+  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const color = (i) => css("--c" + (i % 8));
+  const number = (value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(4)).toString());
+
+  function say(box, text) {
+    box.replaceChildren(Object.assign(document.createElement("p"), { className: "say", textContent: text }));
+  }
+
+  function axis(label, extra = {}) {
+    return { label, stroke: css("--quiet"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line") },
+      font: "11px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 18, ...extra };
+  }
+
+  /* series: uPlot's, without the first; data: [x, ...y]. */
+  function plot(box, { x, y, series, data, bands = [], hooks = {} }) {
+    box.plot?.destroy();
+    box.replaceChildren();
+    const narrow = box.clientWidth < 480;
+    box.plot = new uPlot({
+      width: box.clientWidth, height: narrow ? 240 : 300, bands, hooks,
+      scales: { x: { time: false } },
+      axes: [axis(x), axis(y, { size: 58, values: (u, ticks) => ticks.map(number) })],
+      cursor: { points: { size: 6 } },
+      series: [{ label: x, value: (u, v) => number(v) }, ...series.map((one) => ({ value: (u, v) => number(v), ...one }))],
+    }, data, box);
+  }
+
+  const KINDS = {
+    curves(box, found) {
+      const shown = found.series.map((one, i) => ({ ...one, i })).filter((one) => one.n_runs > 0);
+      if (!found.x.length) return say(box, "No run has been evaluated yet; curves appear after the first epoch.");
+      const series = [], data = [found.x], bands = [];
+      for (const one of shown) {
+        const at = data.length, stroke = color(one.i);
+        data.push(one.median, one.high, one.low);
+        series.push({ label: `${one.label} (${one.n_runs})`, stroke, width: 2, points: { show: found.x.length < 3 } });
+        for (let k = 0; k < 2; k++) series.push({ stroke: stroke + "00", width: 0, points: { show: false }, class: "edge", label: one.label });
+        bands.push({ series: [at + 1, at + 2], fill: stroke + "2b" });
+      }
+      plot(box, { x: found.axis, y: found.metric, series, data, bands });
+      box.querySelectorAll(".u-legend .edge").forEach((row) => row.remove());
+    },
+    expected(box, found) {
+      const rows = found.rows.filter((row) => row.expected_best.length);
+      if (!rows.length) return say(box, "No trial is complete yet.");
+      const order = [...document.querySelectorAll("[data-live] .searches .label")].map((node) => node.textContent);
+      const most = Math.max(...rows.map((row) => row.expected_best.length));
+      const data = [Array.from({ length: most }, (_, i) => i + 1)];
+      for (const row of rows) data.push(data[0].map((n) => row.expected_best[n - 1] ?? null));
+      const series = rows.map((row) => ({ label: row.label, stroke: color(Math.max(0, order.indexOf(row.label))), width: 2, points: { show: most < 3 } }));
+      plot(box, { x: "trials", y: found.metric, series, data });
+    },
+    runs(box, found, figure) {
+      const select = figure.querySelector("[name=metric]");
+      const names = [...new Set(found.flatMap((run) => Object.keys(run.metrics)))];
+      if (select.options.length === 1) names.filter((name) => name !== select.options[0].text).forEach((name) => select.add(new Option(name)));
+      const drawn = found.map((run, i) => ({ ...run, i, y: select.value ? run.metrics[select.value] || [] : run.value })).filter((run) => run.epoch.length);
+      if (!drawn.length) return say(box, "No run has been evaluated yet; curves appear after the first epoch.");
+      const tables = drawn.map((run) => [run.epoch, run.epoch.map((_, k) => run.y[k] ?? null)]);
+      const series = drawn.map((run) => ({ label: run.name, stroke: color(run.i), width: 2, spanGaps: true, points: { show: run.epoch.length < 30, size: 4 } }));
+      plot(box, { x: "epoch", y: select.selectedOptions[0].text, series, data: uPlot.join(tables) });
+    },
+  };
+
+  function asked(figure) {
+    const form = figure.querySelector(".controls");
+    const chosen = form && figure.dataset.chart === "curves" ? new URLSearchParams(new FormData(form)).toString() : "";
+    for (const [mark, kind] of [["[data-json]", ".json"], ["[data-csv]", ".csv"]]) {
+      const link = figure.querySelector(mark);
+      if (link) link.href = figure.dataset.source.replace(".json", kind) + (chosen ? "?" + chosen : "");
+    }
+    return figure.dataset.source + (chosen ? "?" + chosen : "");
+  }
+
+  async function load(figure) {
+    const box = figure.querySelector(".plot");
+    const url = asked(figure);
+    if (!box.plot) say(box, "Loading…");
+    try {
+      const answer = await fetch(url);
+      const found = await answer.json();
+      if (!answer.ok) return say(box, `${found.detail} ${found.hint}`);
+      if (url !== asked(figure)) return; // chosen anew meanwhile
+      const select = figure.dataset.chart === "curves" && figure.querySelector("[name=metric]");
+      if (select && select.options.length < found.metrics.length) {
+        const kept = select.value;
+        select.replaceChildren(...found.metrics.map((name) => new Option(name)));
+        select.value = kept;
+      }
+      figure.found = found;
+      box.plot = box.plot || null;
+      KINDS[figure.dataset.chart](box, found, figure);
+    } catch (error) {
+      say(box, "The data could not be loaded; the page tries again with the next change, or reload it.");
+      console.warn(error);
+    }
+  }
+
+  function redraw(figure) {
+    if (figure.found) KINDS[figure.dataset.chart](figure.querySelector(".plot"), figure.found, figure);
+  }
+
+  const figures = [...document.querySelectorAll("[data-chart]")];
+  for (const figure of figures) {
+    load(figure);
+    figure.querySelector(".controls")?.addEventListener("change", () => (figure.dataset.chart === "curves" ? load(figure) : redraw(figure)));
+  }
+  document.addEventListener("admeta:changed", () => figures.forEach(load));
+  let width = innerWidth;
+  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; figures.forEach(redraw); } });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => figures.forEach(redraw));
+  return { plot, say, css, color, number };
+})();

@@ -1,0 +1,56 @@
+"""One filled database for all tests of the pages, behind the application in-process or on a socket."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.app import create_app
+from service.database.engine import make_engine
+from tests.service.dashboard.fill import fill
+from tests.service.fakes import ADDRESS, FakeSupervisor, live, settings_in
+
+
+@pytest.fixture(scope="package")
+def filled_home(tmp_path_factory: pytest.TempPathFactory, prepared_database: Path) -> Path:
+    home = tmp_path_factory.mktemp("filled")
+    shutil.copy(prepared_database, home / "admeta.sqlite3")
+    engine = make_engine(settings_in(home).database_url)
+    fill(engine)
+    engine.dispose()
+    return home
+
+
+@pytest.fixture(scope="package")
+def pages(filled_home: Path) -> Iterator[TestClient]:
+    app = create_app(settings_in(filled_home), supervisor=FakeSupervisor())
+    headers = {"Accept": "text/html"}
+    with TestClient(app, base_url=ADDRESS, headers=headers, raise_server_exceptions=False) as client:
+        yield client
+
+
+@pytest.fixture(scope="package")
+def address(filled_home: Path) -> Iterator[str]:
+    with live(settings_in(filled_home)) as url:
+        yield url
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    executable = os.environ.get("ADMETA_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+    flags += ["--disable-component-update", "--disable-sync"]
+    with playwright.sync_playwright() as tool:
+        try:
+            started = tool.chromium.launch(executable_path=executable, args=flags)
+        except playwright.Error as error:
+            pytest.skip(f"no Chromium: {str(error).splitlines()[0]}")
+        yield started
+        started.close()

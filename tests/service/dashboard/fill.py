@@ -1,0 +1,75 @@
+"""Studies to look at: a finished one with everything, a running one, one that failed, one with hostile texts."""
+
+from __future__ import annotations
+
+import random
+
+from sqlalchemy import Engine
+
+from search.records import FailureKind, Point, RunOutcome, RunState, Stage, StudyState
+from service.database import SqlStore
+from service.database.studies import create_study
+from tests.service.database.fill import complete, definition, leased, run
+
+HOSTILE = "<img src=x onerror=alert(1)> {{ 7 * 7 }} </script>"
+OPTIMIZERS = [{"name": "admetar"}, {"name": "admetas"}, {"name": "sgdm"}, {"name": "adamw"}]
+_REACHES = {"admetar": 0.955, "admetas": 0.948, "sgdm": 0.94, "adamw": 0.935}
+
+
+def fill(engine: Engine) -> None:
+    """All the studies; the finished one is called `digits-four`, the running one `running`."""
+    store = SqlStore(engine)
+    _finished(store)
+    _running(store)
+    lease, _ = leased(store, definition("broken"))
+    store.set_study_state(lease, StudyState.FAILED, reason=f"the driver ended: {HOSTILE}")
+    create_study(engine, definition("waiting"))
+
+
+def _finished(store: SqlStore) -> None:
+    study = definition(
+        "digits-four",
+        optimizers=OPTIMIZERS,
+        budget={"trials_per_optimizer": 16, "target": 0.9},
+        confirm={"top_k": 1, "seeds": [0, 1, 2]},
+    )
+    lease, searches = leased(store, study)
+    draw = random.Random(0)
+    for search in searches:
+        top = _REACHES[search.optimizer]
+        for number in range(16):
+            value = top - 0.02 * (number % 5) - 0.01 * draw.random() if number != 7 else top
+            params = {"lr": 10 ** draw.uniform(-4, -1), "lambd": 10 ** draw.uniform(-2, -0.4)}
+            outcome = complete(value, test_accuracy=value - 0.004)
+            points = _curve(value, 12)
+            if number % 5 == 3:
+                outcome, points = RunOutcome(state=RunState.PRUNED, value=points[2].value), points[:3]
+            elif number == 10:
+                error = f"Traceback (most recent call last):\nFloatingPointError: {HOSTILE}"
+                outcome, points = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error=error), points[:1]
+            run(store, lease, search, number, outcome, params=params, points=points)
+        for seed in range(3):
+            value = top + 0.003 * (seed - 1) + 0.0005 * draw.random()
+            outcome = complete(value, test_accuracy=value - 0.004)
+            run(store, lease, search, 7, outcome, stage=Stage.CONFIRM, seed=seed, points=_curve(value, 12))
+    store.set_study_state(lease, StudyState.COMPLETED)
+
+
+def _running(store: SqlStore) -> None:
+    lease, searches = leased(store, definition("running"))
+    run(store, lease, searches[0], 0, complete(0.9, test_accuracy=0.89), points=_curve(0.9, 5))
+    run(store, lease, searches[0], 1, None, points=_curve(0.8, 2))
+
+
+def _curve(top: float, n_epochs: int) -> list[Point]:
+    return [
+        Point(
+            epoch=epoch,
+            step=20 * epoch,
+            value=(value := top * (1 - 0.6 ** (epoch + 1)) if epoch < n_epochs else top),
+            metrics={"val_accuracy": value, "val_loss": 2 * (1 - value), "train_loss": 1.8 * (1 - value)},
+            lr=0.1,
+            train_s=1.3 + 0.1 * (epoch % 3),
+        )
+        for epoch in range(1, n_epochs + 1)
+    ]

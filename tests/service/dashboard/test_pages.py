@@ -1,0 +1,158 @@
+"""Every page and its data without a browser: what it says, what it refuses, and that nothing foreign gets in."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from service.app import create_app
+from service.dashboard.python_code import as_python
+from service.settings import Settings
+from tests.service.fakes import FakeSupervisor
+
+PAGES = [
+    "/",
+    "/studies/digits-four",
+    "/studies/digits-four/searches/admetar",
+    "/studies/digits-four/trials/sgdm/10",
+    "/studies/digits-four/trials/admetar/7",
+    "/studies/running",
+    "/studies/waiting",
+    "/studies/waiting/searches/sgdm",
+    "/studies/broken",
+]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_has_no_script_or_style_of_its_own_and_escapes_what_it_shows(pages: TestClient, path: str) -> None:
+    page = pages.get(path)
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "unsafe" not in page.headers["content-security-policy"]
+    assert "<img" not in page.text
+    assert not re.search(r"<style|\sstyle=|<script(?! defer src=\"/assets/)|\son\w+=\"|https?://", page.text)
+
+
+def test_hostile_text_is_shown_as_text(pages: TestClient) -> None:
+    for path in ("/studies/broken", "/studies/digits-four/trials/sgdm/10"):
+        assert "&lt;img src=x onerror=alert(1)&gt; {{ 7 * 7 }}" in pages.get(path).text
+
+
+def test_the_ranking_says_who_leads_and_how_sure(pages: TestClient) -> None:
+    text = pages.get("/studies/digits-four").text
+    first, *_ = re.findall(r'class="label c\d" href="[^"]*">(\w+)<', text)
+    assert first == "admetar"
+    assert "0.9553 ± 0.003" in text
+    assert "behind, p = " in text
+
+
+def test_overview_filters(pages: TestClient) -> None:
+    def names(query: str) -> list[str]:
+        return re.findall(r'<h2><a href="/studies/\w+">([^<]+)<', pages.get(f"/?{query}").text)
+
+    assert names("q=DIGITS&state=&task=&optimizer=") == ["digits-four"]
+    assert names("state=QUEUED") == ["waiting"]
+    assert names("optimizer=adamw") == ["digits-four"]
+    assert len(names("")) == 4
+    assert "No study fits these filters" in pages.get("/?q=%25").text
+
+
+def test_an_empty_service_says_what_to_do(api: TestClient) -> None:
+    assert "admeta submit" in api.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/studies/nowhere", 404),
+        ("/studies/digits-four/searches/nowhere", 404),
+        ("/studies/digits-four/trials/sgdm/99", 404),
+        ("/studies/digits-four/trials/sgdm/x", 422),
+        ("/?state=SLEEPING", 422),
+        ("/?cursor=%3Cimg%3E", 422),
+        ("/assets/nowhere.js", 404),
+        ("/assets/..%2froutes.py", 404),
+        ("/%3Cimg%20src=x%3E", 404),
+    ],
+)
+def test_refusals_are_pages_for_people_and_json_for_programs(pages: TestClient, path: str, status: int) -> None:
+    page = pages.get(path)
+    assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert "<img" not in page.text
+    assert int(page.headers["content-length"]) == len(page.content)
+    assert pages.get(path, headers={"Accept": "*/*"}).json()["hint"]
+
+
+def test_where_tokens_are_needed_every_page_asks_for_one(settings: Settings) -> None:
+    app = create_app(replace(settings, require_token=True), supervisor=FakeSupervisor())
+    with TestClient(app, base_url="http://search.example.org", headers={"Accept": "text/html"}) as door:
+        for path in ("/", "/studies/x", "/assets/live.js"):
+            assert door.get(path).status_code == 401, path
+        assert door.get("/studies/x/curves.json", headers={"Accept": "*/*"}).json()["error"] == "token_missing"
+
+
+def test_curves_by_hand(pages: TestClient) -> None:
+    found = pages.get("/studies/digits-four/curves.json").json()
+    assert found["x"] == [float(epoch) for epoch in range(1, 13)]
+    assert found["metrics"] == ["val_accuracy", "train_loss", "val_loss"]
+    best = found["series"][0]
+    assert (best["label"], best["n_runs"]) == ("admetar", 3)
+    confirm = pages.get("/studies/digits-four/trials/admetar/7/runs.json").json()[1:]
+    assert best["median"][-1] == sorted(run["value"][-1] for run in confirm)[1]
+    assert best["low"][-1] < best["median"][-1] < best["high"][-1]
+
+
+def test_curves_by_other_axes_and_metrics(pages: TestClient) -> None:
+    found = pages.get("/studies/digits-four/curves.json?runs=all&axis=seconds&metric=val_loss").json()
+    assert (found["axis"], found["metric"]) == ("seconds", "val_loss")
+    assert [one["n_runs"] for one in found["series"]] == [12] * 4
+    assert all(len(one["median"]) == len(found["x"]) <= 200 for one in found["series"])
+    assert pages.get("/studies/waiting/curves.json").json()["x"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "n_rows"),
+    [
+        ("curves.csv", 4 * 12),
+        ("expected.csv", 4 * 12),
+        ("searches/admetar/history.csv", 16),
+        ("trials/admetar/7/runs.csv", 4 * 12),
+    ],
+)
+def test_data_as_csv(pages: TestClient, path: str, n_rows: int) -> None:
+    answer = pages.get(f"/studies/digits-four/{path}")
+    assert "attachment" in answer.headers["content-disposition"]
+    assert len(list(csv.DictReader(io.StringIO(answer.text)))) == n_rows
+
+
+def test_history_knows_pruned_trials_and_the_running_best(pages: TestClient) -> None:
+    found = pages.get("/studies/digits-four/searches/admetar/history.json").json()
+    assert [found["state"][n] for n in (3, 7, 10)] == ["PRUNED", "COMPLETE", "FAIL"]
+    assert found["best"][-1] == max(v for v, s in zip(found["value"], found["state"], strict=True) if s == "COMPLETE")
+    assert sorted(found["params"]) == ["lambd", "lr"]
+
+
+def test_python_code_is_python() -> None:
+    code = as_python("admetar", {"lr": 0.01, "betas": [0.9, 0.999]})
+    compile(code, "trial", "exec")
+    assert "betas=(0.9, 0.999)" in code
+
+
+def test_assets_are_kept_by_version(pages: TestClient) -> None:
+    for address in re.findall(r'"(/assets/[^"]+)"', pages.get("/studies/digits-four").text):
+        assert "immutable" in pages.get(address).headers["cache-control"]
+        assert pages.get(address.split("?")[0]).headers["cache-control"] == "no-cache"
+
+
+def test_vendored_files_are_what_their_list_says() -> None:
+    folder = Path(str(resources.files("service.dashboard"))) / "static/vendor"
+    listed = dict(re.findall(r"^\| `(\S+)` .*`([0-9a-f]{64})` \|$", (folder / "VENDORED.md").read_text(), re.MULTILINE))
+    there = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir() if p.name != "VENDORED.md"}
+    assert listed == there
