@@ -308,6 +308,20 @@ class EventView(View):
     data: dict[str, Any] = Field(description="What there is to say: run, label, trial, stage, seed, state, points, …")
 
 
+class CloneRequest(BaseModel):
+    """A study to make from another one's definition."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str = Field(description="The new study's name.", examples=["digits-second"])
+    changes: dict[str, Any] = Field(
+        default={},
+        description="Merged into the definition as a JSON Merge Patch (RFC 7396): objects key by key, null for the "
+        "default, lists as a whole.",
+        examples=[{"budget": {"trials_per_optimizer": 40}}],
+    )
+
+
 class TokenRequest(BaseModel):
     """A token to make."""
 

@@ -1,4 +1,4 @@
-"""Studies: submit, list, read, cancel, pause, resume, delete."""
+"""Studies: submit, list, read, cancel, pause, resume, clone, delete."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import Field, ValidationError
+from sqlalchemy import Engine
 
 from search.definition import StudyDefinition
 from search.records import StudyState
 from service.api.body import read_json
 from service.api.dependencies import Database, Limits, PageFilters
 from service.api.errors import invalid_definition
-from service.api.invalid import definition_fields
-from service.api.openapi import STUDY_BODY
+from service.api.invalid import definition_fields, query_fields
+from service.api.openapi import STUDY_BODY, json_body
 from service.checkpoints import remove_checkpoints
+from service.cloning import merged
 from service.database import queries, studies
 from service.database.deletion import delete_study
-from service.models import ErrorView, FieldError, Page, StudyView
+from service.models import CloneRequest, ErrorView, FieldError, Page, StudyView
 from service.quotas import Quotas, n_runs
 from service.settings import Settings
 
@@ -46,12 +48,7 @@ async def submit_study(
     engine: Database, limits: Limits, response: Response, raw: Annotated[dict[str, Any], Depends(read_json)]
 ) -> StudyView:
     """Submit a study. 201 the first time, 200 for the same definition again, 409 for another under the same name."""
-    definition = parse_definition(raw)
-    _check_size(definition, limits)
-    view, created = await run_in_threadpool(studies.create_study, engine, definition, max_queued=limits.max_queued)
-    response.status_code = 201 if created else 200
-    response.headers["Location"] = f"/v1/studies/{view.id}"
-    return view
+    return await _create(engine, limits, response, parse_definition(raw))
 
 
 @router.get("")
@@ -84,6 +81,25 @@ def resume_study(engine: Database, study: str) -> StudyView:
     return studies.request_resume(engine, study)
 
 
+@router.post(
+    "/{study}/clone",
+    status_code=201,
+    openapi_extra=json_body(CloneRequest),
+    responses={200: {"model": StudyView}, 404: {"model": ErrorView}, **_REFUSALS},
+)
+async def clone_study(
+    engine: Database, limits: Limits, response: Response, study: str, raw: Annotated[dict[str, Any], Depends(read_json)]
+) -> StudyView:
+    """Submit a study's definition under another name, with changes. Answers as submitting does."""
+    try:
+        asked = CloneRequest.model_validate(raw)
+    except ValidationError as error:
+        raise invalid_definition(query_fields(error.errors(), known=list(CloneRequest.model_fields))) from None
+    old = await run_in_threadpool(queries.get_study_view, engine, study)
+    definition = parse_definition(merged(old.definition or {}, asked.changes) | {"name": asked.name})
+    return await _create(engine, limits, response, definition)
+
+
 @router.delete(
     "/{study}", status_code=204, responses={404: {"model": ErrorView}, 409: {"model": ErrorView}}, response_model=None
 )
@@ -91,6 +107,14 @@ def remove_study(engine: Database, request: Request, study: str) -> None:
     """Delete an ended study with all results and checkpoints. 409 until it has ended and its last run has stopped."""
     settings: Settings = request.app.state.settings
     remove_checkpoints(settings.storage, delete_study(engine, study))
+
+
+async def _create(engine: Engine, limits: Quotas, response: Response, definition: StudyDefinition) -> StudyView:
+    _check_size(definition, limits)
+    view, created = await run_in_threadpool(studies.create_study, engine, definition, max_queued=limits.max_queued)
+    response.status_code = 201 if created else 200
+    response.headers["Location"] = f"/v1/studies/{view.id}"
+    return view
 
 
 def _check_size(definition: StudyDefinition, limits: Quotas) -> None:

@@ -39,6 +39,7 @@ def build() -> typer.Typer:
         studies.cancel,
         studies.pause,
         studies.resume,
+        studies.clone,
         studies.delete,
         catalog.best,
         catalog.tasks,

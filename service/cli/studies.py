@@ -1,4 +1,4 @@
-"""Commands on studies: submit, status, watch, trials, compare, cancel, pause, resume, delete."""
+"""Commands on studies: submit, status, watch, trials, compare, cancel, pause, resume, clone, delete."""
 
 from __future__ import annotations
 
@@ -133,6 +133,34 @@ def resume(study: StudyArgument, url: Url = None, output: OutputOption = Output.
     """Go on with a paused study."""
     with AdmetaClient(url) as client:
         _show_state(client.resume(study), output)
+
+
+def clone(
+    study: StudyArgument,
+    name: Annotated[str, typer.Argument(help="The new study's name.", metavar="NAME")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a value, as for submit. May be repeated.", metavar="PATH=VALUE"),
+    ] = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Submit a study's definition under another name, with changes."""
+    from service import studyfile, tables
+
+    with AdmetaClient(url) as client:
+        old = client.study(study).definition or {}
+        new = studyfile.with_changes(old, changes or [])
+        changed = {key: value for key, value in new.items() if key not in old or value != old[key]}
+        submission = client.clone(study, name, changes=changed)
+    view = submission.study
+    if output is not Output.TABLE:
+        emit(view, output, table=tables.searches)
+        return
+    verb = "submitted" if submission.created else "exists already"
+    typer.echo(f"study {view.name} ({view.id}) {verb}: {view.state}")
+    for warning in view.warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 def delete(

@@ -78,6 +78,42 @@ def test_cancel_once(api: TestClient) -> None:
     assert "'first' is CANCELLED" in again.json()["detail"]
 
 
+def test_clone_with_changes(api: TestClient) -> None:
+    first = api.post("/v1/studies", json=definition()).json()
+    changes = {"budget": {"trials_per_optimizer": 9}, "confirm": None, "name": "ignored"}
+    body = {"name": "second", "changes": changes}
+    made = api.post("/v1/studies/first/clone", json=body)
+    assert made.status_code == 201, made.text
+    second = made.json()
+    assert made.headers["Location"] == f"/v1/studies/{second['id']}"
+    expected = {**first["definition"], "name": "second"}
+    expected["budget"] = {**expected["budget"], "trials_per_optimizer": 9}
+    assert second["definition"] == expected
+    assert (second["state"], second["searches"][0]["n_trials"]) == ("QUEUED", 9)
+    assert api.post("/v1/studies/first/clone", json=body).status_code == 200
+    assert api.post(f"/v1/studies/{first['id']}/clone", json={"name": "third"}).status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({"name": "first", "changes": {"priority": 3}}, 409, None),
+        ({}, 422, "name"),
+        ({"name": "b", "chnages": {}}, 422, "chnages"),
+        ({"name": "b", "changes": []}, 422, "changes"),
+        ({"name": "a b"}, 422, "name"),
+        ({"name": "b", "changes": {"task": {"epochs": 0}}}, 422, "task.epochs"),
+        ({"name": "b", "changes": {"optimizers": None}}, 422, "optimizers"),
+    ],
+)
+def test_a_clone_keeps_the_rules(api: TestClient, body: dict[str, object], status: int, field: str | None) -> None:
+    api.post("/v1/studies", json=definition())
+    response = api.post("/v1/studies/first/clone", json=body)
+    assert response.status_code == status, response.text
+    assert [fault["field"] for fault in response.json().get("fields", [])] == ([field] if field else [])
+    assert len(api.get("/v1/studies").json()["items"]) == 1
+
+
 def test_delete_once_it_has_ended(api: TestClient, settings: Settings) -> None:
     study_id = api.post("/v1/studies", json=definition()).json()["id"]
     api.post("/v1/studies", json=definition("second"))

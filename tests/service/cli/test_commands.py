@@ -51,6 +51,12 @@ def test_a_study_from_submit_to_delete(
     assert run(["compare", "first"]) == 0
     assert "not ended" in capsys.readouterr().err
 
+    changes = ["--set", "optimizers.1.space.lr.low=1e-4", "--set", "priority=2"]
+    assert run(["clone", "first", "third", *changes, "-o", "json"]) == 0
+    cloned = json.loads(capsys.readouterr().out)
+    assert (cloned["name"], cloned["priority"]) == ("third", 2)
+    assert cloned["definition"]["optimizers"][1]["space"]["lr"]["low"] == 1e-4
+
     assert run(["pause", "first"]) == 0
     assert run(["resume", "first"]) == 0
     assert run(["cancel", "first"]) == 0
