@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import typer
 
-from service.cli import catalog, diagnosis, events, results, serving, studies, tokens
+from service.cli import catalog, database, diagnosis, events, results, serving, studies, tokens
 from service.errors import ClientError, ServiceError
 
 FAILED = 1
@@ -50,6 +50,7 @@ def build() -> typer.Typer:
     ):
         app.command()(command)
     app.add_typer(tokens.build(), name="token")
+    app.add_typer(database.build(), name="db")
     return app
 
 

@@ -47,10 +47,25 @@ def prepare(url: str | URL) -> None:
             upgrade(engine)
             upgrade_optuna_tables(engine)
     except (DBAPIError, OSError) as error:
-        raise DatabaseUnavailableError(
-            f"The database {engine.url.render_as_string(hide_password=True)} cannot be used: {in_short(error)}.",
-            hint="Check the URL, that the server runs and has this database, and who may read and write it.",
-        ) from error
+        raise _unusable(engine, error) from error
+    finally:
+        engine.dispose()
+
+
+def inspect(url: str | URL) -> str | None:
+    """The revision of the tables there; None where there are none, or no file. Changes nothing.
+
+    Raises:
+        DatabaseUrlError, DatabaseUnavailableError: as `prepare`.
+    """
+    engine = make_single_engine(url)
+    path = sqlite_path(engine.url)
+    if path is not None and not path.exists():
+        return None
+    try:
+        return current_revision(engine)
+    except DBAPIError as error:
+        raise _unusable(engine, error) from error
     finally:
         engine.dispose()
 
@@ -90,6 +105,13 @@ def check_current(engine: Engine) -> None:
             f"The database's tables are at revision {found}; this version needs {needed}.",
             hint="Start 'admeta serve' of this version once: it upgrades the tables.",
         )
+
+
+def _unusable(engine: Engine, error: DBAPIError | OSError) -> DatabaseUnavailableError:
+    return DatabaseUnavailableError(
+        f"The database {engine.url.render_as_string(hide_password=True)} cannot be used: {in_short(error)}.",
+        hint="Check the URL, that the server runs and has this database, and who may read and write it.",
+    )
 
 
 def _check_not_newer(engine: Engine) -> None:
