@@ -44,11 +44,14 @@ def follow(
         ClientError: the service refused, or stayed away.
     """
     last_id, heard_at, pause_s = after, clock(), 0.1
+    is_deleted = False
     while True:
         reason = ""
         try:
             with _open(http, path, last_id) as response:
                 if response.status_code == httpx.codes.NO_CONTENT:
+                    return
+                if response.status_code == httpx.codes.NOT_FOUND and is_deleted:
                     return
                 if not response.is_success:
                     response.read()
@@ -58,6 +61,7 @@ def follow(
                 else:
                     for event in parse(response.iter_lines()):
                         last_id, heard_at, pause_s = event.id, clock(), 0.1
+                        is_deleted = event.kind == "study.deleted"
                         yield event
                     heard_at = clock()
         except httpx.TransportError as error:

@@ -211,6 +211,14 @@ def test_passing_answers_are_waited_for() -> None:
     assert asked == ["2", "2", "5"]
 
 
+def test_a_study_that_is_deleted_ends_its_stream() -> None:
+    answers = iter([200, 404])
+    body = 'data: {"id":9,"at":"2026-01-01T00:00:00Z","study":"a","kind":"study.deleted","data":{}}\n\n'
+    transport = httpx.MockTransport(lambda _: httpx.Response(next(answers), text=body))
+    with AdmetaClient("http://x", transport=transport) as client:
+        assert [event.kind for event in client.events("a")] == ["study.deleted"]
+
+
 class Wire:
     """An ASGI connection in memory; `stalled` makes it take nothing more."""
 
