@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import best, catalog, docs, errors, events, health, results, signin, studies, tokens, trials
+from service.api import best, catalog, cluster, docs, errors, events, health, results, signin, studies, tokens, trials
 from service.api import metrics as metrics_route
 from service.api.body import BodyLimit
 from service.api.etag import ETags
@@ -26,6 +26,7 @@ from service.database.schema import prepare
 from service.events.feed import Feed, SqlSource
 from service.events.forgetting import forget_old_events
 from service.metrics import Metrics
+from service.models import NodeView
 from service.security import protect
 from service.settings import Settings
 
@@ -45,6 +46,10 @@ class StudySupervisor(Protocol):
 
     def ray_status(self) -> str:
         """How Ray is, in words: "ok", "starting", or what is wrong."""
+        ...
+
+    def nodes(self) -> list[NodeView]:
+        """The machines of the Ray that studies run on; asked only while its status is "ok"."""
         ...
 
 
@@ -93,6 +98,7 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
         events,
         best,
         catalog,
+        cluster,
         tokens,
         health,
         metrics_route,

@@ -27,6 +27,7 @@ from service.errors import ClientError
 from service.following import follow
 from service.models import (
     BestView,
+    ClusterView,
     ComparisonView,
     ErrorView,
     EventView,
@@ -246,6 +247,10 @@ class AdmetaClient:
     def revoke_token(self, token_id: str) -> TokenView:
         """End an access token at once; needs the scope admin."""
         return _parse(TokenView, self._send("DELETE", f"/v1/tokens/{_part(token_id)}"))
+
+    def cluster(self) -> ClusterView:
+        """The machines, what runs on them, and what waits."""
+        return self._get(ClusterView, "/v1/cluster")
 
     def health(self) -> HealthView:
         """Whether the service works."""

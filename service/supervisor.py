@@ -31,6 +31,8 @@ from service.database.retry import REQUEST
 from service.database.store import SqlStore
 from service.database.studies import runnable_studies, study_progress
 from service.logs import about
+from service.models import NodeView
+from service.nodes import read_nodes
 from service.settings import Settings
 from service.signals import handlers_kept
 from tasks.engine import sharing
@@ -89,6 +91,10 @@ class Supervisor:
     def ray_status(self) -> str:
         """ok, starting, or what is wrong."""
         return self._ray_status
+
+    def nodes(self) -> list[NodeView]:
+        """The machines of the Ray that studies run on."""
+        return read_nodes()
 
     def _run(self) -> None:
         while not self._ended.is_set():

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from service.models import (
     BestView,
+    ClusterView,
     ComparisonView,
     ImportanceView,
     OptimizerView,
@@ -41,6 +42,16 @@ def study_list(studies: Iterable[StudyView]) -> Table:
         table.add_row(
             study.name, study.state, study.task, study.model or "", labels, f"{finished}/{planned}", submitted
         )
+    return table
+
+
+def cluster(view: ClusterView) -> Table:
+    """A line a machine: what it has, what is free, what trains there."""
+    table = _table("host", "address", "alive", "CPUs free", "GPUs free", "runs")
+    for node in view.nodes:
+        runs = [f"{run.study}/{run.label}/{run.trial}" for run in view.runs if run.node == node.address]
+        cpus, gpus = f"{node.cpus_free:g}/{node.cpus:g}", f"{node.gpus_free:g}/{node.gpus:g}"
+        table.add_row(node.host, node.address, "yes" if node.alive else "no", cpus, gpus, ", ".join(runs))
     return table
 
 

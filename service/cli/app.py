@@ -44,6 +44,7 @@ def build() -> typer.Typer:
         catalog.best,
         catalog.tasks,
         catalog.optimizers,
+        catalog.cluster,
         serving.demo,
         diagnosis.doctor,
         serving.version,

@@ -1,4 +1,4 @@
-"""Commands on what is known: best, tasks, optimizers."""
+"""Commands on what is known: best, tasks, optimizers, cluster."""
 
 from __future__ import annotations
 
@@ -47,3 +47,14 @@ def optimizers(
             emit(client.optimizers(), output, table=tables.optimizer_list)
             return
         emit(client.optimizer(name), output, table=tables.parameters)
+
+
+def cluster(url: Url = None, output: OutputOption = Output.TABLE) -> None:
+    """Show the machines with what is free, the runs on them, and the studies that wait."""
+    from service import tables
+
+    with AdmetaClient(url) as client:
+        view = client.cluster()
+    if output is Output.TABLE:
+        typer.echo(f"Ray is {view.ray}; {len(view.runs)} runs train, {len(view.queue)} studies wait")
+    emit(view, output, table=tables.cluster)

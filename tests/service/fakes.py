@@ -13,6 +13,7 @@ from typing import Any
 import uvicorn
 
 from service.app import create_app
+from service.models import NodeView
 from service.settings import Settings, load
 
 ADDRESS = "http://127.0.0.1"
@@ -34,6 +35,11 @@ class FakeSupervisor:
 
     def ray_status(self) -> str:
         return "ok"
+
+    def nodes(self) -> list[NodeView]:
+        return [
+            NodeView(id="a1", host="one", address="10.0.0.1", alive=True, cpus=8, cpus_free=6.5, gpus=1, gpus_free=0.75)
+        ]
 
 
 def settings_in(home: Path) -> Settings:
