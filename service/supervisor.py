@@ -1,7 +1,7 @@
 """Sees to it that every study that should run has a driver, and that ended ones leave nothing open.
 
-Owns Ray's start, and the drivers' launch, watch and replacement. What a study does is its driver's business. Any
-number of services may work on one database: a study's lease lets one driver have it.
+Owns the drivers' launch, watch and replacement. What a study does is its driver's business. Any number of services may
+work on one database: a study's lease lets one driver have it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ray.exceptions import ActorUnavailableError, RayError
 from search import actor
 from search.driver import DriverOptions
 from search.records import Lease, StudyState
-from service import leftovers
+from service import cluster
 from service.database.closing import close_unfinished, unclosed_studies
 from service.database.engine import make_engine
 from service.database.errors import DatabaseUnavailableError
@@ -34,12 +34,11 @@ from service.logs import about
 from service.models import NodeView
 from service.nodes import read_nodes
 from service.settings import Settings
-from service.signals import handlers_kept
-from tasks.engine import sharing
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.5
+RAY_CHECK_S = 5.0
 MAX_CRASHES = 5
 """Drivers of one study that may end before their time, one after another and without progress, before it is FAILED."""
 SILENCE_S = 120.0
@@ -75,6 +74,7 @@ class Supervisor:
         self._crashes: dict[str, Crashes] = {}
         self._silent_since: dict[str, float] = {}
         self._ray_status = "starting"
+        self._ray_checked_at = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
@@ -99,21 +99,41 @@ class Supervisor:
     def _run(self) -> None:
         while not self._ended.is_set():
             try:
-                if not ray.is_initialized():
-                    start_ray(self._settings)
-                self._ray_status = "ok"
-                self._tick()
+                if self._has_ray():
+                    self._tick()
             except Exception as error:  # the loop must outlive every fault; it tells and tries again
-                self._ray_status = f"unavailable: {type(error).__name__}" if isinstance(error, RayError) else "ok"
+                if not ray.is_initialized() or isinstance(error, RayError):
+                    self._ray_status = f"unavailable: {type(error).__name__}"
                 logger.exception("supervisor: %s; trying again", type(error).__name__)
                 self._ended.wait(2.0)
             self._ended.wait(TICK_S)
-        if self._settings.ray_address is None:
-            # In this thread: Ray's processes are killed with the thread that started them.
-            started = leftovers.embedded_ray()
-            ray.shutdown()
-            leftovers.end(started)
-            sharing.leave()  # its workers started the card's multi-process service, and nobody is left to use it
+        if ray.is_initialized():
+            cluster.leave(self._settings)
+
+    def _has_ray(self) -> bool:
+        """Whether Ray works now; one that was lost is left, and started or joined anew at the next look."""
+        if not ray.is_initialized():
+            cluster.join(self._settings)
+        elif time.monotonic() - self._ray_checked_at > RAY_CHECK_S:
+            self._ray_checked_at = time.monotonic()
+            fault = cluster.control_is_lost()
+            if fault is not None:
+                logger.error("%s; connecting anew, and studies go on from the database", fault)
+                self._ray_status = f"unavailable: {fault}"
+                cluster.leave(self._settings)
+                self._drivers.clear()
+                return False
+            if cluster.node_is_lost(self._settings):
+                logger.critical(
+                    "the embedded Ray's node has died, and Ray ends a process that leaves a dead node: the service stops. "
+                    "Start it again, and studies go on from the database"
+                )
+                self._ray_status = "unavailable: the embedded Ray's node has died"
+                self._ended.set()
+                os.kill(os.getpid(), signal.SIGTERM)
+                return False
+        self._ray_status = "ok"
+        return True
 
     def _tick(self) -> None:
         for study_id in list(self._drivers):
@@ -206,29 +226,6 @@ class Supervisor:
 def open_store(database_url: str) -> SqlStore:
     """The store as a driver opens it, in its own process."""
     return SqlStore(make_engine(database_url, pool_size=4))
-
-
-def start_ray(settings: Settings) -> None:
-    """Start an embedded Ray, or join the cluster at `settings.ray_address`.
-
-    The database's address is kept out of the environment that Ray's processes inherit.
-    """
-    address = settings.ray_address
-    database_url = os.environ.pop("ADMETA_DATABASE_URL", None)
-    if address is None:
-        os.environ["RAY_AUTH_MODE"] = "disabled"  # on loopback, for this service alone; clusters keep Ray's tokens
-    try:
-        with handlers_kept(signal.SIGTERM, signal.SIGINT):
-            ray.init(
-                address=address or "local",
-                namespace=actor.NAMESPACE,
-                include_dashboard=None if address else False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
-    finally:
-        if database_url is not None:
-            os.environ["ADMETA_DATABASE_URL"] = database_url
 
 
 def _new_owner() -> str:

@@ -1,0 +1,79 @@
+"""The Ray that studies run on: one of our own on this machine, or a cluster to join.
+
+Owns its start, its end, and telling that it was lost: a process that stays connected to a dead Ray is ended by Ray's
+own core a minute later.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+
+import ray
+
+from search import actor
+from service import leftovers
+from service.settings import Settings
+from service.signals import handlers_kept
+from tasks.engine import sharing
+
+CONNECT_PATIENCE_S = 5.0
+
+
+def join(settings: Settings) -> None:
+    """Start an embedded Ray, or join the cluster at `settings.ray_address`.
+
+    An embedded one lives no longer than the calling thread: the kernel kills its daemons with the thread that started
+    them. The database's address is kept out of the environment that Ray's processes inherit.
+    """
+    address = settings.ray_address
+    database_url = os.environ.pop("ADMETA_DATABASE_URL", None)
+    if address is None:
+        os.environ["RAY_AUTH_MODE"] = "disabled"  # on loopback, for this service alone; clusters keep Ray's tokens
+    try:
+        with handlers_kept(signal.SIGTERM, signal.SIGINT):
+            ray.init(
+                address=address or "local",
+                namespace=actor.NAMESPACE,
+                include_dashboard=None if address else False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+    finally:
+        if database_url is not None:
+            os.environ["ADMETA_DATABASE_URL"] = database_url
+
+
+def control_is_lost() -> str | None:
+    """Why Ray must be left and joined anew; None where its control service answers."""
+    address = ray.get_runtime_context().gcs_address
+    host, _, port = address.rpartition(":")
+    return None if _answers(host.strip("[]"), int(port)) else f"Ray's control service at {address} does not answer"
+
+
+def node_is_lost(settings: Settings) -> bool:
+    """Whether the embedded Ray's node has died. Ray's core then ends this process as soon as it disconnects."""
+    return settings.ray_address is None and not any(
+        node["Alive"] and _answers(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in ray.nodes()
+    )
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_PATIENCE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def leave(settings: Settings) -> None:
+    """Disconnect; an embedded Ray ends, with all that it started."""
+    if settings.ray_address is not None:
+        ray.shutdown()
+        return
+    started = leftovers.embedded_ray()
+    ray.shutdown()
+    leftovers.end(started)
+    sharing.leave()  # its workers started the card's multi-process service, and nobody is left to use it
