@@ -125,8 +125,8 @@ class Supervisor:
                 return False
             if cluster.node_is_lost(self._settings):
                 logger.critical(
-                    "the embedded Ray's node has died, and Ray ends a process that leaves a dead node: the service stops. "
-                    "Start it again, and studies go on from the database"
+                    "the embedded Ray's node has died, and Ray ends a process that leaves a dead node: the service "
+                    "stops. Start it again, and studies go on from the database"
                 )
                 self._ray_status = "unavailable: the embedded Ray's node has died"
                 self._ended.set()

@@ -181,6 +181,12 @@ def strike(place: Field, study: str) -> Snapshot:
             snapshot = look(place.engine, study, storage=place.storage, killed={pid})
         case Target.NODE:
             assert place.cluster is not None
+            second = place.cluster.second
+            wait_until(
+                lambda: bool(titled(second.pids, "ray::TrialWorker")) or _state(place, study) != "RUNNING",
+                timeout_s=60,
+                what="the second node has a run",
+            )
             killed = place.cluster.second.pids
             place.cluster.second.kill()
             snapshot = look(place.engine, study, storage=place.storage, killed=killed)
