@@ -16,7 +16,7 @@ from tests.admeta.cases import CASES
 
 # torch's test helpers forbid setting backend flags in the whole process when they are imported; the training engine,
 # whose tests run in this process too, sets some.
-setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)  # noqa: B010 - the name would be mangled
+torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_flag"] = True
 
 _SHARED_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"lr": -0.1}, "Invalid learning rate: -0.1"),
