@@ -100,7 +100,9 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     os.environ.update({key: value for key, value in TUNE_ENVIRONMENT.items() if "OUTPUT" in key})
-    ray.init(address="local", num_cpus=arguments.slots, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    ray.init(
+        address="local", num_cpus=arguments.slots, include_dashboard=False, logging_level="ERROR", log_to_driver=False
+    )
     with tempfile.TemporaryDirectory() as folder:
         urls = {"SQLite": f"sqlite:///{Path(folder) / 'overhead.sqlite3'}"}
         if arguments.postgres:

@@ -1,4 +1,4 @@
-"""A round of the kill matrix for each process; `python -m tests.chaos` makes twenty, of nodes too, on both databases."""
+"""A round of the kill matrix for each process; `python -m tests.chaos` makes twenty, of nodes too, on two databases."""
 
 from __future__ import annotations
 
