@@ -40,16 +40,29 @@ def check_start(settings: Settings) -> None:
     """Refuse to listen where others can reach the service while nobody could be let in. The tables must exist.
 
     Raises:
-        SettingsError: the address is not loopback, and no admin token works.
+        SettingsError: the address is not loopback, and no admin token works; or the one in the settings can't be used.
     """
-    if is_loopback(settings.host):
+    if is_loopback(settings.host) and settings.admin_token is None:
         return
     engine = make_single_engine(settings.database_url)
     try:
+        if settings.admin_token is not None:
+            _adopt(engine, settings.admin_token)
+        if is_loopback(settings.host):
+            return
         _check_admin(engine, settings)
     finally:
         engine.dispose()
     log.warning("serving %s without encryption: tokens can be read on the way; put a TLS proxy in front", settings.host)
+
+
+def _adopt(engine: Engine, token: str) -> None:
+    try:
+        tokens.adopt_admin(engine, token)
+    except ValueError as error:
+        raise SettingsError(
+            f"the token in ADMETA_ADMIN_TOKEN_FILE: {error}.", hint="Make one: `openssl rand -hex 32`."
+        ) from None
 
 
 def _check_admin(engine: Engine, settings: Settings) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from urllib.parse import quote
 
 from service import quotas
 from service.errors import SettingsError
@@ -36,6 +37,7 @@ class Settings:
     Attributes:
         home: folder of the SQLite file, the logs and, unless set otherwise, checkpoints and data.
         database_url: SQLAlchemy URL; not in the repr, because it may hold a password.
+        admin_token: works as an admin's from the start on; for a service that nobody can log in to. Not in the repr.
         ray_address: a cluster's address; None starts Ray in the service's own process.
         storage: checkpoints: a folder that all workers see.
         data: folder of the data sets.
@@ -47,6 +49,7 @@ class Settings:
 
     home: Path
     database_url: str = field(repr=False)
+    admin_token: str | None = field(default=None, repr=False)
     ray_address: str | None
     storage: str
     data: Path
@@ -107,7 +110,11 @@ def load(
     folder = (home or Path(environ.get("ADMETA_HOME") or "~/.admeta")).expanduser().absolute()
     return Settings(
         home=folder,
-        database_url=database_url or environ.get("ADMETA_DATABASE_URL") or f"sqlite:///{folder / 'admeta.sqlite3'}",
+        database_url=_with_password(
+            database_url or environ.get("ADMETA_DATABASE_URL") or f"sqlite:///{folder / 'admeta.sqlite3'}",
+            _secret(environ, "ADMETA_DATABASE_PASSWORD_FILE"),
+        ),
+        admin_token=_secret(environ, "ADMETA_ADMIN_TOKEN_FILE"),
         ray_address=ray_address or environ.get("ADMETA_RAY_ADDRESS") or None,
         storage=_storage(storage or environ.get("ADMETA_STORAGE") or str(folder / "checkpoints")),
         data=(data or Path(environ.get("ADMETA_DATA") or folder / "data")).expanduser().absolute(),
@@ -134,6 +141,37 @@ def _storage(value: str) -> str:
             hint="Name a folder that every worker can write, on one host any, on several a network file system.",
         )
     return str(Path(value).expanduser().absolute())
+
+
+def _secret(environ: Mapping[str, str], name: str) -> str | None:
+    """What the file holds that the variable names, without the line's end; None where the variable is not set."""
+    path = environ.get(name)
+    if not path:
+        return None
+    try:
+        secret = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"{name} = '{path}' cannot be read: {error}.", hint="Name a text file that this user may read."
+        ) from None
+    if not secret:
+        raise SettingsError(f"{name} = '{path}' is empty.", hint="Write the secret into it, on one line.")
+    return secret
+
+
+def _with_password(database_url: str, password: str | None) -> str:
+    """The address with the password of the file; one that is in the address already would contradict it."""
+    if password is None:
+        return database_url
+    scheme, separator, rest = database_url.partition("://")
+    user, at, place = rest.rpartition("@")
+    if not separator or not at or ":" in user:
+        shown = _PASSWORD.sub(r"\1***\2", database_url)
+        raise SettingsError(
+            f"ADMETA_DATABASE_PASSWORD_FILE needs an address with a user and without a password, not '{shown}'.",
+            hint="For example postgresql://admeta@db.example.org/admeta.",
+        )
+    return f"{scheme}://{user}:{quote(password, safe='')}@{place}"
 
 
 def _truth(environ: Mapping[str, str], name: str) -> bool:

@@ -78,6 +78,30 @@ def create_token(engine: Engine, *, name: str, scope: Scope, lifetime: timedelta
 
 
 @retried(REQUEST)
+def adopt_admin(engine: Engine, token: str) -> None:
+    """Let in, as an admin, whoever holds a token that was made elsewhere: a cluster's secret, say.
+
+    Nothing changes where the token is known already; one that was revoked stays revoked.
+
+    Raises:
+        ValueError: the token is too short to be safe from guessing.
+    """
+    if len(token) < _N_BYTES:
+        raise ValueError(f"an admin token of {len(token)} characters can be guessed; it must have {_N_BYTES} or more")
+    row = AccessToken(
+        id=secrets.token_hex(6),
+        name="from the service's settings",
+        scope=Scope.ADMIN.value,
+        prefix=token[:_SHOWN],
+        digest=digest(token),
+        created_at=datetime.now(UTC),
+    )
+    with writing(engine) as session:
+        if session.execute(select(AccessToken.id).where(AccessToken.digest == row.digest)).first() is None:
+            session.add(row)
+
+
+@retried(REQUEST)
 def find_bearer(engine: Engine, token: str) -> Bearer | None:
     """Whose token this is; None where it is unknown, revoked or expired. Notes the use, once a minute at most."""
     now = datetime.now(UTC)

@@ -92,3 +92,37 @@ def test_ports(port: int) -> None:
 def test_checkpoints_go_to_a_folder(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="storage 's3://bucket/x' is an address"):
         load({}, home=tmp_path, storage="s3://bucket/x")
+
+
+def test_secrets_come_from_files(tmp_path: Path) -> None:
+    password, token = tmp_path / "password", tmp_path / "token"
+    password.write_text("p@ss/word\n")
+    token.write_text("f" * 40 + "\n")
+    environ = {"ADMETA_DATABASE_PASSWORD_FILE": str(password), "ADMETA_ADMIN_TOKEN_FILE": str(token)}
+    settings = load(environ, database_url="postgresql://admeta@db:5432/admeta")
+    assert settings.database_url == "postgresql://admeta:p%40ss%2Fword@db:5432/admeta"
+    assert settings.admin_token == "f" * 40
+    assert "p%40ss" not in settings.safe_database_url
+    assert "ffff" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        (None, r"needs an address with a user and without a password, not 'sqlite:////"),
+        ("postgresql://admeta:secret@db/admeta", r"not 'postgresql://admeta:\*\*\*@db/admeta'"),
+    ],
+)
+def test_a_password_file_goes_with_a_user_alone(tmp_path: Path, url: str | None, message: str) -> None:
+    (tmp_path / "password").write_text("p")
+    with pytest.raises(SettingsError, match=message):
+        load({"ADMETA_DATABASE_PASSWORD_FILE": str(tmp_path / "password")}, database_url=url)
+
+
+@pytest.mark.parametrize(("content", "message"), [(None, "cannot be read"), (" \n", "is empty")])
+def test_a_secret_that_is_not_there(tmp_path: Path, content: str | None, message: str) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(SettingsError, match=f"ADMETA_ADMIN_TOKEN_FILE = .*{message}"):
+        load({"ADMETA_ADMIN_TOKEN_FILE": str(file)})

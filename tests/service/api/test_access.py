@@ -17,7 +17,7 @@ from service.api.access import OPEN_PATHS, scope_needed
 from service.api.attempts import MAX_ADDRESSES, FailureLimit
 from service.app import create_app
 from service.database import make_engine
-from service.database.tokens import Scope, create_token, revoke_token
+from service.database.tokens import Scope, create_token, find_bearer, list_tokens, revoke_token
 from service.errors import SettingsError
 from service.security import check_start
 from service.settings import Settings
@@ -225,3 +225,19 @@ def test_other_machines_are_served_once_there_is_an_admin(settings: Settings, en
 def test_websockets_are_closed(door: TestClient) -> None:
     with pytest.raises(WebSocketDisconnect), door.websocket_connect("/v1/events"):
         pass
+
+
+def test_the_token_of_the_settings_is_an_admins(settings: Settings, engine: Engine) -> None:
+    """A cluster's secret lets its operator in without a shell on the service's machine; once revoked it stays so."""
+    public = replace(settings, host="0.0.0.0", admin_token="k" * 43)
+    check_start(public)
+    check_start(public)
+    bearer = find_bearer(engine, "k" * 43)
+    assert bearer is not None
+    assert bearer.scope is Scope.ADMIN
+    assert len(list_tokens(engine)) == 1
+    revoke_token(engine, bearer.id)
+    with pytest.raises(SettingsError, match="no admin token"):
+        check_start(public)
+    with pytest.raises(SettingsError, match=r"ADMETA_ADMIN_TOKEN_FILE: .*can be guessed"):
+        check_start(replace(public, admin_token="short"))
