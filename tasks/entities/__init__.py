@@ -1,0 +1,1 @@
+"""Named entities: CoNLL files, tags of tokens, scores of whole entities."""

@@ -1,0 +1,96 @@
+"""CoNLL column files: a word a line with its columns, a blank line after each sentence; tags brought to IOB2.
+
+The files of the 2003 shared task are tagged IOB1: an entity begins with I-, and with B- only where it touches another
+one of its type. In IOB2 every entity begins with B-. A file that is IOB2 already is left as it is.
+
+Source: Tjong Kim Sang & De Meulder, "Introduction to the CoNLL-2003 Shared Task" (2003); Tjong Kim Sang & Veenstra,
+"Representing Text Chunks" (1999) for the two schemes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.errors import DataError
+
+DOCUMENT_START = "-DOCSTART-"
+OUTSIDE = "O"
+_TAG = re.compile(r"O|[BI]-\S+")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words and their tags in IOB2, of equal length, never empty."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+def read_conll(path: Path) -> list[Sentence]:
+    """The sentences of a file, in its order; lines that mark a document's start are left out.
+
+    Args:
+        path: columns divided by blanks or tabs, the word first and the entity tag last; UTF-8.
+
+    Raises:
+        DataError: the file cannot be read, holds no sentence, a line has fewer columns than the first one or too few
+            for a word and a tag, or a tag is not of IOB; the message names file and line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}); convert it first") from error
+    sentences = [_sentence(rows) for rows in _blocks(lines, path)]
+    if not sentences:
+        raise DataError(f"{path} holds no sentence; it must have a word and its tag on each line")
+    return sentences
+
+
+def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags of one sentence with every entity's first one made B-: an I- after another type, or after none, begins one.
+
+    IOB2 comes back unchanged.
+    """
+    converted = []
+    previous = OUTSIDE
+    for tag in tags:
+        begins = tag.startswith("I-") and previous[2:] != tag[2:]
+        converted.append("B-" + tag[2:] if begins else tag)
+        previous = tag
+    return tuple(converted)
+
+
+def _blocks(lines: list[str], path: Path) -> Iterator[list[list[str]]]:
+    """The columns of each sentence's lines, checked."""
+    n_columns = 0
+    rows: list[list[str]] = []
+    for number, line in enumerate(lines, start=1):
+        columns = line.split()
+        if not columns or columns[0] == DOCUMENT_START:
+            if rows:
+                yield rows
+            rows = []
+            continue
+        n_columns = n_columns or max(2, len(columns))
+        if len(columns) < n_columns:
+            raise DataError(
+                f"{path}, line {number}: {line!r} has {len(columns)} column(s) where {n_columns} are needed: the word "
+                "first and its entity tag last; mend the line"
+            )
+        if not _TAG.fullmatch(columns[-1]):
+            raise DataError(
+                f"{path}, line {number}: tag {columns[-1]!r} is not O, B-<type> or I-<type>; the last column must hold "
+                "the entity tag"
+            )
+        rows.append(columns)
+    if rows:
+        yield rows
+
+
+def _sentence(rows: list[list[str]]) -> Sentence:
+    return Sentence(words=tuple(row[0] for row in rows), tags=to_iob2(row[-1] for row in rows))

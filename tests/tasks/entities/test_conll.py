@@ -1,0 +1,94 @@
+"""CoNLL files: what is read, how IOB1 becomes IOB2, and what is refused with file and line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tasks.entities.conll import read_conll, to_iob2
+from tasks.errors import DataError
+from tests.tasks.shared_data import shared_data
+
+TEXT = """-DOCSTART- -X- O O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+
+-DOCSTART- -X- O O
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+"""
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "eng.train"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "change", [str, lambda t: t.replace("\n", "\r\n"), lambda t: t.replace(" ", "\t"), "\ufeff{}".format]
+)
+def test_sentences_words_and_tags(tmp_path: Path, change: object) -> None:
+    assert callable(change)
+    first, second = read_conll(write(tmp_path, change(TEXT)))
+    assert first.words == ("EU", "rejects")
+    assert first.tags == ("B-ORG", "O")
+    assert second.words == ("Peter", "Blackburn")
+    assert second.tags == ("B-PER", "I-PER")
+
+
+@pytest.mark.parametrize(
+    ("iob1", "iob2"),
+    [
+        ("I-PER I-PER O I-PER", "B-PER I-PER O B-PER"),
+        ("I-PER I-ORG I-ORG", "B-PER B-ORG I-ORG"),
+        ("I-LOC B-LOC I-LOC", "B-LOC B-LOC I-LOC"),  # two that touch
+        ("B-LOC I-LOC B-LOC O", "B-LOC I-LOC B-LOC O"),  # IOB2 already
+        ("O O", "O O"),
+    ],
+)
+def test_iob1_becomes_iob2(iob1: str, iob2: str) -> None:
+    assert to_iob2(iob1.split()) == tuple(iob2.split())
+    assert to_iob2(iob2.split()) == tuple(iob2.split())
+
+
+REFUSALS = [
+    (TEXT.replace("rejects VBZ I-VP O", "rejects VBZ"), r"eng\.train, line 4: 'rejects VBZ' has 2 column\(s\) where 4"),
+    ("word\n", r"line 1: 'word' has 1 column\(s\) where 2 are needed"),
+    (TEXT.replace("I-ORG", "ORG"), r"line 3: tag 'ORG' is not O, B-<type> or I-<type>"),
+    (TEXT.replace("I-ORG", "S-ORG"), "tag 'S-ORG' is not"),
+    (TEXT.replace("I-ORG", "I-"), "tag 'I-' is not"),
+    ("", "holds no sentence"),
+    ("-DOCSTART- -X- O O\n\n", "holds no sentence"),
+    ("Köln NNP I-NP I-LOC\n".encode("latin-1"), r"is not UTF-8 \(.* at byte 1\)"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSALS, ids=[message for _, message in REFUSALS])
+def test_what_is_refused(tmp_path: Path, text: str | bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_conll(write(tmp_path, text))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"eng\.testa cannot be read"):
+        read_conll(tmp_path / "eng.testa")
+
+
+@pytest.mark.parametrize(
+    ("name", "n_sentences", "n_words", "entities"),
+    [
+        # Tables 1 and 2 of the shared task's paper.
+        ("eng.train", 14_041, 203_621, {"LOC": 7140, "MISC": 3438, "ORG": 6321, "PER": 6600}),
+        ("eng.testa", 3_250, 51_362, {"LOC": 1837, "MISC": 922, "ORG": 1341, "PER": 1842}),
+        ("eng.testb", 3_453, 46_435, {"LOC": 1668, "MISC": 702, "ORG": 1661, "PER": 1617}),
+    ],
+)
+def test_counts_are_the_papers(name: str, n_sentences: int, n_words: int, entities: dict[str, int]) -> None:
+    sentences = read_conll(shared_data("conll2003") / "conll2003" / name)
+    assert len(sentences) == n_sentences
+    assert sum(len(sentence.words) for sentence in sentences) == n_words
+    begun = [tag[2:] for sentence in sentences for tag in sentence.tags if tag.startswith("B-")]
+    assert {kind: begun.count(kind) for kind in sorted(set(begun))} == entities
