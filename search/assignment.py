@@ -17,6 +17,7 @@ class Assignment:
     """One run to execute: everything a worker needs.
 
     Attributes:
+        attempt: which attempt of the run this is, from 1.
         settings: the optimizer's constructor keywords (drawn and fixed).
         checkpoint_dir: folder of this run alone; where one exists already, the run goes on from its last checkpoint.
         threads: CPU threads torch may use.
@@ -29,6 +30,7 @@ class Assignment:
     trial_number: int
     stage: Stage
     seed: int
+    attempt: int
     task: Mapping[str, Any]
     optimizer: str
     settings: Mapping[str, Any]

@@ -208,6 +208,7 @@ class Coordinator:
             trial_number=run.trial_number,
             stage=run.stage,
             seed=run.seed,
+            attempt=run.attempt + 1,
             task=definition.task.model_dump(mode="json"),
             optimizer=loop.spec.name,
             settings={**loop.spec.fixed, **run.params},
@@ -252,7 +253,7 @@ class Coordinator:
 
 
 def run_folder(study_id: str, label: str, run: RunRecord) -> str:
-    """Where a run keeps its checkpoints, under the storage."""
+    """Where a run keeps its checkpoints and logs, under the storage."""
     return f"{study_id}/{label}/{run.trial_number:05d}/{run.stage.value}-{run.seed}"
 
 

@@ -18,6 +18,7 @@ from ray import tune
 
 from search.assignment import Assignment, Curve, Report
 from search.records import AttemptStart, FailureKind, Point, RunOutcome, RunState, Stage
+from search.run_log import RunLog, log_file
 from tasks.engine.protocol import Evaluation, Run
 from tasks.errors import CheckpointError, Diverged
 
@@ -31,15 +32,24 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
     def setup(self, config: dict[str, Any]) -> None:
         self._run: Run | None = None
         self._unsaved = False
-        self._assignment = Assignment.from_config(config)
+        self._take_up(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self._close()
-        self._assignment = Assignment.from_config(new_config)
+        self._take_up(new_config)
         return True
+
+    def _take_up(self, config: dict[str, Any]) -> None:
+        self._assignment = Assignment.from_config(config)
+        self._log = RunLog(log_file(self._assignment.checkpoint_dir, self._assignment.attempt))
 
     def step(self) -> dict[str, Any]:
         """One epoch; the run is opened here and not in `setup`, so that its errors are this run's."""
+        with self._log.capturing():
+            report = self._step()
+        return report.to_result()
+
+    def _step(self) -> Report:
         start = None
         backlog: list[Point] = []
         self._unsaved = False  # within an epoch the run's state fits no evaluation
@@ -51,18 +61,20 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
             points = backlog if run.done else [*backlog, self._advance(run)]
             end = self._end(run)
         except Diverged as error:
+            self._log.say(f"diverged: {error}")
             outcome = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error=str(error))
-            return Report(points=backlog, start=start, end=outcome).to_result()
+            return Report(points=backlog, start=start, end=outcome)
         if end is not None or self._checkpoint_is_due():
             self._save(run, final=end is not None)
         else:
             self._unsaved = True
-        return Report(points=points, start=start, end=end).to_result()
+        return Report(points=points, start=start, end=end)
 
     def cleanup(self) -> None:
         """The worker's end. A run that is stopped between two evaluations, by a pause say, leaves a checkpoint."""
-        if self._run is not None and self._unsaved:
-            self._save(self._run, final=False)
+        with self._log.capturing():
+            if self._run is not None and self._unsaved:
+                self._save(self._run, final=False)
         self._close()
 
     def _close(self) -> None:
@@ -70,6 +82,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         if self._run is not None:
             self._run.close()
             self._run = None
+        self._log.close()
 
     def _open(self) -> AttemptStart:
         from tasks.engine import checkpoint
@@ -98,18 +111,23 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         environment = {**run.environment(), "gpus": assignment.gpus}
         if share_note:
             environment["sharing"] = share_note
-        return AttemptStart(
+        start = AttemptStart(
             node=ray.util.get_node_ip_address(),
             pid=os.getpid(),
             device=str(environment.get("device", "cpu")),
             resumed_from_epoch=run.epoch,
             environment=environment,
         )
+        place = f"node {start.node}, process {start.pid}, {start.device}"
+        self._log.say(f"attempt {assignment.attempt}, seed {assignment.seed}: {place}; from epoch {run.epoch}")
+        return start
 
     def _advance(self, run: Run) -> Point:
         evaluation = run.advance()
         point = to_point(evaluation, metric=self._assignment.metric, gpus=self._assignment.gpus)
         self._curve.points.append(point)
+        told = ", ".join(f"{name} {value:.6g}" for name, value in point.metrics.items())
+        self._log.say(f"epoch {point.epoch}, step {point.step}: {told}; {point.train_s:.2f} s of training")
         return point
 
     def _end(self, run: Run) -> RunOutcome | None:
@@ -118,10 +136,12 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         if last.value is None:
             found = last.metrics.get(metric, "missing")
             reason = f"{metric} is {found} at epoch {last.epoch}; the objective must be a finite number"
+            self._log.say(f"failed: {reason}")
             return RunOutcome(state=RunState.FAIL, failure=FailureKind.NO_METRIC, error=reason)
         if not run.done:
             return None
         test = run.test() if self._assignment.stage is Stage.CONFIRM else {}
+        self._log.say(", ".join([f"complete: {metric} {last.value:.6g}", *(f"{k} {v:.6g}" for k, v in test.items())]))
         return RunOutcome(state=RunState.COMPLETE, value=last.value, test_metrics=test)
 
     def _rank(self) -> Literal["last", "best"]:

@@ -15,7 +15,21 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api import best, catalog, cluster, docs, errors, events, health, results, signin, studies, tokens, trials
+from service.api import (
+    best,
+    catalog,
+    cluster,
+    docs,
+    errors,
+    events,
+    health,
+    results,
+    runs,
+    signin,
+    studies,
+    tokens,
+    trials,
+)
 from service.api import metrics as metrics_route
 from service.api.body import BodyLimit
 from service.api.etag import ETags
@@ -94,6 +108,7 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
     for module in (
         studies,
         trials,
+        runs,
         results,
         events,
         best,

@@ -26,6 +26,7 @@ from service.database.errors import (
     DatabaseUnavailableError,
     InvalidCursorError,
     QueueFullError,
+    RunNotFoundError,
     TokenNotFoundError,
     TrialNotFoundError,
 )
@@ -137,6 +138,8 @@ async def _database_layer_error(request: Request, error: DatabaseError) -> Respo
             status, name = 422, "invalid_cursor"
         case TrialNotFoundError():
             status, name = 404, "trial_not_found"
+        case RunNotFoundError():
+            status, name = 404, "run_not_found"
         case TokenNotFoundError():
             status, name = 404, "token_not_found"
         case QueueFullError():

@@ -7,6 +7,7 @@
         ├── DatabaseUnavailableError  the database could not be reached in the time given
         ├── InvalidCursorError        a page cursor that no list gave out
         ├── TrialNotFoundError        the study has no such trial
+        ├── RunNotFoundError          no run has this id, or not so many attempts
         ├── TokenNotFoundError        no access token has this id
         └── QueueFullError            as many studies are queued as the service takes
 
@@ -39,6 +40,10 @@ class InvalidCursorError(DatabaseError, SearchError):
 
 class TrialNotFoundError(DatabaseError, StudyNotFoundError):
     """The study is there, but has no such search, trial or run."""
+
+
+class RunNotFoundError(DatabaseError):
+    """No run has this id, or it has no such attempt."""
 
 
 class TokenNotFoundError(DatabaseError):

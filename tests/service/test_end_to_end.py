@@ -95,6 +95,10 @@ def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str])
         assert curve
         assert [point.epoch for point in curve] == sorted({point.epoch for point in curve})
 
+        run = next(trial.runs[0] for trial in trials if trial.state == "COMPLETE")
+        log = httpx.get(f"{served.url}/v1/runs/{run.id}/logs")
+        assert re.search(r" attempt 1, seed \d+: node .*\n.* epoch 1, step .*(.*\n)+.* complete: ", log.text), log.text
+
         comparison = client.comparison("e2e")
         assert comparison.complete
         assert [row.rank for row in comparison.rows] == [1, 2]

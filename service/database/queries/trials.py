@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal, TypeVarTuple
 
 from sqlalchemy import ColumnElement, Engine, Select, and_, or_, select, tuple_
 from sqlalchemy.orm import Session
@@ -23,6 +23,7 @@ from service.database.queries.winners import better_first
 from service.database.retry import REQUEST, retried
 from service.models import AttemptView, Page, PointView, RunView, TrialView
 
+Ts = TypeVarTuple("Ts")
 TrialOrder = Literal["number", "best"]
 Trial = tuple[Run, Search]
 
@@ -56,7 +57,7 @@ def list_trials(
     with reading(engine) as session:
         row = find_study(session, study)
         if label is not None:
-            _find_search(session, row, label)
+            find_search(session, row, label)
         query = (
             select(Run, Search)
             .join(Search, Search.id == Run.search_id)
@@ -67,7 +68,7 @@ def list_trials(
             query = query.where(Search.label == label)
         if state is not None:
             query = query.where(Run.state == state)
-        query = _by_number(query, cursor) if order == "number" else _by_value(query, cursor, row.direction)
+        query = _by_number(query, cursor) if order == "number" else in_order_of_value(query, cursor, row.direction)
         found = [(run, search) for run, search in session.execute(query)]
         page = found[:limit]
         runs = _runs_of(session, page)
@@ -87,7 +88,7 @@ def get_trial(engine: Engine, study: str, label: str, number: int) -> TrialView:
     """
     with reading(engine) as session:
         row = find_study(session, study)
-        search = _find_search(session, row, label)
+        search = find_search(session, row, label)
         run = session.execute(
             select(Run).where(Run.search_id == search.id, Run.trial_number == number, Run.stage == Stage.SEARCH)
         ).scalar_one_or_none()
@@ -97,7 +98,7 @@ def get_trial(engine: Engine, study: str, label: str, number: int) -> TrialView:
                 hint=f"GET /v1/studies/{row.name}/trials?label={label} lists its trials.",
             )
         runs = _runs_of(session, [(run, search)])
-        curve = _curve(session, run.id)
+        curve = curve_of(session, run.id)
     return _view((run, search), runs[_key(run)]).model_copy(update={"curve": curve})
 
 
@@ -117,10 +118,15 @@ def get_curve(engine: Engine, study: str, run_id: int) -> list[PointView]:
                 f"study '{row.name}' has no run {run_id}.",
                 hint=f"GET /v1/studies/{row.name}/trials lists trials with their runs.",
             )
-        return _curve(session, run_id)
+        return curve_of(session, run_id)
 
 
-def _find_search(session: Session, study: Study, label: str) -> Search:
+def find_search(session: Session, study: Study, label: str) -> Search:
+    """The study's search with this label.
+
+    Raises:
+        TrialNotFoundError: it has none.
+    """
     searches = session.execute(select(Search).where(Search.study_id == study.id).order_by(Search.position)).scalars()
     by_label = {search.label: search for search in searches}
     if label not in by_label:
@@ -137,7 +143,8 @@ def _by_number(query: Select[Run, Search], cursor: str | None) -> Select[Run, Se
     return query.where(tuple_(Search.position, Run.trial_number) > tuple_(*decode_cursor(cursor, int, int)))
 
 
-def _by_value(query: Select[Run, Search], cursor: str | None, direction: str) -> Select[Run, Search]:
+def in_order_of_value(query: Select[*Ts], cursor: str | None, direction: str) -> Select[*Ts]:
+    """The query over runs, best value first and those without last, after the cursor (value, id)."""
     query = query.order_by(Run.value.is_(None), better_first(Run.value.expression, direction), Run.id)
     if cursor is None:
         return query
@@ -167,17 +174,24 @@ def _runs_of(session: Session, trials: Sequence[Trial]) -> dict[tuple[int, int],
         select(Run).where(tuple_(Run.search_id, Run.trial_number).in_(keys)).order_by(Run.stage.desc(), Run.seed)
     ).scalars()
     runs = list(rows)
-    attempts: dict[int, list[AttemptView]] = defaultdict(list)
-    query = select(Attempt).where(Attempt.run_id.in_([run.id for run in runs]))
-    for attempt in session.execute(query.order_by(Attempt.run_id, Attempt.attempt)).scalars():
-        attempts[attempt.run_id].append(_attempt_view(attempt))
+    attempts = attempts_of(session, [run.id for run in runs])
     views: dict[tuple[int, int], list[RunView]] = defaultdict(list)
     for run in runs:
-        views[_key(run)].append(_run_view(run, attempts[run.id]))
+        views[_key(run)].append(RunView(**run_fields(run, attempts[run.id])))
     return views
 
 
-def _curve(session: Session, run_id: int) -> list[PointView]:
+def attempts_of(session: Session, run_ids: Sequence[int]) -> dict[int, list[AttemptView]]:
+    """The attempts of some runs, by run, first to last."""
+    attempts: dict[int, list[AttemptView]] = defaultdict(list)
+    query = select(Attempt).where(Attempt.run_id.in_(run_ids))
+    for attempt in session.execute(query.order_by(Attempt.run_id, Attempt.attempt)).scalars():
+        attempts[attempt.run_id].append(_attempt_view(attempt))
+    return attempts
+
+
+def curve_of(session: Session, run_id: int) -> list[PointView]:
+    """The curve of a run that exists."""
     query = select(CurvePoint).where(CurvePoint.run_id == run_id).order_by(CurvePoint.epoch)
     return [
         PointView(
@@ -205,25 +219,26 @@ def _view(trial: Trial, runs: list[RunView]) -> TrialView:
     )
 
 
-def _run_view(run: Run, attempts: list[AttemptView]) -> RunView:
-    return RunView(
-        id=run.id,
-        stage=run.stage,
-        seed=run.seed,
-        state=run.state,
-        value=run.value,
-        test_metrics=_finite(run.test_metrics),
-        failure=run.failure,
-        error=run.error,
-        epoch=run.epoch,
-        step=run.step,
-        train_s=run.train_s,
-        gpu_s=run.gpu_s,
-        created_at=run.created_at,
-        started_at=run.started_at,
-        finished_at=run.finished_at,
-        attempts=attempts,
-    )
+def run_fields(run: Run, attempts: list[AttemptView]) -> dict[str, Any]:
+    """The fields of a `RunView`."""
+    return {
+        "id": run.id,
+        "stage": run.stage,
+        "seed": run.seed,
+        "state": run.state,
+        "value": run.value,
+        "test_metrics": _finite(run.test_metrics),
+        "failure": run.failure,
+        "error": run.error,
+        "epoch": run.epoch,
+        "step": run.step,
+        "train_s": run.train_s,
+        "gpu_s": run.gpu_s,
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "attempts": attempts,
+    }
 
 
 def _attempt_view(attempt: Attempt) -> AttemptView:

@@ -1,0 +1,188 @@
+"""What a run prints: kept in a file beside its checkpoints, one an attempt, through the worker's own file descriptors.
+
+Owns the file's form and its bounds, for the worker that writes and the service that reads. The kernel has every line as
+soon as it is printed, also by C code and by processes that the run starts, so a worker that is killed loses none.
+
+    <run's folder>/logs/attempt-0001.log    a head line that counts the bytes dropped, then the text
+
+At about 2 MiB the file is cut to its last 1 MiB. Offsets count from the first byte ever printed, so that readers who
+follow are not misled by a cut.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+KEEP_BYTES = 1 << 20
+"""What a cut leaves."""
+CUT_AT_BYTES = 2 << 20
+CUT_EVERY_S = 1.0
+_HEAD = "#admeta-log dropped={:015d}\n"
+_HEAD_PATTERN = re.compile(rb"#admeta-log dropped=(\d{15})\n")
+_N_HEAD = len(_HEAD.format(0))
+_NO_LINE_BYTES = 16 << 10
+"""Bytes without a line's end that a reader is given all the same."""
+_FILE_NAME = re.compile(r"attempt-(\d{4,})\.log")
+
+
+def log_file(run_folder: str | Path, attempt: int) -> Path:
+    """Where an attempt's output is kept."""
+    return Path(run_folder) / "logs" / f"attempt-{attempt:04d}.log"
+
+
+def logged_attempts(run_folder: str | Path) -> list[int]:
+    """The attempts of a run that left a log, oldest first."""
+    with suppress(OSError):
+        names = os.listdir(Path(run_folder) / "logs")
+        return sorted(int(found[1]) for name in names if (found := _FILE_NAME.fullmatch(name)))
+    return []
+
+
+class RunLog:
+    """An attempt's log, open for writing. A folder that cannot be written costs the log, never the run.
+
+    Args:
+        path: its file; one that exists is continued.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd: int | None = None
+        self._dropped = 0
+        self._cutting = threading.Lock()
+        self._closed = threading.Event()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._begin(self._fd)
+        except OSError as error:
+            print(f"no log of this run, {path} cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201
+            return
+        threading.Thread(target=self._keep_short, name="run-log", daemon=True).start()
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Send this process's stdout and stderr to the log; what is raised inside leaves its traceback there."""
+        if self._fd is None:
+            yield
+            return
+        saved = [(number, os.dup(number)) for number in (1, 2)]
+        _flush()
+        for number, _ in saved:
+            os.dup2(self._fd, number)
+        try:
+            yield
+        except BaseException:
+            self._write(traceback.format_exc())
+            raise
+        finally:
+            _flush()
+            for number, copy in saved:
+                os.dup2(copy, number)
+                os.close(copy)
+            self.cut()
+
+    def say(self, text: str) -> None:
+        """Add a line of ours, with the time."""
+        self._write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}\n")
+
+    def cut(self) -> None:
+        """Where the file has grown long, keep its last part. What is printed at this very moment may be lost."""
+        with self._cutting, suppress(OSError):
+            if self._fd is None or (size := os.fstat(self._fd).st_size) <= CUT_AT_BYTES:
+                return
+            tail = os.pread(self._fd, KEEP_BYTES, size - KEEP_BYTES)
+            tail = tail[tail.find(b"\n", 0, _NO_LINE_BYTES) + 1 :]
+            self._dropped += size - _N_HEAD - len(tail)
+            os.ftruncate(self._fd, 0)  # in place: processes that the run started have this file open
+            os.write(self._fd, _HEAD.format(self._dropped).encode() + tail)
+
+    def close(self) -> None:
+        """No more of this attempt."""
+        self._closed.set()
+        with self._cutting:
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+    def _begin(self, fd: int) -> None:
+        head = _HEAD_PATTERN.match(os.pread(fd, _N_HEAD, 0))
+        if head is None:
+            os.ftruncate(fd, 0)
+            os.write(fd, _HEAD.format(0).encode())
+        else:
+            self._dropped = int(head[1])
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError):  # a full disk, say
+            if self._fd is not None:
+                os.write(self._fd, text.encode("utf-8", "backslashreplace"))
+
+    def _keep_short(self) -> None:
+        while not self._closed.wait(CUT_EVERY_S):
+            self.cut()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excerpt:
+    """A part of a log.
+
+    Attributes:
+        text: whole lines, unless the log ends within one.
+        start, end: where the text lies, in bytes since the first ever printed; the next part begins at `end`.
+    """
+
+    text: str
+    start: int
+    end: int
+
+
+def read(path: Path, *, offset: int = 0, tail: int | None = None, whole: bool) -> Excerpt:
+    """A part of a log.
+
+    Args:
+        path: see `log_file`.
+        offset: from here on, in bytes since the first ever printed; later where that part was dropped.
+        tail: of that, the last so many lines.
+        whole: also the beginning of a last line that has no end yet.
+
+    Raises:
+        FileNotFoundError: the attempt left no log.
+    """
+    raw = path.read_bytes()
+    head = _HEAD_PATTERN.match(raw)
+    if head is None:  # a cut is being made
+        return Excerpt(text="", start=offset, end=offset)
+    dropped, kept = int(head[1]), raw[_N_HEAD:]
+    skipped = min(max(offset - dropped, 0), len(kept))
+    kept = kept[skipped:]
+    end = len(kept) if whole else max(kept.rfind(b"\n"), kept.rfind(b"\r")) + 1
+    if len(kept) - end > _NO_LINE_BYTES:
+        end = len(kept)
+    first = 0 if tail is None else _start_of_last(kept[:end], tail)
+    start = dropped + skipped
+    return Excerpt(text=kept[first:end].decode("utf-8", "replace"), start=start + first, end=start + end)
+
+
+def _start_of_last(text: bytes, n_lines: int) -> int:
+    """Where the last so many lines of the text begin."""
+    place = len(text) - 1 if text.endswith(b"\n") else len(text)
+    for _ in range(n_lines):
+        place = text.rfind(b"\n", 0, max(place, 0))
+        if place < 0:
+            return 0
+    return place + 1 if n_lines else len(text)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()

@@ -1,0 +1,20 @@
+"""Runs by themselves: those of a study in a list, and one by its id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from service.models.trials import RunView
+
+
+class StudyRunView(RunView):
+    """A run with what it belongs to."""
+
+    study: str = Field(description="The study's name.")
+    label: str
+    optimizer: str
+    trial: int
+    settings: dict[str, Any] = Field(description="Constructs the optimizer: cls(parameters, **settings).")
+    logs: list[int] = Field(default=[], description="In single reads only: the attempts that left a log.")
