@@ -1,0 +1,1 @@
+"""Question answering: SQuAD's files, spans from logits, the official scores."""
