@@ -4,11 +4,12 @@ Literal files in this package (results.yaml, settings.yaml, setups.yaml), read a
 here; what the optimizers search by default is in admeta's registry, and what we measured is in the database.
 """
 
-from search.paper.beside import Cell, Measured, TableBeside, beside, to_latex, to_markdown
+from search.paper.beside import Cell, Measured, TableBeside, beside, texts, to_latex, to_markdown
 from search.paper.results import PaperResult, paper_result, result_tables, results
 from search.paper.settings import PaperSettings, all_settings, best_settings, settings_tables
 from search.paper.setups import OptimizerSetup, PaperModel, Setup, model_id, paper_models, setup_of, setups
 from search.paper.tables import Column, Row, Table
+from search.paper.variants import variant_of
 
 __all__ = [
     "Cell",
@@ -33,6 +34,8 @@ __all__ = [
     "settings_tables",
     "setup_of",
     "setups",
+    "texts",
     "to_latex",
     "to_markdown",
+    "variant_of",
 ]

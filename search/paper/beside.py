@@ -100,12 +100,22 @@ def beside(table: str, measured: Sequence[Measured]) -> TableBeside:
     )
 
 
+def texts(cell: Cell) -> tuple[str, str]:
+    """The paper's number and ours as they are printed: in the paper's unit, ours with its n."""
+    paper = cell.paper.text if cell.paper else NOTHING
+    if cell.ours is None:
+        return paper, NOTHING
+    scale = 1 if cell.ours.metric == "training_time" else 100
+    spread = "" if cell.ours.std is None else f"±{scale * cell.ours.std:.2f}"
+    return paper, f"{scale * cell.ours.mean:.2f}{spread} (n={cell.ours.n})"
+
+
 def to_markdown(table: TableBeside) -> str:
     """The table as Markdown; each cell is `paper / ours`, in percent where the paper's is, ours with its n."""
     heads = ["", *(" ".join(part for part in head if part) for head in table.columns)]
     lines = [_markdown_row(heads), _markdown_row(["---"] * len(heads))]
     for head, cells in zip(table.rows, table.cells, strict=True):
-        lines.append(_markdown_row([" ".join(head), *(" / ".join(_texts(cell)) for cell in cells)]))
+        lines.append(_markdown_row([" ".join(head), *(" / ".join(texts(cell)) for cell in cells)]))
     return "\n".join(lines) + "\n"
 
 
@@ -114,17 +124,8 @@ def to_latex(table: TableBeside) -> str:
     heads = ["", *(" ".join(part for part in head if part) for head in table.columns)]
     lines = [rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}", r"\toprule", _latex_row(heads), r"\midrule"]
     for head, cells in zip(table.rows, table.cells, strict=True):
-        lines.append(_latex_row([" ".join(head), *(" / ".join(_texts(cell)) for cell in cells)]))
+        lines.append(_latex_row([" ".join(head), *(" / ".join(texts(cell)) for cell in cells)]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def _texts(cell: Cell) -> tuple[str, str]:
-    paper = cell.paper.text if cell.paper else NOTHING
-    if cell.ours is None:
-        return paper, NOTHING
-    scale = 1 if cell.ours.metric == "training_time" else 100
-    spread = "" if cell.ours.std is None else f"±{scale * cell.ours.std:.2f}"
-    return paper, f"{scale * cell.ours.mean:.2f}{spread} (n={cell.ours.n})"
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

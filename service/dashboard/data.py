@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
@@ -15,6 +13,7 @@ from pydantic import Field
 from search.analysis import finite_or_none
 from service.api.dependencies import Database, Filters
 from service.dashboard import curves, history
+from service.dashboard.attachments import as_csv
 from service.dashboard.curves import Axis, RunChoice
 from service.dashboard.lookup import find_search
 from service.database import queries
@@ -37,7 +36,7 @@ def get_curves(engine: Database, study: str, form: Form, filters: Annotated[Curv
     view = queries.get_study_view(engine, study)
     standing = queries.comparison(engine, view.id)
     found = curves.study_curves(engine, view, standing, **filters.model_dump())
-    return _csv(curves.rows(found), name=f"{view.name}-curves") if form == "csv" else JSONResponse(asdict(found))
+    return as_csv(curves.rows(found), name=f"{view.name}-curves") if form == "csv" else JSONResponse(asdict(found))
 
 
 @router.get("/expected.csv")
@@ -47,7 +46,7 @@ def get_expected(engine: Database, study: str) -> Response:
     table: list[Sequence[Any]] = [("label", "trials", "expected_best")]
     for row in view.rows:
         table += [(row.label, n, value) for n, value in enumerate(row.expected_best, start=1)]
-    return _csv(table, name=f"{view.study}-expected-best")
+    return as_csv(table, name=f"{view.study}-expected-best")
 
 
 @router.get("/searches/{label}/history.{form}")
@@ -55,7 +54,7 @@ def get_history(engine: Database, study: str, label: str, form: Form) -> Respons
     """The trials of one search."""
     view, search = find_search(engine, study, label)
     found = history.search_history(engine, view, search.label)
-    return _csv(history.rows(found), name=f"{view.name}-{label}") if form == "csv" else JSONResponse(asdict(found))
+    return as_csv(history.rows(found), name=f"{view.name}-{label}") if form == "csv" else JSONResponse(asdict(found))
 
 
 @router.get("/trials/{label}/{number}/runs.{form}")
@@ -72,7 +71,7 @@ def get_runs(
             for p in points[run.id]:
                 metrics = (p.metrics.get(name) for name in names)
                 table.append((run.stage, run.seed, p.epoch, p.step, p.lr, p.value, *metrics))
-        return _csv(table, name=f"{study}-{label}-{number}")
+        return as_csv(table, name=f"{study}-{label}-{number}")
     return JSONResponse(
         [
             {
@@ -87,10 +86,3 @@ def get_runs(
             for run in trial.runs
         ]
     )
-
-
-def _csv(table: Iterable[Sequence[Any]], *, name: str) -> Response:
-    text = io.StringIO()
-    csv.writer(text).writerows(table)
-    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
-    return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)

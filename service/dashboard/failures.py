@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.signin import is_page_visit
@@ -37,7 +38,7 @@ class FailurePages:
                 return
             body += message.get("body", b"")
             if not message.get("more_body", False):
-                start, content = _page(held, body)
+                start, content = _page(HTTPConnection(scope), held, body)
                 await send(start)
                 await send({"type": "http.response.body", "body": content})
 
@@ -49,12 +50,12 @@ def _is_error(start: Message) -> bool:
     return start["status"] >= 400 and is_json
 
 
-def _page(start: Message, body: bytes) -> tuple[Message, bytes]:
+def _page(request: HTTPConnection, start: Message, body: bytes) -> tuple[Message, bytes]:
     try:
         view = ErrorView.model_validate_json(body)
     except ValidationError:
         return start, body
-    made = page("failure.html", status=start["status"], view=view)
+    made = page(request, "failure.html", status=start["status"], view=view)
     content = bytes(made.body)
     headers = MutableHeaders(raw=list(start["headers"]))
     headers["Content-Type"] = made.headers["content-type"]

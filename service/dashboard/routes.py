@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BeforeValidator, Field
 
 import tasks.registry
 from admeta.registry import known_optimizers
 from search.records import RunState, StudyState
 from service.api.dependencies import Database, Filters
-from service.dashboard import assets, data
+from service.dashboard import assets, data, results_pages
 from service.dashboard.drawing import common_scale
 from service.dashboard.lookup import find_search, gpu_seconds
 from service.dashboard.python_code import as_python
@@ -23,6 +23,7 @@ from service.database import events, queries
 router = APIRouter(include_in_schema=False)
 router.include_router(assets.router)
 router.include_router(data.router)
+router.include_router(results_pages.router)
 
 _EMPTY = BeforeValidator(lambda value: None if value == "" else value)  # a form sends what was left open as ""
 Text = Annotated[Annotated[str, Field(max_length=100)] | None, _EMPTY]
@@ -48,7 +49,7 @@ class SearchFilters(Filters):
 
 
 @router.get("/")
-def overview(engine: Database, filters: Annotated[OverviewFilters, Query()]) -> Response:
+def overview(request: Request, engine: Database, filters: Annotated[OverviewFilters, Query()]) -> Response:
     """All studies, newest first, with their progress."""
     found = queries.list_studies(
         engine,
@@ -61,6 +62,7 @@ def overview(engine: Database, filters: Annotated[OverviewFilters, Query()]) -> 
     )
     chosen = filters.model_dump(exclude_none=True, exclude={"cursor"})
     return page(
+        request,
         "overview.html",
         studies=found,
         leaders={study.id: leaders(study) for study in found.items},
@@ -76,13 +78,14 @@ def overview(engine: Database, filters: Annotated[OverviewFilters, Query()]) -> 
 
 
 @router.get("/studies/{study}")
-def study_page(engine: Database, study: str) -> Response:
+def study_page(request: Request, engine: Database, study: str) -> Response:
     """Which optimizer, which settings, how sure."""
     newest_event = events.kept_range(engine)[1]  # before the reading: what happens meanwhile is told again
     view = queries.get_study_view(engine, study)
     standing = queries.comparison(engine, view.id)
     scale = common_scale(standing.rows)
     return page(
+        request,
         "study.html",
         study=view,
         standing=standing,
@@ -95,7 +98,9 @@ def study_page(engine: Database, study: str) -> Response:
 
 
 @router.get("/studies/{study}/searches/{label}")
-def search_page(engine: Database, study: str, label: str, filters: Annotated[SearchFilters, Query()]) -> Response:
+def search_page(
+    request: Request, engine: Database, study: str, label: str, filters: Annotated[SearchFilters, Query()]
+) -> Response:
     """One optimizer's search: how it went, what mattered, its trials."""
     newest_event = events.kept_range(engine)[1]
     view, search = find_search(engine, study, label)
@@ -104,6 +109,7 @@ def search_page(engine: Database, study: str, label: str, filters: Annotated[Sea
     )
     chosen = filters.model_dump(exclude_none=True, exclude={"cursor"})
     return page(
+        request,
         "search.html",
         study=view,
         search=search,
@@ -118,12 +124,15 @@ def search_page(engine: Database, study: str, label: str, filters: Annotated[Sea
 
 
 @router.get("/studies/{study}/trials/{label}/{number}")
-def trial_page(engine: Database, study: str, label: str, number: Annotated[int, Path(ge=0, lt=2**31)]) -> Response:
+def trial_page(
+    request: Request, engine: Database, study: str, label: str, number: Annotated[int, Path(ge=0, lt=2**31)]
+) -> Response:
     """One trial: its settings, its runs, what went wrong."""
     newest_event = events.kept_range(engine)[1]
     view, search = find_search(engine, study, label)
     trial = queries.get_trial(engine, view.id, label, number)
     return page(
+        request,
         "trial.html",
         study=view,
         search=search,

@@ -9,16 +9,38 @@ from urllib.parse import quote
 
 from fastapi import Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import HTTPConnection
 
 from service import tables
+from service.api.signin import COOKIE
 from service.dashboard.assets import address
 
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
-def page(template: str, *, status: int = 200, **values: Any) -> Response:
+_NAVIGATION = (
+    ("/", "Studies", ("/studies/",)),
+    ("/submit", "New study", ()),
+    ("/results", "Results", ("/results/",)),
+    ("/explorer", "Explorer", ()),
+    ("/cluster", "Cluster", ()),
+    ("/docs", "API", ()),
+)
+"""The pages that every page leads to: address, name, and what else counts as being there."""
+
+
+def page(request: HTTPConnection, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page from a template of `templates/`."""
-    text = _environment().get_template(template).render(**values)
+    path: str = request.scope["path"]
+    navigation = [
+        {"href": href, "name": name, "here": path == href or path.startswith(below)}
+        for href, name, below in _NAVIGATION
+    ]
+    text = (
+        _environment()
+        .get_template(template)
+        .render(navigation=navigation, signed_in=COOKIE in request.cookies, **values)
+    )
     return Response(text, status_code=status, media_type="text/html; charset=utf-8")
 
 

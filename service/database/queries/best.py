@@ -66,7 +66,7 @@ def best(
             )
         ).scalars()
         evidence = weigh(run, list(confirm_runs), metric=metric)
-    return _view(study, search, evidence)
+    return view_of(study, search, evidence)
 
 
 def _best_confirmed(session: Session, of_interest: Filters, direction: str) -> Found | None:
@@ -108,7 +108,8 @@ def _found() -> Select[Run, Search, Study]:
     return select(Run, Search, Study).join(Search, Search.id == Run.search_id).join(Study, Study.id == Search.study_id)
 
 
-def _view(study: Study, search: Search, evidence: Evidence) -> BestView:
+def view_of(study: Study, search: Search, evidence: Evidence) -> BestView:
+    """A result as it is answered."""
     return BestView(
         task=study.task,
         model=study.model,

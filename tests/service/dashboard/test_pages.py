@@ -28,6 +28,7 @@ PAGES = [
     "/studies/waiting",
     "/studies/waiting/searches/sgdm",
     "/studies/broken",
+    "/results",
 ]
 
 
@@ -60,7 +61,7 @@ def test_overview_filters(pages: TestClient) -> None:
     assert names("q=DIGITS&state=&task=&optimizer=") == ["digits-four"]
     assert names("state=QUEUED") == ["waiting"]
     assert names("optimizer=adamw") == ["digits-four"]
-    assert len(names("")) == 4
+    assert len(names("")) == 5
     assert "No study fits these filters" in pages.get("/?q=%25").text
 
 
