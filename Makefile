@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check serve bench chaos lock clean
+.PHONY: demo test check serve up down bench chaos lock clean
 
 demo: $(READY)
 	@$(BIN)/admeta demo
@@ -20,6 +20,20 @@ check: $(READY)
 
 serve: $(READY)
 	$(BIN)/admeta serve
+
+# A cluster on this host in containers; needs a Docker engine. PROFILE=gpu: one worker with all of the host's cards.
+PROFILE ?= cpu
+WORKERS ?= 1
+WORKER_cpu := ray-worker-cpu
+WORKER_gpu := ray-worker
+
+up:
+	sh deploy/secrets.sh secrets
+	docker compose --profile $(PROFILE) up --build --detach --wait --scale $(WORKER_$(PROFILE))=$(WORKERS)
+	@echo "http://127.0.0.1:8000; sign in with the token in secrets/admin_token"
+
+down:
+	docker compose --profile cpu --profile gpu down
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.overhead

@@ -62,6 +62,7 @@ def launch(study_id: str) -> Any:
             namespace=NAMESPACE,
             lifetime="detached",
             num_cpus=0,
+            resources={"node:__internal_head__": 0.001},  # not on a worker, which may leave, and sees no database
             max_restarts=0,  # the supervisor starts a new one when the lease has expired
         )
         .remote()

@@ -10,25 +10,33 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 
 import ray
 
 from search import actor
-from service import leftovers
+from service import joining, leftovers
 from service.settings import Settings
 from service.signals import handlers_kept
 from tasks.engine import sharing
 
 CONNECT_PATIENCE_S = 5.0
+_own_node: subprocess.Popen[bytes] | None = None
+"""The node that was started for this process to reach a cluster through."""
 
 
 def join(settings: Settings) -> None:
     """Start an embedded Ray, or join the cluster at `settings.ray_address`.
 
+    Ray lets in only who has a node beside them: where this machine has none, one without CPUs and cards is started.
+
     An embedded one lives no longer than the calling thread: the kernel kills its daemons with the thread that started
     them. The database's address is kept out of the environment that Ray's processes inherit.
     """
+    global _own_node
     address = settings.ray_address
+    if address is not None and not joining.has_node():
+        _own_node = joining.join_without_capacity(address)
     database_url = os.environ.pop("ADMETA_DATABASE_URL", None)
     if address is None:
         os.environ["RAY_AUTH_MODE"] = "disabled"  # on loopback, for this service alone; clusters keep Ray's tokens
@@ -70,8 +78,12 @@ def _answers(host: str, port: int) -> bool:
 
 def leave(settings: Settings) -> None:
     """Disconnect; an embedded Ray ends, with all that it started."""
+    global _own_node
     if settings.ray_address is not None:
         ray.shutdown()
+        if _own_node is not None:
+            joining.end_node(_own_node)
+            _own_node = None
         return
     started = leftovers.embedded_ray()
     ray.shutdown()

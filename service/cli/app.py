@@ -45,6 +45,7 @@ def build() -> typer.Typer:
         catalog.tasks,
         catalog.optimizers,
         catalog.cluster,
+        serving.worker,
         serving.demo,
         diagnosis.doctor,
         serving.version,

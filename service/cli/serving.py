@@ -1,4 +1,4 @@
-"""Commands that run the service: serve, demo."""
+"""Commands that run the service or a part of it: serve, worker, demo."""
 
 from __future__ import annotations
 
@@ -74,6 +74,19 @@ def serve(
             max_body_bytes=max_body_bytes,
         )
     )
+
+
+def worker(
+    address: Annotated[
+        str, typer.Option(help="Ray's head, host:port.  [env: ADMETA_RAY_ADDRESS]", envvar="ADMETA_RAY_ADDRESS")
+    ],
+    cpus: Annotated[int | None, typer.Option(min=0, help="CPUs for trials.  [default: all]")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="Cards for trials.  [default: all]")] = None,
+) -> None:
+    """Add this machine to a cluster until Ctrl-C. Its trials go on elsewhere when it leaves."""
+    from service import joining
+
+    raise typer.Exit(joining.work(address, cpus=cpus, gpus=gpus))
 
 
 def demo(

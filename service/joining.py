@@ -1,0 +1,111 @@
+"""This machine as a part of a Ray cluster: the node that the service speaks through, and `admeta worker`.
+
+Ray's own command starts the node; owns when it is needed, its arguments, and its orderly end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from service.errors import ServiceError
+
+START_PATIENCE_S = 60.0
+_GRACE_S = 30.0
+
+
+class JoinError(ServiceError):
+    """This machine could not become a part of the cluster."""
+
+
+def has_node() -> bool:
+    """Whether a Ray node runs on this machine (or, in a container, beside this process)."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "comm").read_text().strip() == "raylet":
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def join_without_capacity(address: str) -> subprocess.Popen[bytes]:
+    """A node of no CPU and no card on this machine: Ray lets nobody in who has no node beside them.
+
+    Raises:
+        JoinError: it did not start; with Ray's words.
+    """
+    node = _start(address, ["--num-cpus=0", "--num-gpus=0", "--object-store-memory=100000000"])
+    deadline = time.monotonic() + START_PATIENCE_S
+    while not has_node():
+        if node.poll() is not None or time.monotonic() > deadline:
+            node.kill()
+            raise JoinError(
+                f"no Ray node could be started here to join the cluster at {address}: `ray start` ended with "
+                f"{node.poll()}.",
+                hint="Its words are above. Check the address, RAY_AUTH_MODE and the token, and that Ray's version is "
+                "the cluster's.",
+            )
+        time.sleep(0.2)
+    return node
+
+
+def end_node(node: subprocess.Popen[bytes]) -> None:
+    """End a node that was started here, and wait for it."""
+    node.terminate()
+    try:
+        node.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        node.kill()
+
+
+def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
+    """Be a worker of the cluster until SIGTERM or Ctrl-C, or until the cluster ends.
+
+    Args:
+        cpus, gpus: how much of this machine trials may take; None: all of it.
+
+    Returns:
+        The exit code of `ray start`; 0 after a signal.
+    """
+    _check_auth()
+    limits = [f"--num-cpus={cpus}" for _ in range(cpus is not None)]
+    limits += [f"--num-gpus={gpus}" for _ in range(gpus is not None)]
+    node = _start(address, limits)
+    told = False
+
+    def end(signum: int, frame: object) -> None:
+        nonlocal told
+        told = True
+        node.terminate()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    code = node.wait()
+    return 0 if told else code
+
+
+def _check_auth() -> None:
+    if os.environ.get("RAY_AUTH_MODE") is None:
+        raise JoinError(
+            "RAY_AUTH_MODE is not set, so the cluster's answer to a stranger would be all that this machine gets.",
+            hint="Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the cluster's token file; `disabled` only where "
+            "the cluster runs without tokens in a network of its own.",
+        )
+
+
+def _start(address: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", "--block"]
+    environment = {key: value for key, value in os.environ.items() if key != "ADMETA_DATABASE_URL"}
+    # Its own session: Ctrl-C at a terminal reaches this process, which ends the node in order.
+    return subprocess.Popen(
+        [*command, "--disable-usage-stats", *arguments],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
