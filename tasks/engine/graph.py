@@ -107,11 +107,13 @@ class GraphStep(EagerStep):
             parameter.grad = None
 
     def _settle_gradients(self) -> None:
-        """Move fresh gradients to the fixed addresses, once there are such."""
+        """Move fresh gradients to the fixed addresses, once there are such and where they are not there already."""
         if self._gradients is None:
             return
-        fresh = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._owners]
-        torch._foreach_copy_(self._gradients, fresh)
+        found = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._owners]
+        moves = [(to, fresh) for to, fresh in zip(self._gradients, found, strict=True) if to is not fresh]
+        if moves:
+            torch._foreach_copy_([to for to, _ in moves], [fresh for _, fresh in moves])
         for parameter, gradient in zip(self._owners, self._gradients, strict=True):
             parameter.grad = gradient
 
@@ -131,6 +133,8 @@ class GraphStep(EagerStep):
         if self._gradients is None:
             self._owners = [parameter for parameter in self._trained if parameter.grad is not None]
             self._gradients = [p.grad for p in self._owners if p.grad is not None]
+            if self._parts.cast_weights is not None:
+                self._parts.cast_weights.fix_gradients(self._owners, self._gradients)
         self._backward[key] = _Captured(graph, inputs)
 
     def _capture_update(self) -> None:

@@ -238,9 +238,12 @@ class TrainingRun:
     def _compiled(self) -> bool:
         return self._stream is not None and self._config.acceleration == "compile"
 
-    def _casts_weights(self) -> bool:
-        # Over several micro-batches the copies would add gradients up in bf16; autocast adds them in float32.
-        return self._wants_graph() and self._precision == "bf16" and self._config.accumulation == 1
+    def _cast_weights(self) -> CastWeights | None:
+        if self._precision != "bf16":
+            return None
+        if self._task.bf16_weights == "all":
+            return CastWeights.of_all(self._model)
+        return CastWeights.of_layers(self._model) if self._wants_graph() else None
 
     def _wants_graph(self) -> bool:
         return self._stream is not None and self._config.acceleration != "eager"
@@ -253,7 +256,7 @@ class TrainingRun:
             config=self._config,
             meter=self._meter,
             autocast=self._autocast,
-            cast_weights=CastWeights(self._model) if self._casts_weights() else None,
+            cast_weights=self._cast_weights(),
         )
         if self._stream is None:
             return EagerStep(parts, status="eager: no GPU")
@@ -299,7 +302,7 @@ class TrainingRun:
         return {f"{split}_{name}": value for name, value in metrics.items()}
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        if self._precision != "bf16":
+        if self._precision != "bf16" or self._task.bf16_weights == "all":
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, dtype=torch.bfloat16)
 

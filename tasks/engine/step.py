@@ -23,7 +23,7 @@ class StepParts:
 
     Attributes:
         autocast: opens the precision's context around each forward pass.
-        cast_weights: bf16 copies to use in it, for steps of one micro-batch; None: leave the casts to autocast.
+        cast_weights: bf16 copies of weights to use in it; None: leave the casts to autocast.
     """
 
     task: Task[Any, Any]
@@ -78,9 +78,9 @@ class EagerStep:
             with parts.autocast(), parts.cast_weights.in_use() if parts.cast_weights else contextlib.nullcontext():
                 loss = parts.task.loss(parts.model, batch) / len(micro_batches)
             loss.backward()  # type: ignore[no-untyped-call]
+            if parts.cast_weights is not None:
+                parts.cast_weights.hand_over_gradients()
             total = loss.detach() if total is None else total + loss.detach()
-        if parts.cast_weights is not None:
-            parts.cast_weights.hand_over_gradients()
         assert total is not None
         parts.meter.add(total.float())
 

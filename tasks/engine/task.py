@@ -31,6 +31,10 @@ class Task(ABC, Generic[ConfigT, DataT]):
     memory_format: torch.memory_format = torch.preserve_format
     """The layout the engine gives the model; `torch.channels_last` for convolutional nets."""
 
+    bf16_weights: Literal["layers", "all"] = "layers"
+    """What bf16 is: "layers", autocast, which keeps norms and sums float32; or "all", every weight, without autocast
+    (`tasks.engine.weights`), as transformers are trained. Evaluations of "all" use the float32 weights and TF32."""
+
     def __init__(self, config: ConfigT, data: DataT, *, device: torch.device) -> None:
         self.config = config
         self.data = data

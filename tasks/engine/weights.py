@@ -1,41 +1,74 @@
-"""bf16 copies of the weights that autocast would cast one by one: one launch a step instead of two for each weight.
+"""bf16 copies of float32 weights, made by one launch a step, and their gradients widened by another.
 
-Autocast casts every convolution's and linear layer's weight in each forward pass, and each gradient back, by kernels
-that take longer to start than to run. The numbers are the same here: round to bf16 before the step, multiply, and widen
-the gradient after it.
+Two uses. Autocast casts every convolution's and linear layer's weight in each forward pass, and each gradient back, by
+kernels that take longer to start than to run; `CastWeights.of_layers` saves those, with autocast's own numbers.
+`CastWeights.of_all` runs the whole model in bf16 without autocast, norms and embeddings too (they add up in float32
+inside their kernels), so that no activation is cast between layers; only the weights, their gradients' sum over
+micro-batches and the update are float32.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 _CAST_MODULES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class CastWeights:
-    """The float32 parameters of a model's linear and convolutional layers, and their bf16 copies.
+_Slot = tuple[nn.Module, str]
 
-    Parameters that several places share are left to autocast: their gradients come from more than one of them.
+
+class CastWeights:
+    """Some float32 parameters of a model and their bf16 copies.
+
+    Args:
+        slots: where they stand, as (module, name); a parameter with several slots has one copy for all of them.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        slots = [(module, name) for module in model.modules() for name in module._parameters]
+    def __init__(self, slots: Sequence[_Slot]) -> None:
+        self._slots = list(slots)
+        standing = [parameter for module, name in self._slots if (parameter := module._parameters[name]) is not None]
+        self._masters = list({id(parameter): parameter for parameter in standing}.values())
+        self._copies = [
+            nn.Parameter(torch.empty_like(p, dtype=torch.bfloat16), requires_grad=p.requires_grad)
+            for p in self._masters
+        ]
+        place = {id(parameter): index for index, parameter in enumerate(self._masters)}
+        self._in_slot = [place[id(parameter)] for parameter in standing]
+        self._fixed: dict[int, Tensor] = {}
+
+    @classmethod
+    def of_layers(cls, model: nn.Module) -> Self:
+        """The trained parameters of linear and convolutional layers; the rest is left to autocast.
+
+        So are parameters that several places share: their gradients come from more than one of them.
+        """
+        slots = _slots(model)
         uses = Counter(id(module._parameters[name]) for module, name in slots)
-        self._slots: list[tuple[nn.Module, str]] = []
-        self._masters: list[nn.Parameter] = []
-        for module, name in slots:
-            parameter = module._parameters[name]
-            if parameter is None or not parameter.requires_grad or parameter.dtype != torch.float32:
-                continue
-            if type(module) in _CAST_MODULES and uses[id(parameter)] == 1:
-                self._slots.append((module, name))
-                self._masters.append(parameter)
-        self._copies = [nn.Parameter(torch.empty_like(p, dtype=torch.bfloat16)) for p in self._masters]
+        return cls(
+            [
+                (module, name)
+                for module, name in slots
+                if type(module) in _CAST_MODULES
+                and (parameter := module._parameters[name]) is not None
+                and parameter.requires_grad
+                and uses[id(parameter)] == 1
+            ]
+        )
+
+    @classmethod
+    def of_all(cls, model: nn.Module) -> Self:
+        """Every float32 parameter, those that are not trained too."""
+        return cls(_slots(model))
+
+    def fix_gradients(self, owners: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> None:
+        """From now on write the gradients of these parameters into these tensors, which a captured update reads."""
+        self._fixed = {id(owner): gradient for owner, gradient in zip(owners, gradients, strict=True)}
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -50,18 +83,36 @@ class CastWeights:
 
     @torch.no_grad()
     def hand_over_gradients(self) -> None:
-        """After the backward pass: the copies' gradients, as float32, become the parameters' own."""
-        masters, narrow = [], []
+        """After each backward pass: the copies' gradients, as float32, become the parameters' own or add to them."""
+        targets: list[Tensor] = []
+        fresh: list[Tensor] = []
+        sums: list[tuple[Tensor, Tensor]] = []
         for master, copy in zip(self._masters, self._copies, strict=True):
-            if copy.grad is not None:
-                masters.append(master)
-                narrow.append(copy.grad)
-                copy.grad = None
-        wide = [torch.empty_like(master) for master in masters]
-        torch._foreach_copy_(wide, narrow)
-        for master, gradient in zip(masters, wide, strict=True):
-            master.grad = gradient
+            if (gradient := copy.grad) is None:
+                continue
+            copy.grad = None
+            if master.grad is not None:
+                sums.append((master.grad, gradient))
+                continue
+            target = self._fixed.get(id(master))
+            master.grad = torch.empty_like(master) if target is None else target
+            targets.append(master.grad)
+            fresh.append(gradient)
+        if targets:
+            torch._foreach_copy_(targets, fresh)
+        for total, gradient in sums:
+            total += gradient
 
     def _place(self, parameters: list[nn.Parameter]) -> None:
-        for (module, name), parameter in zip(self._slots, parameters, strict=True):
-            module._parameters[name] = parameter
+        for (module, name), index in zip(self._slots, self._in_slot, strict=True):
+            module._parameters[name] = parameters[index]
+
+
+def _slots(model: nn.Module) -> list[_Slot]:
+    """Where float32 parameters stand."""
+    return [
+        (module, name)
+        for module in model.modules()
+        for name, parameter in module._parameters.items()
+        if parameter is not None and parameter.dtype == torch.float32
+    ]

@@ -70,7 +70,7 @@ def run_with(
             config=config,
             meter=run._meter,
             autocast=run._autocast,
-            cast_weights=CastWeights(run._model) if config.precision == "bf16" and config.accumulation == 1 else None,
+            cast_weights=CastWeights.of_layers(run._model) if config.precision == "bf16" else None,
         )
         step = RerunStep(parts, stream=NoStream(), eager_update=eager_update)  # type: ignore[arg-type]
         step.refuse = refuse
@@ -92,8 +92,8 @@ LATE = [64] * 6 + [24, 64, 24, 24, 64, 24, 64, 24]
 @pytest.mark.parametrize("refuse", [(), ("update",), ("backward",)], ids=["all", "no-update", "no-backward"])
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"grad_clip": 0.5}, {"accumulation": 2}, {"precision": "bf16"}],
-    ids=["plain", "clip", "accumulate", "bf16"],
+    [{}, {"grad_clip": 0.5}, {"accumulation": 2}, {"precision": "bf16"}, {"precision": "bf16", "accumulation": 2}],
+    ids=["plain", "clip", "accumulate", "bf16", "bf16-accumulate"],
 )
 def test_every_path_trains_as_eager_steps_do(rows: list[int], refuse: tuple[str, ...], fields: dict[str, Any]) -> None:
     expected, _ = run_with(rows, captured=False, **fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -47,7 +48,7 @@ def gradients(name: str, *, copies: bool) -> tuple[float, dict[str, torch.Tensor
     make, inputs = CASES[name]
     model = make()
     drop_batch_counters(model)
-    weights = CastWeights(model) if copies else None
+    weights = CastWeights.of_layers(model) if copies else None
     loss = torch.zeros(())
     for _ in range(2):
         model.zero_grad(set_to_none=True)
@@ -78,9 +79,44 @@ def test_same_loss_and_gradients_as_autocast(name: str) -> None:
 def test_the_layers_keep_their_own_weights() -> None:
     model = build_image_model("resnet20", n_classes=10, image_size=32)
     before = [id(parameter) for parameter in model.parameters()]
-    weights = CastWeights(model)
+    weights = CastWeights.of_layers(model)
     with weights.in_use():
         assert model.head.weight.dtype == torch.bfloat16  # type: ignore[union-attr]
     with contextlib.suppress(ZeroDivisionError), weights.in_use():
         _ = 1 / 0  # a forward pass that fails
     assert [id(parameter) for parameter in model.parameters()] == before
+
+
+def test_the_whole_model_in_bf16_is_the_model_in_bf16() -> None:
+    """Loss and gradients of `of_all` are those of a bf16 copy of the model; micro-batches add up in float32."""
+    model = Tied()
+    twin = copy.deepcopy(model).to(torch.bfloat16)
+    inputs, labels = CASES["tied"][1], torch.arange(8)
+    weights = CastWeights.of_all(model)
+    for _ in range(2):
+        with weights.in_use():
+            loss = nn.functional.cross_entropy(model(inputs).float(), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        weights.hand_over_gradients()
+    expected = nn.functional.cross_entropy(twin(inputs).float(), labels)
+    expected.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == expected.item()
+    for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        assert ours.dtype == torch.float32
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        assert torch.equal(ours.grad, 2 * theirs.grad.float())
+
+
+def test_gradients_go_where_a_captured_update_reads_them() -> None:
+    model = Tied()
+    weights = CastWeights.of_all(model)
+    owners = list(model.parameters())
+    fixed = [torch.full_like(owner, 7.0) for owner in owners]
+    weights.fix_gradients(owners, fixed)
+    with weights.in_use():
+        loss = model(CASES["tied"][1]).float().square().mean()
+    loss.backward()  # type: ignore[no-untyped-call]
+    weights.hand_over_gradients()
+    assert all(owner.grad is tensor for owner, tensor in zip(owners, fixed, strict=True))
+    assert not any(torch.equal(tensor, torch.full_like(tensor, 7.0)) for tensor in fixed)
