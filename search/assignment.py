@@ -23,6 +23,7 @@ class Assignment:
         threads: CPU threads torch may use.
         cpus, gpus: what the worker holds; gpus below 1 is a share of a card, 0 none.
         init_from: folders of an earlier trial's runs, of which the first with a checkpoint gives the initial weights.
+        placement: why the worker holds that much, in words, for the attempt's record.
     """
 
     run_id: int
@@ -43,6 +44,7 @@ class Assignment:
     cpus: float
     gpus: float
     init_from: tuple[str, ...] = ()
+    placement: str = ""
 
     def to_config(self) -> dict[str, Any]:
         """As Ray Tune's trial config."""

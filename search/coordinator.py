@@ -19,6 +19,7 @@ from search.sharing import Capacity
 from search.store import Store
 
 FREE_FALSE_STARTS = 3
+ALONE = "a card of its own: the attempt before ran out of memory beside other runs"
 
 
 class Idle(Enum):
@@ -36,6 +37,7 @@ class Workplace:
         storage: folder or URI under which each run has its checkpoint folder.
         data_dir: the data folder, as workers see it.
         each: what a run holds.
+        placement: why that much, in words.
         init_from: folders under `storage` where the trial that every run starts from left its checkpoints.
         slots: calls back how many runs the cluster has room for now.
     """
@@ -45,6 +47,7 @@ class Workplace:
     each: Capacity
     slots: Callable[[], int]
     init_from: tuple[str, ...] = ()
+    placement: str = ""
 
 
 class Coordinator:
@@ -202,6 +205,7 @@ class Coordinator:
     def _assign(self, loop: SearchLoop, run: RunRecord) -> Assignment:
         definition = self._definition
         folder = run_folder(self._study.id, loop.record.label, run)
+        alone = run.id in self._alone
         return Assignment(
             run_id=run.id,
             label=loop.record.label,
@@ -219,7 +223,8 @@ class Coordinator:
             data_dir=self._workplace.data_dir,
             threads=max(1, int(definition.resources.cpus)),
             cpus=self._workplace.each.cpus,
-            gpus=1.0 if run.id in self._alone else self._workplace.each.gpus,
+            gpus=1.0 if alone else self._workplace.each.gpus,
+            placement=ALONE if alone else self._workplace.placement,
             init_from=tuple(f"{self._workplace.storage}/{folder}" for folder in self._workplace.init_from),
         )
 

@@ -157,6 +157,7 @@ def _workplace(study: StudyRecord, store: Store, options: DriverOptions, stop: S
         storage=options.storage,
         data_dir=options.data_dir,
         each=placed.each,
+        placement=placed.reason,
         slots=_remembered(slots, for_s=2.0),
         init_from=_origin_folders(store, origin) if isinstance(origin, TrialRef) else (),
     )

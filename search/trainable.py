@@ -108,7 +108,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         if state is not None:
             run.load_state_dict(state["run"])
         self._run = run
-        environment = {**run.environment(), "gpus": assignment.gpus}
+        environment = {**run.environment(), "gpus": assignment.gpus, "placement": assignment.placement}
         if share_note:
             environment["sharing"] = share_note
         start = AttemptStart(

@@ -31,6 +31,11 @@ class AttemptView(View):
     device: str | None
     resumed_from_epoch: int | None
     error: str | None
+    environment: dict[str, Any] | None = Field(
+        default=None,
+        description="In single reads of a run only: device, versions, source commit, how the steps ran, the share of a "
+        "card and why; null until the attempt has begun.",
+    )
 
 
 class RunView(View):

@@ -10,7 +10,7 @@ import pytest
 from optuna.trial import TrialState
 
 from search.assignment import Assignment
-from search.coordinator import Idle
+from search.coordinator import ALONE, Idle
 from search.records import FailureKind, RunState, Stage, StudyRecord, StudyState
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, by_learning_rate, coordinator_for, define
@@ -332,6 +332,7 @@ def test_out_of_memory_beside_others_has_one_more_try_alone() -> None:
         if a.stage is Stage.SEARCH:
             tries[a.label, a.trial_number].append(a.gpus)
     assert tries["adamw", 0] == tries["sgdm", 1] == [0.25, 1.0]
+    assert {a.placement for a in cluster.started if a.gpus == 1.0} == {ALONE}
     assert all(t == [0.25] for key, t in tries.items() if key not in {("adamw", 0), ("sgdm", 1)})
 
 

@@ -15,7 +15,14 @@ from service.database.errors import RunNotFoundError
 from service.database.lookup import find_study
 from service.database.models import Attempt, AttemptState, Run, Search, Study
 from service.database.queries.paging import decode_cursor, encode_cursor
-from service.database.queries.trials import attempts_of, curve_of, find_search, in_order_of_value, run_fields
+from service.database.queries.trials import (
+    attempts_of,
+    curve_of,
+    environments_of,
+    find_search,
+    in_order_of_value,
+    run_fields,
+)
 from service.database.retry import REQUEST, retried
 from service.database.rows import run_record
 from service.models import AttemptView, Page, PointView, StudyRunView
@@ -94,7 +101,10 @@ def get_run(engine: Engine, run_id: int) -> StudyRunView:
     """
     with reading(engine) as session:
         run, search, study = _find(session, run_id)
-        return _view(run, search, study, attempts_of(session, [run.id])[run.id])
+        environments = environments_of(session, run.id)
+        attempts = attempts_of(session, [run.id])[run.id]
+    described = [one.model_copy(update={"environment": environments.get(one.attempt)}) for one in attempts]
+    return _view(run, search, study, described)
 
 
 @retried(REQUEST)

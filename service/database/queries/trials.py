@@ -190,6 +190,12 @@ def attempts_of(session: Session, run_ids: Sequence[int]) -> dict[int, list[Atte
     return attempts
 
 
+def environments_of(session: Session, run_id: int) -> dict[int, dict[str, Any] | None]:
+    """What each attempt of a run recorded of where and how it ran, by attempt."""
+    query = select(Attempt.attempt, Attempt.environment).where(Attempt.run_id == run_id)
+    return {attempt: environment for attempt, environment in session.execute(query)}
+
+
 def curve_of(session: Session, run_id: int) -> list[PointView]:
     """The curve of a run that exists."""
     query = select(CurvePoint).where(CurvePoint.run_id == run_id).order_by(CurvePoint.epoch)

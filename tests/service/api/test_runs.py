@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from search.records import FailureKind, RunOutcome, RunRecord, RunState, Stage
+from search.records import AttemptStart, FailureKind, RunOutcome, RunRecord, RunState, Stage
 from search.run_log import RunLog, log_file
 from service.api.runs import ATTEMPT, ENDED, OFFSET
 from service.database import SqlStore
@@ -67,10 +67,21 @@ def test_one_run(api: TestClient, runs: list[RunRecord]) -> None:
     view = api.get(f"/v1/runs/{runs[1].id}").json()
     assert (view["study"], view["label"], view["trial"], view["logs"]) == ("digits", "admetar", 1, [])
     assert (view["failure"], view["error"], len(view["attempts"])) == ("diverged", "loss is nan", 1)
+    assert view["attempts"][0]["environment"] is None
     assert [point["value"] for point in api.get(f"/v1/runs/{runs[0].id}/curve").json()] == [0.5, 0.9]
     for path in ("/v1/runs/99", "/v1/runs/99/curve", "/v1/runs/99/logs"):
         assert api.get(path).json()["error"] == "run_not_found"
     assert api.get("/v1/runs/0").status_code == 422
+
+
+def test_where_an_attempt_ran_is_told_of_one_run(api: TestClient, store: SqlStore) -> None:
+    lease, (search, _) = leased(store, definition())
+    record = run(store, lease, search, 0, None)
+    environment = {"device_name": "H", "versions": {"torch": "2"}, "placement": "4 a card", "gpus": 0.25}
+    start = AttemptStart(node="n", pid=1, device="cuda:0", resumed_from_epoch=0, environment=environment)
+    store.describe_attempt(lease, record.id, start)
+    assert api.get(f"/v1/runs/{record.id}").json()["attempts"][0]["environment"] == environment
+    assert api.get("/v1/studies/digits/runs").json()["items"][0]["attempts"][0]["environment"] is None
 
 
 @pytest.fixture
