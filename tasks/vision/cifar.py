@@ -11,9 +11,10 @@ import torch
 
 from tasks.errors import DataError
 from tasks.paths import resolve_inside
+from tasks.trees import ARCHIVES
 from tasks.vision.config import Cifar10Config, Cifar100Config
 from tasks.vision.data import ImageData
-from tasks.vision.images import ARCHIVES, Decoded, DecodedTree, read_tree
+from tasks.vision.images import Decoded, DecodedTree, read_tree
 from tasks.vision.named import NamedModelTask
 from tasks.vision.split import split_tree
 
