@@ -6,6 +6,7 @@ Source: Chen et al., ICML 2023, section 2.4, in the one-state form.
 
 from __future__ import annotations
 
+import cmath
 import math
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "beta_cliff",
     "dema_coefficients",
     "dema_gain",
+    "dema_response",
+    "ema_response",
     "noise_gain",
     "stability_limit",
 ]
@@ -127,3 +130,35 @@ def beta_cliff(lambd: float) -> float:
     """
     _check_lambd(lambd)
     return (10.0 - 9.0 * lambd) / (lambd * (16.0 - 10.0 * lambd))
+
+
+def dema_response(omega: float, lambd: float) -> complex:
+    """Frequency response of the DEMA filter: what gradients e^{iωt} become, as a factor on them.
+
+    Args:
+        omega: ω, radians per optimizer step; 0 gives the steady-state gain, π alternates at every step.
+        lambd: inner decay λ, in (0, 1).
+
+    Returns:
+        c0 + c1·z/(1 − λz) with z = e^{−iω}; its modulus is the gain, its argument the phase.
+
+    Raises:
+        ValueError: lambd is outside (0, 1).
+    """
+    c0, c1 = dema_coefficients(lambd)
+    z = cmath.exp(-1j * omega)
+    return c0 + c1 * z / (1.0 - lambd * z)
+
+
+def ema_response(omega: float, beta: float) -> complex:
+    """Frequency response of the exponential moving average m_t = βm_{t−1} + (1−β)g_t; see ``dema_response``.
+
+    Returns:
+        (1 − β) / (1 − βz) with z = e^{−iω}; 1 at ω = 0.
+
+    Raises:
+        ValueError: beta is outside [0, 1).
+    """
+    if not 0.0 <= beta < 1.0:
+        raise ValueError(f"Invalid beta value: {beta}; it must lie in [0, 1)")
+    return (1.0 - beta) / (1.0 - beta * cmath.exp(-1j * omega))

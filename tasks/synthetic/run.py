@@ -1,11 +1,7 @@
 """Runs on toy surfaces: no data, no model; `idle` does not even import torch.
 
-The surfaces start from a point drawn by the seed and are minimised by the trial's optimizer itself:
-
-    quadratic        0.5·(x² + 25 y²)                   a valley with condition number 25
-    rosenbrock       (1 − x)² + 100·(y − x²)²           Rosenbrock, Computer Journal 3 (1960)
-    noisy_quadratic  0.5·Σ aᵢ xᵢ², a = 1/i, gradient noise of variance aᵢ    Zhang et al., NeurIPS 2019
-    idle             score by formula: a parabola over log10(lr) around −2
+The surfaces (`tasks.synthetic.surfaces`) start from a point drawn by the seed and are minimised by the trial's own
+optimizer. `idle` scores by a formula: a parabola over log10(lr) around −2.
 """
 
 from __future__ import annotations
@@ -13,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +18,10 @@ from tasks.engine.schedule import lr_factor
 from tasks.engine.seeds import derive_seed
 from tasks.errors import CheckpointError, Diverged
 from tasks.synthetic.config import SyntheticConfig
+from tasks.synthetic.surfaces import SURFACES
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-NOISY_DIM = 20
+    from tasks.synthetic.walk import Walk
 
 
 class SyntheticRun:
@@ -52,7 +47,11 @@ class SyntheticRun:
         self._seed = seed
         self._epoch = 0
         self._step = 0
-        self._walk = None if config.model == "idle" else _Walk(config, optimizer=optimizer, params=params, seed=seed)
+        self._walk: Walk | None = None
+        if config.model != "idle":
+            from tasks.synthetic.walk import Walk
+
+            self._walk = Walk(SURFACES[config.model], optimizer=optimizer, params=params, seed=seed)
 
     @property
     def epoch(self) -> int:
@@ -78,8 +77,9 @@ class SyntheticRun:
             loss = self._idle_loss(lr)
             self._step += 1
         else:
+            n_steps = self._config.epochs * self._config.steps_per_epoch
             for _ in range(self._config.steps_per_epoch):
-                lr = self._walk.step(self._step)
+                lr = self._walk.step(lr_factor(self._config.schedule, step=self._step, n_steps=n_steps))
                 self._step += 1
                 if not math.isfinite(loss := self._walk.loss()):
                     raise Diverged(self._step, loss=loss)
@@ -129,66 +129,3 @@ class SyntheticRun:
 
     def close(self) -> None:
         self._walk = None
-
-
-class _Walk:
-    """A point on a surface and the optimizer that moves it."""
-
-    def __init__(self, config: SyntheticConfig, *, optimizer: str, params: Mapping[str, Any], seed: int) -> None:
-        import torch
-
-        from tasks.engine.optimizers import build_optimizer
-
-        torch.set_num_threads(1)
-        self._config = config
-        self._surface = _SURFACES[config.model]
-        self._noise = torch.Generator().manual_seed(derive_seed(seed, "noise"))
-        dim = NOISY_DIM if config.model == "noisy_quadratic" else 2
-        start = torch.Generator().manual_seed(derive_seed(seed, "start"))
-        self._point = torch.nn.Parameter(torch.rand(dim, generator=start) * 2.0 - 1.0)
-        self._optimizer = build_optimizer([("point", self._point)], name=optimizer, params=params)
-        self._lrs = [group["lr"] for group in self._optimizer.param_groups]
-
-    def loss(self) -> float:
-        return float(self._surface(self._point.detach()))
-
-    def step(self, step: int) -> float:
-        import torch
-
-        n_steps = self._config.epochs * self._config.steps_per_epoch
-        factor = lr_factor(self._config.schedule, step=step, n_steps=n_steps)
-        for group, lr in zip(self._optimizer.param_groups, self._lrs, strict=True):
-            group["lr"] = lr * factor
-        self._optimizer.zero_grad()
-        loss = self._surface(self._point)
-        loss.backward()  # type: ignore[no-untyped-call]
-        if self._config.model == "noisy_quadratic" and self._point.grad is not None:
-            scale = _curvature(self._point).sqrt()
-            self._point.grad += scale * torch.randn(NOISY_DIM, generator=self._noise)
-        self._optimizer.step()
-        return float(self._lrs[0]) * factor
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "point": self._point.detach().clone(),
-            "optimizer": self._optimizer.state_dict(),
-            "noise": self._noise.get_state(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._point.data.copy_(state["point"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._noise.set_state(state["noise"])
-
-
-def _curvature(point: Tensor) -> Tensor:
-    import torch
-
-    return 1.0 / torch.arange(1, point.numel() + 1, dtype=point.dtype)
-
-
-_SURFACES: dict[str, Callable[[Tensor], Tensor]] = {
-    "quadratic": lambda p: 0.5 * (p[0] ** 2 + 25.0 * p[1] ** 2),
-    "rosenbrock": lambda p: (1.0 - p[0]) ** 2 + 100.0 * (p[1] - p[0] ** 2) ** 2,
-    "noisy_quadratic": lambda p: 0.5 * (_curvature(p) * p**2).sum(),
-}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 
 import pytest
@@ -10,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import admeta
-from admeta.theory import beta_cliff, dema_coefficients, dema_gain, noise_gain, stability_limit
+from admeta.theory import (
+    beta_cliff,
+    dema_coefficients,
+    dema_gain,
+    dema_response,
+    ema_response,
+    noise_gain,
+    stability_limit,
+)
 
 LAMBDAS = st.floats(0.02, 0.95)
 
@@ -91,3 +100,18 @@ def test_lambda_outside_its_range(lambd: float) -> None:
         stability_limit(0.0, 0.2, 0.9)
     with pytest.raises(ValueError, match=r"Invalid beta value: 1\.0"):
         stability_limit(0.1, 1.0, 0.9)
+
+
+@given(LAMBDAS, st.floats(0.0, math.pi))
+def test_responses_are_the_fourier_sums_of_the_filters(lambd: float, omega: float) -> None:
+    dema = sum(r * cmath.exp(-1j * omega * t) for t, r in enumerate(impulse_response(lambd, 1000)))
+    assert cmath.isclose(dema_response(omega, lambd), dema, rel_tol=1e-9, abs_tol=1e-9)
+    ema = sum((1 - lambd) * lambd**t * cmath.exp(-1j * omega * t) for t in range(1000))
+    assert cmath.isclose(ema_response(omega, lambd), ema, rel_tol=1e-9, abs_tol=1e-9)
+
+
+def test_responses_refuse_what_is_no_filter() -> None:
+    with pytest.raises(ValueError, match=r"it must lie in \(0, 1\)"):
+        dema_response(0.1, 1.0)
+    with pytest.raises(ValueError, match=r"it must lie in \[0, 1\)"):
+        ema_response(0.1, 1.0)
