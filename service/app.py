@@ -23,6 +23,7 @@ from service.api import (
     errors,
     events,
     health,
+    once,
     results,
     runs,
     signin,
@@ -36,9 +37,10 @@ from service.api.etag import ETags
 from service.api.openapi import describe
 from service.dashboard import routes as dashboard
 from service.database.engine import make_engine
+from service.database.idempotency import AnsweredBeforeError
 from service.database.schema import prepare
 from service.events.feed import Feed, SqlSource
-from service.events.forgetting import forget_old_events
+from service.forgetting import forget_what_is_old
 from service.metrics import Metrics
 from service.models import NodeView
 from service.security import protect
@@ -85,7 +87,7 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
         metrics.followers.set_function(lambda: app.state.feed.n_followers)
         app.state.supervisor = supervisor or _ray_supervisor(settings)
         await run_in_threadpool(app.state.supervisor.start)
-        forgetting = asyncio.create_task(forget_old_events(engine))
+        forgetting = asyncio.create_task(forget_what_is_old(engine))
         try:
             yield
         finally:
@@ -105,6 +107,7 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
     metrics = Metrics(lambda: app.state.engine)
     app.state.settings, app.state.metrics = settings, metrics
     errors.install(app)
+    app.add_exception_handler(AnsweredBeforeError, once.replay)  # type: ignore[arg-type]
     for module in (
         studies,
         trials,

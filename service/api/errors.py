@@ -25,6 +25,7 @@ from service.database.errors import (
     DatabaseError,
     DatabaseUnavailableError,
     InvalidCursorError,
+    KeyReusedError,
     QueueFullError,
     RunNotFoundError,
     TokenNotFoundError,
@@ -134,6 +135,8 @@ async def _database_layer_error(request: Request, error: DatabaseError) -> Respo
     match error:
         case DatabaseUnavailableError():
             return await unavailable(request, error)
+        case KeyReusedError():
+            status, name = 422, "idempotency_key_reused"
         case InvalidCursorError():
             status, name = 422, "invalid_cursor"
         case TrialNotFoundError():

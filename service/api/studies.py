@@ -15,18 +15,20 @@ from service.api.body import read_json
 from service.api.dependencies import Database, Limits, PageFilters
 from service.api.errors import invalid_definition
 from service.api.invalid import definition_fields, query_fields
+from service.api.once import RequestedOnce
 from service.api.openapi import STUDY_BODY, json_body
 from service.checkpoints import remove_checkpoints
 from service.cloning import merged
 from service.database import queries, studies
 from service.database.deletion import delete_study
+from service.database.idempotency import Once
 from service.models import CloneRequest, ErrorView, FieldError, Page, StudyView
 from service.quotas import Quotas, n_runs
 from service.settings import Settings
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 _REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorView, "description": "The body is not a JSON object."},
+    400: {"model": ErrorView, "description": "The body is not a JSON object, or the Idempotency-Key is none."},
     409: {"model": ErrorView, "description": "Another study has this name."},
     413: {"model": ErrorView, "description": "The body is over the service's limit; by default 1 MiB."},
     415: {"model": ErrorView, "description": "The body is not sent as application/json."},
@@ -45,10 +47,14 @@ class StudyFilters(PageFilters):
 
 @router.post("", status_code=201, openapi_extra=STUDY_BODY, responses={200: {"model": StudyView}, **_REFUSALS})
 async def submit_study(
-    engine: Database, limits: Limits, response: Response, raw: Annotated[dict[str, Any], Depends(read_json)]
+    engine: Database,
+    limits: Limits,
+    response: Response,
+    once: RequestedOnce,
+    raw: Annotated[dict[str, Any], Depends(read_json)],
 ) -> StudyView:
     """Submit a study. 201 the first time, 200 for the same definition again, 409 for another under the same name."""
-    return await _create(engine, limits, response, parse_definition(raw))
+    return await _create(engine, limits, response, parse_definition(raw), once)
 
 
 @router.get("")
@@ -88,7 +94,12 @@ def resume_study(engine: Database, study: str) -> StudyView:
     responses={200: {"model": StudyView}, 404: {"model": ErrorView}, **_REFUSALS},
 )
 async def clone_study(
-    engine: Database, limits: Limits, response: Response, study: str, raw: Annotated[dict[str, Any], Depends(read_json)]
+    engine: Database,
+    limits: Limits,
+    response: Response,
+    study: str,
+    once: RequestedOnce,
+    raw: Annotated[dict[str, Any], Depends(read_json)],
 ) -> StudyView:
     """Submit a study's definition under another name, with changes. Answers as submitting does."""
     try:
@@ -97,7 +108,7 @@ async def clone_study(
         raise invalid_definition(query_fields(error.errors(), known=list(CloneRequest.model_fields))) from None
     old = await run_in_threadpool(queries.get_study_view, engine, study)
     definition = parse_definition(merged(old.definition or {}, asked.changes) | {"name": asked.name})
-    return await _create(engine, limits, response, definition)
+    return await _create(engine, limits, response, definition, once)
 
 
 @router.delete(
@@ -109,9 +120,13 @@ def remove_study(engine: Database, request: Request, study: str) -> None:
     remove_checkpoints(settings.storage, delete_study(engine, study))
 
 
-async def _create(engine: Engine, limits: Quotas, response: Response, definition: StudyDefinition) -> StudyView:
+async def _create(
+    engine: Engine, limits: Quotas, response: Response, definition: StudyDefinition, once: Once | None
+) -> StudyView:
     _check_size(definition, limits)
-    view, created = await run_in_threadpool(studies.create_study, engine, definition, max_queued=limits.max_queued)
+    view, created = await run_in_threadpool(
+        studies.create_study, engine, definition, max_queued=limits.max_queued, once=once
+    )
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{view.id}"
     return view

@@ -14,6 +14,7 @@ from service.api.body import read_json
 from service.api.dependencies import Database
 from service.api.errors import ApiError
 from service.api.invalid import query_fields
+from service.api.once import RequestedOnce
 from service.api.openapi import json_body
 from service.database import tokens
 from service.models import ErrorView, NewTokenView, TokenRequest, TokenView
@@ -23,8 +24,9 @@ router = APIRouter(
     tags=["tokens"],
     responses={403: {"model": ErrorView, "description": "The scope is not admin, or the service uses no tokens."}},
 )
+MIN_KEY = 32
 _REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorView, "description": "The body is not a JSON object."},
+    400: {"model": ErrorView, "description": "The body is not a JSON object, or the Idempotency-Key is none."},
     413: {"model": ErrorView, "description": "The body is too large."},
     415: {"model": ErrorView, "description": "The body is not sent as application/json."},
     422: {"model": ErrorView, "description": "A field breaks its rule; `fields` names field, value and rule."},
@@ -32,7 +34,9 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("", status_code=201, openapi_extra=json_body(TokenRequest), responses=_REFUSALS)
-async def create_token(engine: Database, raw: Annotated[dict[str, Any], Depends(read_json)]) -> NewTokenView:
+async def create_token(
+    engine: Database, once: RequestedOnce, raw: Annotated[dict[str, Any], Depends(read_json)]
+) -> NewTokenView:
     """Make a token. It is in this answer and nowhere else afterwards."""
     try:
         asked = TokenRequest.model_validate(raw)
@@ -42,7 +46,17 @@ async def create_token(engine: Database, raw: Annotated[dict[str, Any], Depends(
         raise ApiError(422, "invalid_token_request", detail, hint="/docs shows the fields.", fields=fields) from None
     lifetime = None if asked.expires_in_s is None else timedelta(seconds=asked.expires_in_s)
     scope = tokens.Scope(asked.scope)
-    return await run_in_threadpool(tokens.create_token, engine, name=asked.name, scope=scope, lifetime=lifetime)
+    if once is not None and len(once.key) < MIN_KEY:
+        raise ApiError(
+            400,
+            "invalid_idempotency_key",
+            f"Idempotency-Key has {len(once.key)} characters; for a new token it needs at least {MIN_KEY}, because the "
+            "answer is kept under it.",
+            hint="Send a random UUID.",
+        )
+    return await run_in_threadpool(
+        tokens.create_token, engine, name=asked.name, scope=scope, lifetime=lifetime, once=once
+    )
 
 
 @router.get("")

@@ -9,7 +9,8 @@
         ├── TrialNotFoundError        the study has no such trial
         ├── RunNotFoundError          no run has this id, or not so many attempts
         ├── TokenNotFoundError        no access token has this id
-        └── QueueFullError            as many studies are queued as the service takes
+        ├── QueueFullError            as many studies are queued as the service takes
+        └── KeyReusedError            an Idempotency-Key that came with another request before
 
 `StudyNotFoundError`, `StudyConflictError` and `LeaseLostError` are `search.errors`: the driver knows them too.
 """
@@ -52,3 +53,7 @@ class TokenNotFoundError(DatabaseError):
 
 class QueueFullError(DatabaseError):
     """As many studies are queued as the service takes."""
+
+
+class KeyReusedError(DatabaseError):
+    """An Idempotency-Key came with another request before."""

@@ -2,7 +2,7 @@
 
     admeta_studies ─< admeta_searches ─< admeta_runs ─< admeta_attempts
                                                      └< admeta_points
-    admeta_events, admeta_tokens
+    admeta_events, admeta_tokens, admeta_answers
 
 A change here needs a revision under `migrations/versions`; a test compares the two.
 """
@@ -204,3 +204,16 @@ class AccessToken(Base):
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+
+class AnsweredRequest(Base):
+    """The answer to a request that carried an Idempotency-Key. See `service.database.idempotency`."""
+
+    __tablename__ = "admeta_answers"
+    __table_args__ = (Index(None, "created_at"),)
+
+    caller: Mapped[str] = mapped_column(Name(12), primary_key=True)
+    key_sha256: Mapped[str] = mapped_column(Name(64), primary_key=True)
+    request_sha256: Mapped[str] = mapped_column(Name(64))
+    sealed: Mapped[str] = mapped_column(PlainText)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)

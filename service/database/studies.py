@@ -22,14 +22,16 @@ from search import samplers
 from search.definition import OptimizerSearch, StudyDefinition
 from search.errors import StudyConflictError
 from search.records import FailureKind, RunState, StudyState
-from service.database import events
+from service.database import events, idempotency
 from service.database.engine import reading, writing
 from service.database.errors import QueueFullError
 from service.database.events import EventKind
+from service.database.idempotency import Answer, Once
 from service.database.lease import lease_is_free
 from service.database.lookup import by_name, find_study
 from service.database.models import RUN_IS_UNFINISHED, Attempt, AttemptState, Run, Search, Study
 from service.database.queries import get_study_view, get_trial
+from service.database.queries.studies import study_view
 from service.database.retry import REQUEST, retried
 from service.models import StudyView, TrialView
 
@@ -38,12 +40,13 @@ _QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: counts the queue and adds to 
 
 @retried(REQUEST)
 def create_study(
-    engine: Engine, definition: StudyDefinition, *, max_queued: int | None = None
+    engine: Engine, definition: StudyDefinition, *, max_queued: int | None = None, once: Once | None = None
 ) -> tuple[StudyView, bool]:
     """Store a study with its searches, in one transaction; QUEUED until a driver takes it.
 
     Args:
         max_queued: refuse a new study where so many are QUEUED already; None: never.
+        once: the request that asks for it, where it is to take effect once.
 
     Returns:
         The study, and whether it is new: the same definition under the same name is the study that exists.
@@ -51,34 +54,41 @@ def create_study(
     Raises:
         StudyConflictError: the name belongs to another definition.
         QueueFullError: see `max_queued`.
+        AnsweredBeforeError, KeyReusedError: see `service.database.idempotency`.
     """
+    try:
+        return _create(engine, definition, max_queued=max_queued, once=once)
+    except IntegrityError:  # somebody else created it, or was asked with the same key, since we looked
+        return _create(engine, definition, max_queued=max_queued, once=once)
+
+
+def _create(
+    engine: Engine, definition: StudyDefinition, *, max_queued: int | None, once: Once | None
+) -> tuple[StudyView, bool]:
     content = definition.to_json()
     digest = definition_sha256(content)
-    study_id = secrets.token_hex(6)
-    try:
-        with writing(engine) as session:
-            existing = by_name(session, definition.name)
-            if existing is None:
-                if max_queued is not None:
-                    _check_queue(session, max_queued)
-                row = _study_row(study_id, definition, content, digest)
-                session.add(row)
-                session.flush()
-                session.add_all(_search_rows(study_id, definition))
-                events.record_study(session, EventKind.STUDY_CREATED, row)
-    except IntegrityError:  # somebody else created it since we looked
-        with reading(engine) as session:
-            existing = by_name(session, definition.name)
-        if existing is None:
-            raise
-    if existing is None:
-        return get_study_view(engine, study_id), True
-    if existing.definition_sha256 != digest and not _is_same(existing.definition, definition):
-        raise StudyConflictError(
-            f"study '{definition.name}' exists with another definition (id {existing.id}, {existing.state}); "
-            "choose another name, or submit exactly the same definition to get that study"
-        )
-    return get_study_view(engine, existing.id), False
+    with writing(engine) as session:
+        idempotency.check(session, once)
+        row = by_name(session, definition.name)
+        is_new = row is None
+        if row is None:
+            if max_queued is not None:
+                _check_queue(session, max_queued)
+            row = _study_row(secrets.token_hex(6), definition, content, digest)
+            session.add(row)
+            session.flush()
+            session.add_all(_search_rows(row.id, definition))
+            session.flush()
+            events.record_study(session, EventKind.STUDY_CREATED, row)
+        elif row.definition_sha256 != digest and not _is_same(row.definition, definition):
+            raise StudyConflictError(
+                f"study '{definition.name}' exists with another definition (id {row.id}, {row.state}); "
+                "choose another name, or submit exactly the same definition to get that study"
+            )
+        view = study_view(session, row)
+        answer = Answer(status=201 if is_new else 200, location=f"/v1/studies/{row.id}", body=view.model_dump_json())
+        idempotency.keep(session, once, answer)
+    return view, is_new
 
 
 def _is_same(stored: dict[str, Any], definition: StudyDefinition) -> bool:

@@ -14,10 +14,13 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from sqlalchemy import Engine, or_, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from service.database import idempotency
 from service.database.engine import reading, writing
 from service.database.errors import TokenNotFoundError
+from service.database.idempotency import Answer, Once
 from service.database.models import AccessToken
 from service.database.retry import REQUEST, retried
 from service.models import NewTokenView, TokenView
@@ -51,16 +54,29 @@ class Bearer:
 
 
 @retried(REQUEST)
-def create_token(engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | None = None) -> NewTokenView:
+def create_token(
+    engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | None = None, once: Once | None = None
+) -> NewTokenView:
     """Make a token.
 
     Args:
         name: what it is for, or who has it; need not be unique.
         lifetime: it works for so long; None: until it is revoked.
+        once: the request that asks for it, where it is to take effect once.
 
     Returns:
         The token with its description. It is not kept: only this answer has it.
+
+    Raises:
+        AnsweredBeforeError, KeyReusedError: see `service.database.idempotency`.
     """
+    try:
+        return _create(engine, name=name, scope=scope, lifetime=lifetime, once=once)
+    except IntegrityError:  # somebody asked with the same key since we looked
+        return _create(engine, name=name, scope=scope, lifetime=lifetime, once=once)
+
+
+def _create(engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | None, once: Once | None) -> NewTokenView:
     token = PREFIX + secrets.token_urlsafe(_N_BYTES)
     now = datetime.now(UTC)
     row = AccessToken(
@@ -72,9 +88,12 @@ def create_token(engine: Engine, *, name: str, scope: Scope, lifetime: timedelta
         created_at=now,
         expires_at=None if lifetime is None else now + lifetime,
     )
+    view = NewTokenView(**_view(row).model_dump(), token=token)
     with writing(engine) as session:
+        idempotency.check(session, once)
         session.add(row)
-    return NewTokenView(**_view(row).model_dump(), token=token)
+        idempotency.keep(session, once, Answer(status=201, location=None, body=view.model_dump_json()))
+    return view
 
 
 @retried(REQUEST)

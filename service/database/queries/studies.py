@@ -34,9 +34,12 @@ def get_study_view(engine: Engine, study: str) -> StudyView:
         StudyNotFoundError: no study has this id or name.
     """
     with reading(engine) as session:
-        row = find_study(session, study)
-        views = _search_views(session, [row])
-    return _view(row, views[row.id]).model_copy(
+        return study_view(session, find_study(session, study))
+
+
+def study_view(session: Session, row: Study) -> StudyView:
+    """The study as a single read gives it."""
+    return _view(row, _search_views(session, [row])[row.id]).model_copy(
         update={"definition": row.definition, "warnings": list(_warnings(json.dumps(row.definition)))}
     )
 

@@ -32,6 +32,7 @@ OURS = {
     "admeta_points",
     "admeta_events",
     "admeta_tokens",
+    "admeta_answers",
     VERSION_TABLE,
 }
 
