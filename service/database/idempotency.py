@@ -14,7 +14,7 @@ import secrets
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import ColumnElement, Engine, delete, select
 from sqlalchemy.orm import Session
 
 from service.database.engine import reading, writing
@@ -116,7 +116,7 @@ def _look_up(session: Session, once: Once) -> None:
     raise AnsweredBeforeError(Answer(**json.loads(_unseal(row.sealed, once.key))))
 
 
-def _is(once: Once) -> tuple[object, ...]:
+def _is(once: Once) -> tuple[ColumnElement[bool], ...]:
     return AnsweredRequest.caller == once.caller, AnsweredRequest.key_sha256 == once.key_sha256
 
 
