@@ -5,17 +5,26 @@ Ray's own command starts the node; owns when it is needed, its arguments, and it
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from service.errors import ServiceError
 
+log = logging.getLogger(__name__)
+
 START_PATIENCE_S = 60.0
+MAX_FAILURES = 5
+"""Nodes that may end soon after their start, one after another, before `work` gives up."""
+_LASTING_S = 60.0
+_PAUSE_S = 5.0
 _GRACE_S = 30.0
 
 
@@ -65,29 +74,66 @@ def end_node(node: subprocess.Popen[bytes]) -> None:
 
 
 def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
-    """Be a worker of the cluster until SIGTERM or Ctrl-C, or until the cluster ends.
+    """Be a worker of the cluster until SIGTERM or Ctrl-C.
+
+    A node that was cut off for long is dead to its cluster and ends; this machine then joins again as a new one.
 
     Args:
         cpus, gpus: how much of this machine trials may take; None: all of it.
 
     Returns:
-        The exit code of `ray start`; 0 after a signal.
+        0 after a signal; the exit code of `ray start` where the node could not be kept up.
     """
     _check_auth()
     limits = [f"--num-cpus={cpus}" for _ in range(cpus is not None)]
     limits += [f"--num-gpus={gpus}" for _ in range(gpus is not None)]
-    node = _start(address, limits)
-    told = False
+    with Stop() as stop:
+        failures = 0
+        while True:
+            began = time.monotonic()
+            code = stop.wait(_start(address, limits))
+            failures = failures + 1 if time.monotonic() - began < _LASTING_S else 1
+            if stop.told:
+                return 0
+            if failures >= MAX_FAILURES:
+                return code or 1
+            log.warning("the node ended with %s; joining %s again in %d s", code, address, _PAUSE_S * failures)
+            stop.pause(_PAUSE_S * failures)
 
-    def end(signum: int, frame: object) -> None:
-        nonlocal told
-        told = True
-        node.terminate()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    code = node.wait()
-    return 0 if told else code
+class Stop:
+    """SIGTERM and Ctrl-C as a wish to stop, which ends the node in order; the old handlers come back at the end."""
+
+    def __init__(self) -> None:
+        self._told = threading.Event()
+        self._node: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._end) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def told(self) -> bool:
+        return self._told.is_set()
+
+    def wait(self, node: subprocess.Popen[bytes]) -> int:
+        """Wait for the node's end, which a signal brings about; returns its exit code."""
+        self._node = node
+        if self.told:
+            node.terminate()
+        return node.wait()
+
+    def pause(self, seconds: float) -> None:
+        self._told.wait(seconds)
+
+    def _end(self, number: int, frame: object) -> None:
+        self._told.set()
+        if self._node is not None:
+            self._node.terminate()
 
 
 def _check_auth() -> None:
