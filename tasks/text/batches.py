@@ -23,9 +23,9 @@ CHUNK_TOKENS = 2**20  # padded at once: few large kernels instead of many small 
 EVAL_TOKENS = 2**14  # in a batch of an evaluation, padding included
 
 
-def bucket_widths(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Lengths rounded up to multiples of `BUCKET`."""
-    return -(-lengths // BUCKET) * BUCKET
+def bucket_widths(lengths: NDArray[np.int64], *, bucket: int = BUCKET) -> NDArray[np.int64]:
+    """Lengths rounded up to multiples of `bucket`."""
+    return -(-lengths // bucket) * bucket
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,9 @@ class EpochPlan:
     widths: NDArray[np.int64]
 
 
-def plan_epoch(lengths: NDArray[np.int64], *, samples_per_step: int, seed: int, epoch: int) -> EpochPlan:
+def plan_epoch(
+    lengths: NDArray[np.int64], *, samples_per_step: int, seed: int, epoch: int, bucket: int = BUCKET
+) -> EpochPlan:
     """Steps of rows of similar length, in random order; a function of (lengths, seed, epoch).
 
     Rows are shuffled, those beyond whole steps are left out (others each epoch), then sorted by width, cut into steps
@@ -50,10 +52,11 @@ def plan_epoch(lengths: NDArray[np.int64], *, samples_per_step: int, seed: int, 
     Args:
         lengths: tokens of each row, (n,).
         samples_per_step: batch size × accumulation: micro-batches of one step have one width, hence one graph.
+        bucket: what widths are multiples of.
     """
     n_steps = len(lengths) // samples_per_step
     order = epoch_order(len(lengths), seed=seed, epoch=epoch).numpy()[: n_steps * samples_per_step]
-    widths = bucket_widths(lengths[order])
+    widths = bucket_widths(lengths[order], bucket=bucket)
     by_width = np.argsort(widths, kind="stable")
     rows = order[by_width].reshape(n_steps, samples_per_step)
     step_widths = widths[by_width].reshape(n_steps, samples_per_step).max(axis=1)
@@ -84,6 +87,10 @@ class PaddedRows:
     def column(self, name: str) -> Tensor:
         """A row column, (n,) on the device."""
         return self._rows[name]
+
+    def largest(self, name: str) -> int:
+        """The largest value of a token column."""
+        return int(self._tokens[name].max())
 
     def pad(self, rows: Tensor, width: int) -> dict[str, Tensor]:
         """Some rows as {column: (m, width) int64}, with "attention_mask" (1: token, 0: padding) and the row columns.
