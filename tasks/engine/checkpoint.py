@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import pickle
 import re
@@ -23,7 +22,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tasks.config import TaskConfig
 from tasks.engine.norms import is_batch_counter
 from tasks.errors import CheckpointError
 
@@ -147,35 +145,6 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str
                 "use the model it was trained with, or start without it"
             )
     model.load_state_dict(weights, strict=False)  # names are checked; torch would ask for norms' batch counters
-
-
-def identity(config: TaskConfig, *, optimizer: str, params: Mapping[str, Any], seed: int) -> dict[str, str]:
-    """What a checkpoint must share with the run that resumes it, as plain text by field."""
-    return {
-        "task": config.name,
-        "model": config.model,
-        "optimizer": optimizer,
-        "params": json.dumps(dict(params), sort_keys=True, default=list),
-        "seed": str(seed),
-        "config": config.model_dump_json(exclude={"name", "model", "acceleration"}),
-    }
-
-
-def check_identity(state: Mapping[str, Any], expected: Mapping[str, str]) -> None:
-    """Refuse a state of another run.
-
-    Raises:
-        CheckpointError: naming the first field that differs, with both values.
-    """
-    found = state.get("identity")
-    if not isinstance(found, Mapping):
-        raise CheckpointError("the checkpoint holds no run; it was not written by the training engine")
-    for field, value in expected.items():
-        if found.get(field) != value:
-            raise CheckpointError(
-                f"the checkpoint is of another run: its {field} is {found.get(field)!r}, this run's is {value!r}; "
-                "resume with the configuration it was written with, or start without it"
-            )
 
 
 def _epochs(folder: Path) -> list[tuple[int, Path]]:

@@ -13,6 +13,28 @@ from tasks.errors import ConfigError
 Precision = Literal["fp32", "tf32", "bf16"]
 
 
+_NO_ROOM = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "DEVICE_ALLOCATION_FAILED")
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether the device had no room: torch's own error, or what CUDA, cuBLAS and cuDNN say of their own memory.
+
+    Where an error hid another (a capture that cannot end after one), the hidden one counts too.
+    """
+    while error is not None:
+        told = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_ROOM)
+        if told or isinstance(error, torch.OutOfMemoryError):
+            return True
+        error = error.__context__
+    return False
+
+
+def first_words(error: BaseException) -> str:
+    """The first sentence of an error that may have many lines."""
+    lines = str(error).splitlines()
+    return lines[0].split(". ")[0] if lines else type(error).__name__
+
+
 def pick_device(wanted: str | None) -> torch.device:
     """The device of that name; None: the first GPU that is visible, or else the CPU.
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tasks.engine.device import first_words, is_out_of_memory
 from tasks.engine.step import EagerStep, StepParts
 from tasks.engine.task import Batch
 
@@ -147,10 +148,10 @@ class GraphStep(EagerStep):
         try:
             with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 body()
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
-            return None, f"capture failed: {str(error).splitlines()[0]}"
+            if is_out_of_memory(error):
+                raise
+            return None, f"capture failed: {first_words(error)}"
         self._pool = graph.pool()
         return graph, ""
 

@@ -20,11 +20,12 @@ from admeta import registry as optimizers
 from tasks.config import TaskConfig
 from tasks.engine import checkpoint
 from tasks.engine.cache import load_task
-from tasks.engine.device import configure_torch, pick_device, pick_precision
+from tasks.engine.device import configure_torch, first_words, is_out_of_memory, pick_device, pick_precision
 from tasks.engine.graph import GraphStep
 from tasks.engine.meter import LossMeter
 from tasks.engine.norms import drop_batch_counters
 from tasks.engine.optimizers import build_optimizer, load_optimizer_state, lr_tensors
+from tasks.engine.progress import Progress
 from tasks.engine.protocol import Evaluation
 from tasks.engine.record import describe_machine, peak_memory_bytes
 from tasks.engine.schedule import lr_factor
@@ -32,10 +33,10 @@ from tasks.engine.seeds import derive_seed
 from tasks.engine.step import EagerStep, StepParts
 from tasks.engine.task import Batch, Split
 from tasks.engine.weights import CastWeights
-from tasks.errors import Diverged, OutOfMemory, TaskError
+from tasks.errors import Diverged, OutOfMemory
 
 
-class TrainingRun:
+class TrainingRun(Progress):
     """A `tasks.engine.protocol.Run` on the engine. Arguments as `tasks.runs.open_run`."""
 
     def __init__(
@@ -50,9 +51,9 @@ class TrainingRun:
         threads: int = 1,
         init_from: Path | None = None,
     ) -> None:
+        super().__init__(config, optimizer=optimizer, params=params, seed=seed)
         self._config = config
         self._seed = seed
-        self._identity = checkpoint.identity(config, optimizer=optimizer, params=params, seed=seed)
         self._device = pick_device(device)
         self._precision = pick_precision(config.precision, device=self._device)
         self._restore_torch = configure_torch(
@@ -62,8 +63,6 @@ class TrainingRun:
             threads=threads,
         )
         self._threads = threads
-        self._epoch = 0
-        self._step = 0
         self._closed = False
         self._stream = _own_stream(self._device)
         with self._guard("set-up"):
@@ -77,30 +76,13 @@ class TrainingRun:
             self._stepper = self._build_stepper()
 
     @property
-    def epoch(self) -> int:
-        return self._epoch
-
-    @property
-    def step(self) -> int:
-        return self._step
-
-    @property
-    def n_epochs(self) -> int:
-        return self._config.epochs
-
-    @property
-    def done(self) -> bool:
-        return self._epoch >= self._config.epochs
-
-    @property
     def model(self) -> nn.Module:
         """The model being trained, on the run's device."""
         return self._model
 
     def advance(self) -> Evaluation:
         """Train one epoch and evaluate on validation; raises Diverged, OutOfMemory."""
-        if self.done:
-            raise TaskError(f"the run has spent its {self.n_epochs} epochs; open a new run to train more")
+        self._check_budget()
         setup_before = self._stepper.setup_s, self._stepper.setup_steps
         begin = time.perf_counter()
         with self._guard("training"):
@@ -176,20 +158,17 @@ class TrainingRun:
         if self._stream is not None:
             torch.cuda.synchronize(self._device)
         return {
-            "identity": dict(self._identity),
-            "epoch": self._epoch,
-            "step": self._step,
+            **self._place(),
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; raises CheckpointError where it is of another configuration."""
-        checkpoint.check_identity(state, self._identity)
+        self._return_to(state)
         with self._guard("loading a checkpoint"):
             checkpoint.load_weights(self._model, state["model"], source="the checkpoint")
             load_optimizer_state(self._optimizer, state["optimizer"])
-            self._epoch, self._step = int(state["epoch"]), int(state["step"])
             if self._lrs is not None:
                 self._lrs = lr_tensors(self._optimizer, device=self._device)
             self._stepper.close()
@@ -313,8 +292,10 @@ class TrainingRun:
         try:
             with on_stream:
                 yield
-        except torch.OutOfMemoryError as error:
-            raise OutOfMemory(phase=phase, device=str(self._device), detail=str(error).split(". ")[0]) from error
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemory(phase=phase, device=str(self._device), detail=first_words(error)) from error
 
 
 def _own_stream(device: torch.device) -> torch.cuda.Stream | None:

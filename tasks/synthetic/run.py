@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.engine.progress import Progress
 from tasks.engine.protocol import Evaluation
 from tasks.engine.schedule import lr_factor
 from tasks.engine.seeds import derive_seed
-from tasks.errors import CheckpointError, Diverged
+from tasks.errors import Diverged
 from tasks.synthetic.config import SyntheticConfig
 from tasks.synthetic.surfaces import SURFACES
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tasks.synthetic.walk import Walk
 
 
-class SyntheticRun:
+class SyntheticRun(Progress):
     """A `tasks.engine.protocol.Run` on a toy surface."""
 
     def __init__(
@@ -41,36 +42,19 @@ class SyntheticRun:
     ) -> None:
         """Args: as `tasks.runs.open_run`; the surfaces live on the CPU and ignore data_dir, device and init_from."""
         del data_dir, device, init_from, threads
+        super().__init__(config, optimizer=optimizer, params=params, seed=seed)
         self._config = config
-        self._identity = {"task": config.name, "model": config.model, "optimizer": optimizer}
         self._params = dict(params)
         self._seed = seed
-        self._epoch = 0
-        self._step = 0
         self._walk: Walk | None = None
         if config.model != "idle":
             from tasks.synthetic.walk import Walk
 
             self._walk = Walk(SURFACES[config.model], optimizer=optimizer, params=params, seed=seed)
 
-    @property
-    def epoch(self) -> int:
-        return self._epoch
-
-    @property
-    def step(self) -> int:
-        return self._step
-
-    @property
-    def n_epochs(self) -> int:
-        return self._config.epochs
-
-    @property
-    def done(self) -> bool:
-        return self._epoch >= self._config.epochs
-
     def advance(self) -> Evaluation:
         """Walk `steps_per_epoch` steps, then sleep `sleep_s`; raises Diverged where the surface blows up."""
+        self._check_budget()
         begin = time.perf_counter()
         lr = float(self._params.get("lr", 0.01))
         if self._walk is None:
@@ -117,13 +101,11 @@ class SyntheticRun:
 
     def state_dict(self) -> dict[str, Any]:
         walk = None if self._walk is None else self._walk.state_dict()
-        return {"identity": dict(self._identity), "epoch": self._epoch, "step": self._step, "walk": walk}
+        return {**self._place(), "walk": walk}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; raises CheckpointError for another surface or optimizer."""
-        if state.get("identity") != self._identity:
-            raise CheckpointError(f"the checkpoint is of {state.get('identity')}; this run is {self._identity}")
-        self._epoch, self._step = int(state["epoch"]), int(state["step"])
+        self._return_to(state)
         if self._walk is not None:
             self._walk.load_state_dict(state["walk"])
 

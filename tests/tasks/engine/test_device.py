@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tasks.engine.device import configure_torch, pick_device, pick_precision
+from tasks.engine.device import configure_torch, first_words, is_out_of_memory, pick_device, pick_precision
 from tasks.errors import ConfigError
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -48,3 +48,20 @@ def test_settings_are_put_back() -> None:
     restore()
     after = torch.get_num_threads(), torch.backends.cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled()
     assert after == before
+
+
+def test_no_room_is_told_from_other_errors() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
+    assert is_out_of_memory(RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later"))
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+    try:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("the capture could not be ended")
+    except RuntimeError as hiding:
+        assert is_out_of_memory(hiding)
+    assert first_words(RuntimeError("CUDA out of memory. Tried\nmore")) == "CUDA out of memory"
+    assert first_words(RuntimeError()) == "RuntimeError"
