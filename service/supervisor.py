@@ -23,7 +23,7 @@ from ray.exceptions import ActorUnavailableError, RayError
 from search import actor
 from search.driver import DriverOptions
 from search.records import Lease, StudyState
-from service import cluster
+from service import cluster, compatibility
 from service.database.closing import close_unfinished, unclosed_studies
 from service.database.engine import make_engine
 from service.database.errors import DatabaseUnavailableError
@@ -73,6 +73,7 @@ class Supervisor:
         self._drivers: dict[str, Driver] = {}
         self._crashes: dict[str, Crashes] = {}
         self._silent_since: dict[str, float] = {}
+        self._nodes = compatibility.Nodes()
         self._ray_status = "starting"
         self._ray_checked_at = 0.0
         self._ended = threading.Event()
@@ -132,7 +133,6 @@ class Supervisor:
                 self._ended.set()
                 os.kill(os.getpid(), signal.SIGTERM)
                 return False
-        self._ray_status = "ok"
         return True
 
     def _tick(self) -> None:
@@ -144,6 +144,10 @@ class Supervisor:
                 state = self._store.get_study(study_id).state
                 close_unfinished(self._store, study_id, error=f"the study is {state}")
         runnable = runnable_studies(self._engine)
+        problems = self._nodes.problems() if runnable and self._settings.ray_address is not None else []
+        self._ray_status = "studies wait: " + "; ".join(problems) if problems else "ok"
+        if problems:
+            return
         self._silent_since = {study: since for study, since in self._silent_since.items() if study in runnable}
         for study_id in runnable:
             with about(study=study_id):

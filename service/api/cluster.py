@@ -16,5 +16,5 @@ def get_cluster(engine: Database, request: Request) -> ClusterView:
     """Nodes with their processors and GPUs, the runs on them, and the studies that wait."""
     supervisor = request.app.state.supervisor
     ray: str = supervisor.ray_status()
-    nodes = supervisor.nodes() if ray == "ok" else []
+    nodes = [] if ray == "starting" or ray.startswith("unavailable") else supervisor.nodes()
     return ClusterView(ray=ray, nodes=nodes, runs=active_runs(engine), queue=queued_studies(engine))

@@ -1,0 +1,133 @@
+"""Whether the machines of a cluster can train: asked of each once, before a study starts.
+
+Owns the question and the rules. A node on which trials would fail in turn is named with what to do, and studies wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 60.0
+"""For a node's first process: it imports torch, from a slow disk perhaps."""
+_PACKAGES = ("admeta-search", "torch", "ray", "numpy", "pydantic")
+
+
+class Nodes:
+    """What is known of the nodes that trials may run on; each is asked once, and nobody waits for the answer."""
+
+    def __init__(self) -> None:
+        self._problems: dict[str, str] = {}
+        self._asked: dict[str, tuple[Any, float]] = {}
+
+    def problems(self) -> list[str]:
+        """Why studies should not start yet, a sentence a node; empty where every node can train.
+
+        A node that does not answer within `PATIENCE_S` holds nobody up: Ray will find it dead, or it answers later.
+        """
+        living = {
+            node["NodeID"]: str(node["NodeManagerAddress"])
+            for node in ray.nodes()
+            if node["Alive"] and (node["Resources"].get("CPU", 0) > 0 or node["Resources"].get("GPU", 0) > 0)
+        }
+        self._problems = {node: problem for node, problem in self._problems.items() if node in living}
+        self._asked = {node: asked for node, asked in self._asked.items() if node in living}
+        for node in living.keys() - self._problems.keys():
+            if node not in self._asked:
+                self._asked[node] = (_ask(node), time.monotonic())
+            self._read(node, living[node])
+        silent = [living[node] for node, (_, at) in self._asked.items() if time.monotonic() - at < PATIENCE_S]
+        waits = [f"node {address} is asked what is installed there" for address in silent]
+        return [problem for problem in self._problems.values() if problem] + waits
+
+    def _read(self, node: str, address: str) -> None:
+        answer, _ = self._asked[node]
+        if not ray.wait([answer], timeout=0)[0]:
+            return
+        del self._asked[node]
+        try:
+            found: dict[str, str] = ray.get(answer)
+        except RayError as error:
+            log.warning("node %s did not say what is installed there: %s", address, error)
+            self._problems[node] = ""
+            return
+        self._problems[node], difference = judge(address, found, expected=installed(_PACKAGES))
+        for words in filter(None, (self._problems[node], difference)):
+            log.warning("%s", words)
+
+
+def _ask(node: str) -> Any:
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(_probe()).options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(_PACKAGES)
+
+
+def judge(address: str, found: Mapping[str, str], *, expected: Mapping[str, str]) -> tuple[str, str]:
+    """What is wrong with a node, and what is only worth a word; each empty where there is nothing to say.
+
+    Args:
+        found, expected: version by package, `python` too; empty where the package is missing; `error`: of an import.
+    """
+    missing = [name for name in _PACKAGES if not found.get(name)]
+    advice = "; install the service's release of admeta-search[server] there, as on every node"
+    if missing:
+        return f"node {address} has no {' and no '.join(missing)}{advice}", ""
+    if found.get("error"):
+        return f"node {address} cannot load what a trial needs: {found['error']}{advice}", ""
+    exact = [name for name in ("admeta-search", "ray", "python") if _release(name, found) != _release(name, expected)]
+    if exact:
+        differences = ", ".join(f"{name} {found[name]} (the service: {expected[name]})" for name in exact)
+        return f"node {address} has {differences}{advice}", ""
+    others = [name for name in ("torch", "numpy") if found[name] != expected[name]]
+    differences = ", ".join(f"{name} {found[name]} (the service: {expected[name]})" for name in others)
+    return "", f"node {address} has {differences}: trials may differ between nodes" if others else ""
+
+
+def installed(packages: tuple[str, ...]) -> dict[str, str]:
+    """Version by package of this process, and Python's."""
+    versions = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = ""
+    return versions
+
+
+def _release(name: str, versions: Mapping[str, str]) -> str:
+    """What must be equal: of Python major and minor, of packages all but a local suffix."""
+    version = versions.get(name, "")
+    return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
+
+
+def _probe() -> Any:
+    """The question as a function that travels by value: the node may lack our packages."""
+
+    def ask(packages: tuple[str, ...]) -> dict[str, str]:
+        import importlib
+        import platform
+        from importlib import metadata
+
+        versions = {"python": platform.python_version()}
+        for name in packages:
+            try:
+                versions[name] = metadata.version(name)
+            except metadata.PackageNotFoundError:
+                versions[name] = ""
+        try:
+            importlib.import_module("search.trainable")
+            importlib.import_module("torch")
+        except Exception as error:  # noqa: BLE001 - whatever an import raises is the answer
+            versions["error"] = f"{type(error).__name__}: {error}"
+        return versions
+
+    return ask

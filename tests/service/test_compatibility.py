@@ -1,0 +1,50 @@
+"""Nodes that cannot train are named before a study starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.compatibility import installed, judge
+
+OURS = {
+    "python": "3.12.4",
+    "admeta-search": "0.1.0",
+    "torch": "2.14.1",
+    "ray": "2.60.0",
+    "numpy": "2.3.0",
+    "pydantic": "2.14.4",
+}
+
+
+def test_a_node_like_the_service_is_fine() -> None:
+    assert judge("10.0.0.2", OURS, expected=OURS) == ("", "")
+    assert judge("10.0.0.2", {**OURS, "python": "3.12.9"}, expected=OURS) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"torch": ""}, "node 10.0.0.2 has no torch; install"),
+        ({"torch": "", "admeta-search": ""}, "has no admeta-search and no torch"),
+        ({"ray": "2.59.0"}, r"has ray 2.59.0 \(the service: 2.60.0\)"),
+        ({"admeta-search": "0.0.9"}, r"has admeta-search 0.0.9 \(the service: 0.1.0\)"),
+        ({"python": "3.11.2"}, r"has python 3.11.2 \(the service: 3.12.4\)"),
+        ({"error": "ImportError: libcudart.so"}, "cannot load what a trial needs: ImportError: libcudart.so"),
+    ],
+)
+def test_a_node_that_would_fail_every_trial(change: dict[str, str], words: str) -> None:
+    problem, _ = judge("10.0.0.2", {**OURS, **change}, expected=OURS)
+    assert words.replace("\\", "") in problem
+
+
+def test_another_torch_is_worth_a_word() -> None:
+    problem, difference = judge("10.0.0.2", {**OURS, "torch": "2.11.0+cu130"}, expected=OURS)
+    assert problem == ""
+    assert "torch 2.11.0+cu130 (the service: 2.14.1): trials may differ between nodes" in difference
+
+
+def test_what_is_installed_here() -> None:
+    versions = installed(("torch", "no-such-package"))
+    assert versions["torch"]
+    assert versions["no-such-package"] == ""
+    assert versions["python"].startswith("3.")
