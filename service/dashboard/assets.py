@@ -15,7 +15,9 @@ _FILES = {
     "dashboard.css": "dashboard.css",
     "live.js": "live.js",
     "charts.js": "charts.js",
+    "svg.js": "svg.js",
     "search.js": "search.js",
+    "explorer.js": "explorer.js",
     "uPlot.css": "vendor/uPlot.min.css",
     "uPlot.js": "vendor/uPlot.iife.min.js",
 }

@@ -23,7 +23,7 @@ class Surface:
     """A function to minimise.
 
     Attributes:
-        value: of a point (dim,), a 0-dim tensor.
+        value: of points (dim, …), a tensor (…).
         dim: coordinates of a point.
         noise_scale: standard deviation of each coordinate's gradient noise at a point; None where there is none.
         minimum: where its least value 0 lies, first two coordinates.
@@ -44,7 +44,7 @@ class Surface:
 def _noisy_curvature(point: Tensor) -> Tensor:
     import torch
 
-    return 1.0 / torch.arange(1, point.numel() + 1, dtype=point.dtype)
+    return 1.0 / torch.arange(1, point.shape[0] + 1, dtype=point.dtype).reshape(-1, *[1] * (point.ndim - 1))
 
 
 SURFACES: dict[str, Surface] = {
@@ -68,7 +68,7 @@ SURFACES: dict[str, Surface] = {
         Surface(
             name="noisy_quadratic",
             title="Noisy quadratic",
-            value=lambda p: 0.5 * (_noisy_curvature(p) * p**2).sum(),
+            value=lambda p: 0.5 * (_noisy_curvature(p) * p**2).sum(0),
             dim=NOISY_DIM,
             noise_scale=lambda p: _noisy_curvature(p).sqrt(),
             start=(-3.0, 2.2),
@@ -87,9 +87,9 @@ def heights(surface: Surface, xs: Sequence[float], ys: Sequence[float]) -> list[
     import torch
 
     y, x = torch.meshgrid(torch.tensor(ys), torch.tensor(xs), indexing="ij")
-    points = torch.zeros(x.numel(), surface.dim)
-    points[:, 0], points[:, 1] = x.flatten(), y.flatten()
-    values: list[list[float]] = torch.vmap(surface.value)(points).reshape(x.shape).tolist()
+    points = torch.zeros(surface.dim, *x.shape)
+    points[0], points[1] = x, y
+    values: list[list[float]] = surface.value(points).tolist()
     return values
 
 
@@ -101,5 +101,5 @@ def largest_curvature(name: str) -> float:
     surface = SURFACES[name]
     point = torch.zeros(surface.dim)
     point[:2] = torch.tensor(surface.minimum)
-    hessian = torch.func.hessian(surface.value)(point)  # type: ignore[no-untyped-call]
+    hessian = torch.autograd.functional.hessian(surface.value, point)  # type: ignore[no-untyped-call]
     return float(torch.linalg.eigvalsh(hessian)[-1])

@@ -3,7 +3,10 @@
 const Charts = (() => {
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const color = (i) => css("--c" + (i % 8));
-  const number = (value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(4)).toString());
+  const number = (value) => {
+    if (value === null || value === undefined) return "–";
+    return value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential(2) : Number(value.toPrecision(4)).toString();
+  };
 
   function say(box, text) {
     box.replaceChildren(Object.assign(document.createElement("p"), { className: "say", textContent: text }));
@@ -14,17 +17,24 @@ const Charts = (() => {
       font: "11px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 18, ...extra };
   }
 
+  /* A logarithmic axis has ticks at powers of ten alone. */
+  const LOG = {
+    filter: (u, ticks) => ticks.map((tick) => (Math.abs(Math.log10(tick) - Math.round(Math.log10(tick))) < 1e-9 ? tick : null)),
+    values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : Number(tick.toPrecision(1)).toString())),
+  };
+
   /* series: uPlot's, without the first; data: [x, ...y]. */
-  function plot(box, { x, y, series, data, bands = [], hooks = {} }) {
+  function plot(box, { x, y, series, data, bands = [], hooks = {}, logX = false, logY = false }) {
     box.plot?.destroy();
     box.replaceChildren();
+    const shown = (u, v) => (v === null || v === undefined ? "" : number(v));
     const narrow = box.clientWidth < 480;
     box.plot = new uPlot({
       width: box.clientWidth, height: narrow ? 240 : 300, bands, hooks,
-      scales: { x: { time: false } },
-      axes: [axis(x), axis(y, { size: 58, values: (u, ticks) => ticks.map(number) })],
+      scales: { x: { time: false, ...(logX && { distr: 3, range: (u, low, high) => [low, high] }) }, y: logY ? { distr: 3 } : {} },
+      axes: [axis(x, logX ? LOG : {}), axis(y, { size: 58, ...(logY ? LOG : { values: (u, ticks) => ticks.map(number) }) })],
       cursor: { points: { size: 6 } },
-      series: [{ label: x, value: (u, v) => number(v) }, ...series.map((one) => ({ value: (u, v) => number(v), ...one }))],
+      series: [{ label: x, value: shown }, ...series.map((one) => ({ value: shown, ...one }))],
     }, data, box);
   }
 
@@ -109,8 +119,13 @@ const Charts = (() => {
     figure.querySelector(".controls")?.addEventListener("change", () => (figure.dataset.chart === "curves" ? load(figure) : redraw(figure)));
   }
   document.addEventListener("admeta:changed", () => figures.forEach(load));
-  let width = innerWidth;
-  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; figures.forEach(redraw); } });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => figures.forEach(redraw));
-  return { plot, say, css, color, number };
+
+  /* Calls back when drawings have to be made anew: another width, other colours, another kind of paper. */
+  function onRedraw(draw) {
+    let width = innerWidth;
+    addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
+    for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", draw);
+  }
+  onRedraw(() => figures.forEach(redraw));
+  return { plot, say, css, color, number, onRedraw };
 })();

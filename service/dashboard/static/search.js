@@ -4,16 +4,9 @@
   const MOST_DOTS = 1500, MOST_LINES = 400;
   const root = document.querySelector("[data-history]");
   const part = (name) => root.querySelector(`[data-part=${name}]`);
-  const NS = "http://www.w3.org/2000/svg";
+  const draw = Svg.draw;
   const REST_MS = 30000; // importance costs the server seconds
   let found = null, weighedAt = 0;
-
-  function draw(tag, properties, ...children) {
-    const node = document.createElementNS(NS, tag);
-    for (const [name, value] of Object.entries(properties)) node.setAttribute(name, value);
-    node.append(...children);
-    return node;
-  }
 
   /* A scale of one column: numbers (logarithmic where they span two decades), otherwise categories. */
   function scaleOf(values) {
@@ -158,8 +151,6 @@
 
   part("scatter").querySelector(".controls").addEventListener("change", scatter);
   document.addEventListener("admeta:changed", load);
-  let width = innerWidth;
-  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; drawAll(); } });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  Charts.onRedraw(drawAll);
   load();
 })();

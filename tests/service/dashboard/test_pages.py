@@ -29,6 +29,7 @@ PAGES = [
     "/studies/waiting/searches/sgdm",
     "/studies/broken",
     "/results",
+    "/explorer",
 ]
 
 
