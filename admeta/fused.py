@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, reduce
 from importlib.util import find_spec
@@ -26,12 +27,14 @@ from admeta.tensors import GroupTensors, compute_dtype
 
 __all__ = ["Launch", "fused_available", "refuse_unfused"]
 
+_data_ptr: Callable[[Tensor], int] = Tensor.data_ptr
+
 BLOCK = 1024  # of 512 to 8192 the fastest on an H100, for 329 small tensors and for 393 large ones
 NUM_WARPS = 4
 _FACTORS_BLOCK = 64
 _ROW_BLOCK = 1024
-_COLUMNS, _FACTORS = 10, 16  # as in admeta.kernels
-_THETA, _GRAD, _DEMA, _EXP_AVG, _EXP_AVG_SQ, _SLOW, _STEP, _ELEMENTS, _MEANS, _ROW_LENGTH = range(_COLUMNS)
+_COLUMNS, _FACTORS = 9, 16  # as in admeta.kernels
+_THETA, _DEMA, _EXP_AVG, _EXP_AVG_SQ, _SLOW, _STEP, _ELEMENTS, _MEANS, _ROW_LENGTH = range(_COLUMNS)
 _LR = 19  # index of the learning rate among the constants
 
 
@@ -71,8 +74,8 @@ class Launch:
 
     Attributes:
         members: their positions in the group's lists.
-        host_table: addresses and sizes, a row of ``admeta.kernels.COLUMNS`` a tensor, int64, on the host.
-        table, chunks, rows, constants: as the kernels read them, on the device.
+        table, grads, chunks, rows, constants: as the kernels read them, on the device.
+        lr, lr_on_device: the learning rate among the constants.
         factors: scratch between the two kernels.
         aligned, others_aligned: whether all addresses, and all but the gradients', allow 16-byte accesses.
         kernels: bound to the learning rate's dtype, use of GradScaler and alignment.
@@ -83,8 +86,8 @@ class Launch:
     device: torch.device
     rule: UpdateRule
     dtypes: tuple[torch.dtype, torch.dtype, torch.dtype, torch.dtype]  # parameter, gradient, arithmetic, step
-    host_table: Tensor
     table: Tensor
+    grads: Tensor
     chunks: Tensor
     rows: Tensor | None
     factors: Tensor
@@ -94,6 +97,10 @@ class Launch:
     others_aligned: bool
     keep: tuple[Tensor, ...]
     kernels: dict[tuple[object, ...], tuple[BoundKernel, BoundKernel, BoundKernel]] = field(default_factory=dict)
+    lr_on_device: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lr_on_device = self.constants[_LR:]
 
     @classmethod
     def of(cls, tensors: GroupTensors, members: list[int], rule: UpdateRule, *, row_lengths: list[int]) -> Launch:
@@ -110,7 +117,8 @@ class Launch:
         host = _host_table(tensors)
         blocks = _pairs([math.ceil(p.numel() / BLOCK) for p in tensors.params])
         rows, means = _row_tables(tensors, host, row_lengths) if any(row_lengths) else (None, None)
-        sources = [host, blocks, _constants(rule, 0.0)] + ([] if rows is None else [rows])
+        addresses = [g.data_ptr() for g in tensors.grads]
+        sources = [host, _addresses(addresses), blocks, _constants(rule, 0.0)] + ([] if rows is None else [rows])
         pinned = [_page_locked(source, device) for source in sources]
         on_device = [source.to(device, non_blocking=True) for source in pinned]
         return cls(
@@ -118,64 +126,67 @@ class Launch:
             device=device,
             rule=rule,
             dtypes=(first.dtype, tensors.grads[0].dtype, compute_dtype(first), tensors.steps[0].dtype),
-            host_table=host,
             table=on_device[0],
-            chunks=on_device[1],
-            rows=None if rows is None else on_device[3],
+            grads=on_device[1],
+            chunks=on_device[2],
+            rows=None if rows is None else on_device[4],
             factors=torch.empty(len(members), _FACTORS, dtype=torch.float64, device=device),
-            constants=on_device[2],
+            constants=on_device[3],
             lr=0.0,
-            aligned=_aligned(host[:, :_STEP]),
-            others_aligned=_aligned(host[:, [_THETA, _DEMA, _EXP_AVG, _EXP_AVG_SQ, _SLOW]]),
+            aligned=_aligned(host) and reduce(or_, addresses) % 16 == 0,
+            others_aligned=_aligned(host),
             keep=(*pinned, *([] if means is None else [means])),
         )
 
     def with_grads(self, addresses: Sequence[int]) -> Launch:
         """The same launches for gradients at other addresses (of the whole group, in its order)."""
-        own = [addresses[i] for i in self.members]
-        host = self.host_table.clone()
-        host[:, _GRAD] = torch.tensor(own, dtype=torch.int64)
-        pinned = _page_locked(host, self.device)
-        table = pinned.to(self.device, non_blocking=True)
-        keep = (pinned, *self.keep[1:])
+        own = addresses if len(addresses) == len(self.members) else [addresses[i] for i in self.members]
+        pinned = _page_locked(_addresses(own), self.device)
+        grads = pinned.to(self.device, non_blocking=True)
+        keep = (self.keep[0], pinned, *self.keep[2:])
         aligned = self.others_aligned and reduce(or_, own) % 16 == 0
-        return replace(self, host_table=host, table=table, aligned=aligned, keep=keep)
+        return replace(self, grads=grads, aligned=aligned, keep=keep)
 
     def run(self, lr: Number, *, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Updates parameters and state in place; where found_inf is not 0, nothing changes."""
-        if isinstance(lr, Tensor) and lr.device == self.device:
+        device = self.device
+        if isinstance(lr, Tensor) and lr.device == device:
             source = lr
         else:
             self._set_lr(float(lr))
-            source = self.constants[_LR:]
-        if self.device.type == "cuda" and torch.cuda.current_device() != self.device.index:
-            with torch.cuda.device(self.device):
-                self._launch(source, grad_scale, found_inf)
+            source = self.lr_on_device
+        scale = None if grad_scale is None else grad_scale.to(device, non_blocking=True)
+        stop = None if found_inf is None else found_inf.to(device, non_blocking=True)
+        if device.type == "cuda" and torch.cuda.current_device() != device.index:
+            with torch.cuda.device(device):
+                self._launch(source, scale, stop)
         else:
-            self._launch(source, grad_scale, found_inf)
+            self._launch(source, scale, stop)
 
     def _set_lr(self, lr: float) -> None:
         if lr == self.lr:
             return
         pinned = _page_locked(_constants(self.rule, lr), self.device)
         self.constants = pinned.to(self.device, non_blocking=True)
-        self.keep = (*self.keep[:2], pinned, *self.keep[3:])
+        self.lr_on_device = self.constants[_LR:]
+        self.keep = (*self.keep[:3], pinned, *self.keep[4:])
         self.lr = lr
 
     def _launch(self, lr: Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
-        key = (lr.dtype, grad_scale is not None, found_inf is not None, self.aligned)
+        scale = lr if grad_scale is None else grad_scale
+        stop = lr if found_inf is None else found_inf
+        key = (lr.dtype, scale.dtype, stop.dtype, grad_scale is None, found_inf is None, self.aligned)
         kernels = self.kernels.get(key)
         if kernels is None:
             kernels = self._bound(unscale=grad_scale is not None, stopped=found_inf is not None)
             self.kernels[key] = kernels
         factors, row_means, update = kernels
-        scale = lr if grad_scale is None else grad_scale
-        stop = lr if found_inf is None else found_inf
-        factors.launch(self.table, self.constants, lr, scale, stop, self.factors, self.table.shape[0])
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index) if self.device.type == "cuda" else None
+        factors.launch(stream, self.table, self.constants, lr, scale, stop, self.factors)
         if self.rows is not None:
-            row_means.launch(self.table, self.rows)
+            row_means.launch(stream, self.table, self.grads, self.rows)
         if self.chunks.shape[0]:
-            update.launch(self.table, self.chunks, self.factors)
+            update.launch(stream, self.table, self.grads, self.chunks, self.factors)
 
     def _bound(self, *, unscale: bool, stopped: bool) -> tuple[BoundKernel, BoundKernel, BoundKernel]:
         from admeta import kernels
@@ -191,7 +202,7 @@ class Launch:
             BoundKernel(
                 kernels.factors_kernel,
                 math.ceil(n / _FACTORS_BLOCK),
-                (step, unscale, stopped, dema is not None, moments is not None, rectify, plain,
+                (n, step, unscale, stopped, dema is not None, moments is not None, rectify, plain,
                  moments is not None and moments.gate, rule.slow is not None, decoupled, _FACTORS_BLOCK),
                 num_warps=2,
             ),
@@ -208,33 +219,38 @@ class Launch:
 
 
 class BoundKernel:
-    """A kernel with its grid and compile-time arguments; later launches skip Triton's look-up of the binary.
+    """A kernel with its grid and last arguments; later launches skip Triton's look-up of the binary.
 
-    That needs arguments whose dtypes stay, and whose addresses stay aligned where the kernel looks at that.
+    That needs tensors whose dtypes stay, and whose addresses stay aligned where the kernel looks at that.
     """
 
-    def __init__(self, function: Any, programs: int, switches: tuple[Any, ...], *, num_warps: int) -> None:
+    def __init__(self, function: Any, programs: int, last: tuple[Any, ...], *, num_warps: int) -> None:
         self._function = function
         self._grid = (programs, 1, 1)
-        self._switches = switches
+        self._last = last
         self._num_warps = num_warps
         self._launch: Any = None
 
-    def launch(self, *arguments: Tensor | int) -> None:
-        """Launches on the current stream."""
+    def launch(self, stream: int | None, *tensors: Tensor) -> None:
+        """Launches on the current stream, whose handle is ``stream``."""
         if self._launch is None:
-            binary = self._function[self._grid](*arguments, *self._switches, num_warps=self._num_warps)
+            binary = self._function[self._grid](*tensors, *self._last, num_warps=self._num_warps)
             if binary is not None:  # Triton's interpreter has none
                 self._launch = binary[self._grid]
         else:
-            self._launch(*arguments, *self._switches)
+            # of an address, unlike of a tensor, Triton doesn't ask the driver where it lies
+            self._launch(*map(_data_ptr, tensors), *self._last, stream=stream)
+
+
+def _addresses(values: Sequence[int]) -> Tensor:
+    """int64, on the host."""
+    return torch.frombuffer(array("q", values), dtype=torch.int64)
 
 
 def _host_table(tensors: GroupTensors) -> Tensor:
     table = torch.zeros(len(tensors.params), _COLUMNS, dtype=torch.int64)
     columns: list[tuple[int, list[Tensor]]] = [
         (_THETA, tensors.params),
-        (_GRAD, tensors.grads),
         (_DEMA, tensors.demas),
         (_EXP_AVG, tensors.exp_avgs),
         (_EXP_AVG_SQ, tensors.exp_avg_sqs),
@@ -243,8 +259,8 @@ def _host_table(tensors: GroupTensors) -> Tensor:
     ]
     for column, members in columns:
         if members:
-            table[:, column] = torch.tensor([t.data_ptr() for t in members], dtype=torch.int64)
-    table[:, _ELEMENTS] = torch.tensor([p.numel() for p in tensors.params], dtype=torch.int64)
+            table[:, column] = _addresses([t.data_ptr() for t in members])
+    table[:, _ELEMENTS] = _addresses([p.numel() for p in tensors.params])
     return table
 
 
@@ -294,9 +310,9 @@ def _log(beta: float) -> float:
     return math.log(beta) if beta > 0.0 else -math.inf
 
 
-def _aligned(addresses: Tensor) -> bool:
-    """Whether all allow 16-byte accesses."""
-    return not bool((addresses % 16).any())
+def _aligned(host_table: Tensor) -> bool:
+    """Whether all elements' addresses allow 16-byte accesses."""
+    return not bool((host_table[:, [_THETA, _DEMA, _EXP_AVG, _EXP_AVG_SQ, _SLOW]] % 16).any())
 
 
 def _page_locked(tensor: Tensor, device: torch.device) -> Tensor:

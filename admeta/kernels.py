@@ -5,12 +5,12 @@ tensor, in float64, all that depends on its step and not on its elements (admeta
 ``update_kernel`` streams all tensors' elements, one block a program (admeta.rule). ``row_mean_kernel`` comes before
 them for gradient centralisation.
 
-Tables, int64: a row of ``COLUMNS`` a tensor, addresses and sizes. Factors, float64: a row of ``FACTORS`` a tensor.
-Constants, float64: see admeta.fused.
+Tables, int64: a row of ``COLUMNS`` a tensor, addresses and sizes; gradients' addresses have a table of their own,
+because they change the most. Factors, float64: a row of ``FACTORS`` a tensor. Constants, float64: see admeta.fused.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
-# ruff: noqa: C901, FBT003, SIM108 - kernels take compile-time switches
+# ruff: noqa: FBT003, SIM108 - kernels take compile-time switches
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import triton.language as tl
 
 __all__ = ["COLUMNS", "DTYPES", "FACTORS", "factors_kernel", "row_mean_kernel", "update_kernel"]
 
-COLUMNS: Any = tl.constexpr(10)  # theta, gradient, J, m, v, slow, step, elements, row means, elements of a row
+COLUMNS: Any = tl.constexpr(9)  # theta, J, m, v, slow, step, elements, row means, elements of a row
 FACTORS: Any = tl.constexpr(16)
 DTYPES: dict[torch.dtype, Any] = {
     torch.float16: tl.float16,
@@ -92,7 +92,7 @@ def factors_kernel(
     """Step counts and factors of ``n`` tensors; with found_inf set, steps stay and the rows say "not active"."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = i < n
-    steps = tl.load(table + i * COLUMNS + 6, mask=mask, other=0).to(tl.pointer_type(STEP))
+    steps = tl.load(table + i * COLUMNS + 5, mask=mask, other=0).to(tl.pointer_type(STEP))
     active = 1.0
     if FOUND_INF:
         active = tl.where(tl.load(found_inf_ptr) != 0.0, 0.0, 1.0)
@@ -161,9 +161,9 @@ def _sqrt(x, FLOAT64: tl.constexpr):
 
 
 @triton.jit
-def _address(table, i, COLUMN: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Address in a column of tensor ``i``; with ALIGNED the compiler may use 16-byte accesses."""
-    pointer = tl.load(table + i * COLUMNS + COLUMN).to(tl.pointer_type(DTYPE))
+def _address(entry, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """The address in a table's entry; with ALIGNED the compiler may use 16-byte accesses."""
+    pointer = tl.load(entry).to(tl.pointer_type(DTYPE))
     if ALIGNED:
         pointer = tl.multiple_of(pointer, 16)
     return pointer
@@ -177,9 +177,9 @@ def _prepared(
 ):  # fmt: skip
     """The gradient unscaled, centralised, with its sign and L2 decay."""
     if CENTRALIZE:
-        length = tl.load(table + i * COLUMNS + 9)
+        length = tl.load(table + i * COLUMNS + 8)
         if length > 0:
-            means = tl.load(table + i * COLUMNS + 8).to(tl.pointer_type(C))
+            means = tl.load(table + i * COLUMNS + 7).to(tl.pointer_type(C))
             g = g - _load(means + offsets // length, mask, MASKED)
     if UNSCALE:
         g = g * tl.load(row + 15).to(C)
@@ -191,8 +191,41 @@ def _prepared(
 
 
 @triton.jit
+def _filtered(g, j, row, h_gain, j_gain, lambd, C: tl.constexpr, BIAS: tl.constexpr):
+    """DEMA: h, and J after this update."""
+    h = h_gain * g + j
+    if BIAS:
+        h = h + tl.load(row + 12).to(C)
+    return h, lambd * j + j_gain * g
+
+
+@triton.jit
+def _second_moment(v, h, m, row, v_keep, v_add, C: tl.constexpr, BELIEF: tl.constexpr):
+    """v after this update."""
+    deviation = h
+    if BELIEF:
+        deviation = h - m
+    v = v_keep * v + v_add * deviation * deviation
+    if BELIEF:
+        v = v + tl.load(row + 14).to(C)
+    return v
+
+
+@triton.jit
+def _synchronised(theta, entry, row, offsets, mask, C: tl.constexpr, ALIGNED: tl.constexpr, MASKED: tl.constexpr):
+    """θ, at every k-th update brought together with the slow weights, which are stored."""
+    eta = tl.load(row + 9).to(C)
+    if eta != 0.0:
+        slow_ptr = _address(entry, C, ALIGNED) + offsets
+        slow = _load(slow_ptr, mask, MASKED)
+        theta = slow + eta * (theta - slow)
+        _store(slow_ptr, theta, mask, MASKED)
+    return theta
+
+
+@triton.jit
 def _update_block(
-    table, factors, i, offsets, mask,
+    table, grads, factors, i, offsets, mask,
     P: tl.constexpr, G: tl.constexpr, C: tl.constexpr, UNSCALE: tl.constexpr, MAXIMIZE: tl.constexpr,
     CENTRALIZE: tl.constexpr, L2: tl.constexpr, DECOUPLED: tl.constexpr, DEMA: tl.constexpr, BIAS: tl.constexpr,
     MOMENTS: tl.constexpr, BELIEF: tl.constexpr, PLAIN: tl.constexpr, SLOW: tl.constexpr,
@@ -202,52 +235,37 @@ def _update_block(
 
     All loads come before all stores: the compiler can't move a load over a store that may alias it.
     """
-    row = factors + i * FACTORS
-    theta_ptr = _address(table, i, 0, P, ALIGNED) + offsets
-    m_ptr = _address(table, i, 3, C, ALIGNED) + offsets
-    g = _load(_address(table, i, 1, G, ALIGNED) + offsets, mask, MASKED).to(C)
+    row, entries = factors + i * FACTORS, table + i * COLUMNS
+    theta_ptr = _address(entries, P, ALIGNED) + offsets
+    m_ptr = _address(entries + 2, C, ALIGNED) + offsets
+    g = _load(_address(grads + i, G, ALIGNED) + offsets, mask, MASKED).to(C)
     theta = _load(theta_ptr, mask, MASKED).to(C)
     m = _load(m_ptr, mask, MASKED)
     if DEMA:
-        j_ptr = _address(table, i, 2, C, ALIGNED) + offsets
+        j_ptr = _address(entries + 1, C, ALIGNED) + offsets
         j = _load(j_ptr, mask, MASKED)
         h_gain, j_gain, lambd = tl.load(row + 1).to(C), tl.load(row + 2).to(C), tl.load(row + 11).to(C)
     if MOMENTS:
-        v_ptr = _address(table, i, 4, C, ALIGNED) + offsets
+        v_ptr = _address(entries + 3, C, ALIGNED) + offsets
         v = _load(v_ptr, mask, MASKED)
         v_keep, v_add = tl.load(row + 4).to(C), tl.load(row + 5).to(C)
         size, eps = tl.load(row + 6).to(C), tl.load(row + 7).to(C)
-    g = _prepared(
-        g, theta, table, row, i, offsets, mask, C, UNSCALE, MAXIMIZE, CENTRALIZE, L2, MASKED
-    )  # fmt: skip
+    g = _prepared(g, theta, table, row, i, offsets, mask, C, UNSCALE, MAXIMIZE, CENTRALIZE, L2, MASKED)
     if DECOUPLED:
         theta = theta * tl.load(row + 3).to(C)
 
     h = g
     if DEMA:
-        h = h_gain * g + j
-        if BIAS:
-            h = h + tl.load(row + 12).to(C)
-        j = lambd * j + j_gain * g
+        h, j = _filtered(g, j, row, h_gain, j_gain, lambd, C, BIAS)
     m = m + tl.load(row + 10).to(C) * (h - m)
     if MOMENTS:
-        deviation = h
-        if BELIEF:
-            deviation = h - m
-        v = v_keep * v + v_add * deviation * deviation
-        if BELIEF:
-            v = v + tl.load(row + 14).to(C)
+        v = _second_moment(v, h, m, row, v_keep, v_add, C, BELIEF)
         if size != 0.0:
             theta = theta - size * m / (_sqrt(v, tl.float64 == C) + eps)
     if PLAIN:
         theta = theta - tl.load(row + 8).to(C) * m
     if SLOW:
-        eta = tl.load(row + 9).to(C)
-        if eta != 0.0:
-            slow_ptr = _address(table, i, 5, C, ALIGNED) + offsets
-            slow = _load(slow_ptr, mask, MASKED)
-            theta = slow + eta * (theta - slow)
-            _store(slow_ptr, theta, mask, MASKED)
+        theta = _synchronised(theta, entries + 4, row, offsets, mask, C, ALIGNED, MASKED)
 
     _store(theta_ptr, theta.to(P), mask, MASKED)
     _store(m_ptr, m, mask, MASKED)
@@ -259,7 +277,7 @@ def _update_block(
 
 @triton.jit
 def update_kernel(
-    table, chunks, factors,
+    table, grads, chunks, factors,
     P: tl.constexpr, G: tl.constexpr, C: tl.constexpr, UNSCALE: tl.constexpr, FOUND_INF: tl.constexpr,
     MAXIMIZE: tl.constexpr, CENTRALIZE: tl.constexpr, L2: tl.constexpr, DECOUPLED: tl.constexpr,
     DEMA: tl.constexpr, BIAS: tl.constexpr, MOMENTS: tl.constexpr, BELIEF: tl.constexpr, PLAIN: tl.constexpr,
@@ -269,33 +287,33 @@ def update_kernel(
     pair = chunks + tl.program_id(0) * 2
     i = tl.load(pair)
     start = tl.load(pair + 1).to(tl.int64) * BLOCK
-    elements = tl.load(table + i * COLUMNS + 7)
+    elements = tl.load(table + i * COLUMNS + 6)
     if FOUND_INF:
         elements = tl.where(tl.load(factors + i * FACTORS) != 0.0, elements, 0)
     offsets = start + tl.arange(0, BLOCK)
     if start + BLOCK <= elements:
         _update_block(
-            table, factors, i, offsets, None, P, G, C, UNSCALE, MAXIMIZE, CENTRALIZE, L2, DECOUPLED, DEMA, BIAS,
+            table, grads, factors, i, offsets, None, P, G, C, UNSCALE, MAXIMIZE, CENTRALIZE, L2, DECOUPLED, DEMA, BIAS,
             MOMENTS, BELIEF, PLAIN, SLOW, ALIGNED, False,
         )  # fmt: skip
     else:
         _update_block(
-            table, factors, i, offsets, offsets < elements, P, G, C, UNSCALE, MAXIMIZE, CENTRALIZE, L2, DECOUPLED,
-            DEMA, BIAS, MOMENTS, BELIEF, PLAIN, SLOW, ALIGNED, True,
+            table, grads, factors, i, offsets, offsets < elements, P, G, C, UNSCALE, MAXIMIZE, CENTRALIZE, L2,
+            DECOUPLED, DEMA, BIAS, MOMENTS, BELIEF, PLAIN, SLOW, ALIGNED, True,
         )  # fmt: skip
 
 
 @triton.jit
-def row_mean_kernel(table, rows, G: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
+def row_mean_kernel(table, grads, rows, G: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr):
     """Mean of one gradient row a program; ``rows`` holds (tensor, row) pairs, int32."""
     pair = rows + tl.program_id(0) * 2
     i = tl.load(pair)
     r = tl.load(pair + 1).to(tl.int64)
-    length = tl.load(table + i * COLUMNS + 9)
-    gradient = tl.load(table + i * COLUMNS + 1).to(tl.pointer_type(G)) + r * length
+    length = tl.load(table + i * COLUMNS + 8)
+    gradient = tl.load(grads + i).to(tl.pointer_type(G)) + r * length
     total = tl.zeros([BLOCK], C)
     for begin in range(0, length, BLOCK):
         offsets = begin + tl.arange(0, BLOCK)
         total += tl.load(gradient + offsets, mask=offsets < length, other=0.0).to(C)
-    means = tl.load(table + i * COLUMNS + 8).to(tl.pointer_type(C))
+    means = tl.load(table + i * COLUMNS + 7).to(tl.pointer_type(C))
     tl.store(means + r, tl.sum(total) / length.to(C))

@@ -1,11 +1,14 @@
-"""State dictionaries that say when a tensor of theirs is replaced, so that nobody has to look at each step."""
+"""Dictionaries of state that say when a tensor of theirs is replaced, so that nobody has to look at each step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["Changes", "WatchedState"]
+from torch import Tensor
+
+__all__ = ["Changes", "WatchedState", "WatchedStates"]
 
 
 class Changes:
@@ -21,7 +24,7 @@ class WatchedState(dict[str, Any]):
     In-place changes of a tensor are none of its business; putting another tensor in its place is.
     """
 
-    def __init__(self, state: dict[str, Any], changes: Changes) -> None:
+    def __init__(self, state: Mapping[str, Any], changes: Changes) -> None:
         super().__init__(state)
         self._changes = changes
 
@@ -29,17 +32,36 @@ class WatchedState(dict[str, Any]):
         return (dict, (), None, None, iter(self.items()))
 
 
-def _noting(name: str) -> Callable[..., Any]:
-    plain = getattr(dict, name)
+class WatchedStates(defaultdict[Tensor, dict[str, Any]]):
+    """An optimizer's state, each parameter's watched too. It is copied and pickled as the plain defaultdict."""
 
-    def method(self: WatchedState, *args: Any, **kwargs: Any) -> Any:
+    def __init__(self, states: Mapping[Tensor, dict[str, Any]], changes: Changes) -> None:
+        super().__init__(dict, states)
+        self._changes = changes
+        self.watch_all()
+
+    def watch_all(self) -> None:
+        """Watches the parameters' state that isn't yet, without noting that as a change."""
+        for param, state in self.items():
+            if not isinstance(state, WatchedState):
+                defaultdict.__setitem__(self, param, WatchedState(state, self._changes))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (defaultdict, (dict,), None, None, iter(self.items()))
+
+
+def _noting(kind: type[Any], name: str) -> Callable[..., Any]:
+    plain = getattr(kind, name)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         self._changes.seen = True
         return plain(self, *args, **kwargs)
 
     method.__name__ = name
-    method.__doc__ = f"dict.{name}, noted as a change."
+    method.__doc__ = f"{kind.__name__}.{name}, noted as a change."
     return method
 
 
 for _name in ("__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update"):
-    setattr(WatchedState, _name, _noting(_name))
+    setattr(WatchedState, _name, _noting(dict, _name))
+    setattr(WatchedStates, _name, _noting(defaultdict, _name))

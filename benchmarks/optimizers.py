@@ -5,9 +5,11 @@
 
 Parameter lists are random tensors of the models' shapes. A step's time is the median over repeats of the mean over
 consecutive steps (a multiple of 6, so that every mean holds the same share of synchronising steps), wall clock
-around synchronised work; "graph" is the replay of one captured step. "moved" has every gradient at another address
-than the step before, as training with ``zero_grad()`` may give. Bandwidth is the floor's bytes over the time, against
-a device-to-device copy measured in the same run. Extra memory is the peak during steps above what was there before.
+around synchronised work; small lists' optimizers take turns, repeat by repeat, so that a busy host disturbs all alike.
+"host" is the median time until one step has been issued to an idle card. "graph" is the replay of one captured step.
+"moved" has every gradient at another address than the step before, as training with ``zero_grad()`` may give.
+Bandwidth is the floor's bytes over the time, against a device-to-device copy measured in the same run. Extra memory
+is the peak during steps above what was there before.
 Without a card: processor time of one thread, least of the repeats, which other work on the machine disturbs little.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -59,6 +62,8 @@ def transformer_1b() -> list[Shape]:
         shapes += [(2048,), (2048,)]
     return [*shapes, (2048,), (32000, 2048)]
 
+
+SMALL = 2e7  # parameters; below it a step's time is the host's
 
 LISTS: dict[str, Callable[[], list[Shape]]] = {
     "resnet110": resnet110,
@@ -110,6 +115,7 @@ class Row:
     parameters: str
     optimizer: str
     eager_ms: float
+    host_us: float | None = None
     moved_ms: float | None = None
     graph_ms: float | None = None
     copy_share: float | None = None
@@ -124,16 +130,31 @@ def sync(device: str) -> None:
 
 def median_ms(step: Callable[[], object], device: str, *, repeats: int, steps: int) -> float:
     """Milliseconds a step: the median of the repeats on a card, the least of them on a CPU."""
-    clock = time.perf_counter if device == "cuda" else time.process_time
-    times = []
-    for _ in range(repeats):
-        sync(device)
-        begin = clock()
-        for _ in range(steps):
-            step()
-        sync(device)
-        times.append((clock() - begin) / steps * 1e3)
+    times = [timed(step, device, steps=steps) for _ in range(repeats)]
     return statistics.median(times) if device == "cuda" else min(times)
+
+
+def timed(step: Callable[[], object], device: str, *, steps: int) -> float:
+    """Milliseconds a step, mean of ``steps`` consecutive ones."""
+    clock = time.perf_counter if device == "cuda" else time.process_time
+    sync(device)
+    begin = clock()
+    for _ in range(steps):
+        step()
+    sync(device)
+    return (clock() - begin) / steps * 1e3
+
+
+def host_us(step: Callable[[], object]) -> float:
+    """Microseconds until one step is issued to an idle card: median of 60."""
+    times = []
+    for _ in range(60):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        step()
+        times.append((time.perf_counter() - begin) * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(times)
 
 
 def make_params(shapes: list[Shape], device: str) -> list[torch.nn.Parameter]:
@@ -180,25 +201,43 @@ def measure(subject: Subject, listed: str, shapes: list[Shape], device: str, cop
     optimizer = subject.factory(params, lr=1e-4)
     for _ in range(6):
         optimizer.step()
-    repeats, steps = (7, 30) if count < 2e7 else (5, 12)
+    repeats, steps = (7, 30) if count < SMALL else (5, 12)
     row = Row(listed, subject.name, median_ms(optimizer.step, device, repeats=repeats, steps=steps))
     tensors = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
     row.state_bytes = sum(t.numel() * t.element_size() for t in tensors) / count
     if device != "cuda":
         return row
+    row.host_us = host_us(optimizer.step)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     for _ in range(6):
         optimizer.step()
     row.extra_mib = (torch.cuda.max_memory_allocated() - before) / 2**20
-    if count < 2e7:
+    if count < SMALL:
         row.moved_ms = median_ms(moved_step(optimizer, params), device, repeats=repeats, steps=steps)
     del optimizer, tensors
     if subject.capturable:
         row.graph_ms = graph_ms(subject, params, repeats=repeats, steps=steps)
-    best = min(t for t in (row.eager_ms, row.graph_ms) if t is not None)
-    row.copy_share = subject.floor * count / (best * 1e-3) / copy_rate
+    row.copy_share = share(row, subject, count, copy_rate)
     return row
+
+
+def share(row: Row, subject: Subject, count: int, copy_rate: float) -> float:
+    """The floor's bytes over the best time, as a share of what a copy moves."""
+    best = min(t for t in (row.eager_ms, row.graph_ms) if t is not None)
+    return subject.floor * count / (best * 1e-3) / copy_rate
+
+
+def take_turns(rows: list[Row], chosen: list[Subject], shapes: list[Shape], device: str) -> None:
+    """Times eager steps again, the optimizers in turn: medians of 15 rounds (least of them without a card)."""
+    steps = []
+    for subject in chosen:
+        steps.append(subject.factory(make_params(shapes, device), lr=1e-4).step)
+        for _ in range(12):
+            steps[-1]()
+    rounds = [[timed(step, device, steps=30) for step in steps] for _ in range(15)]
+    for row, times in zip(rows, zip(*rounds, strict=True), strict=True):
+        row.eager_ms = statistics.median(times) if device == "cuda" else min(times)
 
 
 def copy_rate(device: str) -> float:
@@ -221,15 +260,16 @@ def markdown(rows: list[Row]) -> str:
         base = members[0]
         lines += [
             f"\n### {listed}\n",
-            "| optimizer | eager ms | ÷ AdamW(fused) | moved ms | graph ms | ÷ AdamW(fused) | of copy bandwidth "
-            "| state B/param | extra MiB |",
-            "|---|---|---|---|---|---|---|---|---|",
+            "| optimizer | eager ms | ÷ AdamW(fused) | host µs | moved ms | graph ms | ÷ AdamW(fused) "
+            "| of copy bandwidth | state B/param | extra MiB |",
+            "|---|---|---|---|---|---|---|---|---|---|",
         ]
         for row in members:
             in_graph = row.graph_ms / base.graph_ms if row.graph_ms and base.graph_ms else None
             lines.append(
                 f"| {row.optimizer} | {row.eager_ms:.3f} | {row.eager_ms / base.eager_ms:.2f} "
-                f"| {cell(row.moved_ms, '.3f')} | {cell(row.graph_ms, '.3f')} | {cell(in_graph, '.2f')} "
+                f"| {cell(row.host_us, '.0f')} | {cell(row.moved_ms, '.3f')} "
+                f"| {cell(row.graph_ms, '.3f')} | {cell(in_graph, '.2f')} "
                 f"| {cell(row.copy_share, '.0%')} | {cell(row.state_bytes, '.1f')} | {cell(row.extra_mib, '.1f')} |"
             )
     return "\n".join(lines)
@@ -250,13 +290,20 @@ def main() -> None:
     print(f"{card}, torch {torch.__version__}, copy {rate / 1e12:.2f} TB/s (read + write)")
     rows = []
     for listed in lists:
-        for subject in subjects(device):
-            if arguments.only and not any(part in subject.name for part in arguments.only):
-                continue
-            rows.append(measure(subject, listed, LISTS[listed](), device, rate))
+        shapes = LISTS[listed]()
+        count = sum(math.prod(shape) for shape in shapes)
+        chosen = [s for s in subjects(device) if not arguments.only or any(part in s.name for part in arguments.only)]
+        measured = []
+        for subject in chosen:
+            measured.append(measure(subject, listed, shapes, device, rate))
             if device == "cuda":
                 torch.cuda.empty_cache()
-            print(f"# {listed}: {rows[-1].optimizer} {rows[-1].eager_ms:.3f} ms", flush=True)
+            print(f"# {listed}: {subject.name} {measured[-1].eager_ms:.3f} ms", flush=True)
+        if count < SMALL:
+            take_turns(measured, chosen, shapes, device)
+            for row, subject in zip(measured, chosen, strict=True):
+                row.copy_share = share(row, subject, count, rate) if device == "cuda" else None
+        rows += measured
     print(markdown(rows))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))

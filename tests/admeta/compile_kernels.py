@@ -28,7 +28,7 @@ def compiled(function: Any, pointers: dict[str, str], switches: dict[str, Any]) 
 
 
 def main() -> None:
-    table = {"table": "*i64", "chunks": "*i32", "factors": "*fp64"}
+    table = {"table": "*i64", "grads": "*i64", "chunks": "*i32", "factors": "*fp64"}
     flags = ("UNSCALE", "FOUND_INF", "MAXIMIZE", "CENTRALIZE", "L2", "DECOUPLED", "DEMA", "BIAS", "MOMENTS", "BELIEF")
     for (theta, grad, arithmetic), on in itertools.product(
         ((tl.float32, tl.float32, tl.float32), (tl.bfloat16, tl.bfloat16, tl.float32), (tl.float64,) * 3), (True, False)
@@ -40,7 +40,7 @@ def main() -> None:
         assert wide is on, "16-byte loads exactly where all addresses are aligned"
         compiled(
             kernels.row_mean_kernel,
-            {"table": "*i64", "rows": "*i32"},
+            {"table": "*i64", "grads": "*i64", "rows": "*i32"},
             {"G": grad, "C": arithmetic, "BLOCK": 1024},
         )
     arguments = {"table": "*i64", "constants": "*fp64", "lr_ptr": "*fp32", "scale_ptr": "*fp32",
