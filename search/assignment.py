@@ -62,7 +62,7 @@ class Report:
     """What a worker tells after each evaluation.
 
     The first report of an attempt says where it runs, and repeats the curve that its checkpoint remembers: points
-    which a dead driver never stored are filled in, those it did store are kept.
+    which a dead driver never stored are filled in, those of a training that came to nothing are replaced.
     """
 
     points: list[Point]

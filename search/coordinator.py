@@ -243,7 +243,8 @@ class Coordinator:
         budget = self._definition.budget
         if budget.epochs_per_optimizer is None and budget.gpu_hours_per_optimizer is None and budget.target is None:
             return False
-        runs = [run for run in loop.runs() if run.stage is Stage.SEARCH]
+        # A configuration that came twice took over a result: it never began, and nothing was trained for it.
+        runs = [run for run in loop.runs() if run.stage is Stage.SEARCH and run.attempt > 0]
         epochs, gpu_hours = sum(run.epoch for run in runs), sum(run.gpu_s for run in runs) / 3600
         return (
             (budget.epochs_per_optimizer is not None and epochs >= budget.epochs_per_optimizer)

@@ -9,13 +9,13 @@ import json
 import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import replace
 from typing import Any
 
 import optuna
 from optuna.trial import TrialState
 
 from search import pruners, samplers
+from search.curves import advanced, changed, copied
 from search.definition import OptimizerSearch, StudyDefinition, WarmStart
 from search.evidence import FAILURE_KIND
 from search.records import (
@@ -119,16 +119,27 @@ class SearchLoop:
                 return None
 
     def report(self, run: RunRecord, points: Sequence[Point]) -> None:
-        """Store points of the curve, also as Optuna's intermediate values; those known already are skipped."""
-        new = [point for point in points if point.epoch > self._runs[run.id].epoch]
-        if not new:
+        """Store points of the curve, also as Optuna's intermediate values; those stored already are skipped.
+
+        What an attempt trains again, since its last checkpoint is older, takes the place of what was stored: the rest
+        of the curve goes on from there.
+        """
+        known = self._runs[run.id]
+        if any(point.epoch <= known.epoch for point in points):
+            points = changed(points, stored=self._store.points(run.id))
+        if not points:
             return
         trial = self._trial(run) if run.stage is Stage.SEARCH else None
-        self._store.add_points(self._lease, run.id, new)
-        self._runs[run.id] = _advanced(self._runs[run.id], new)
-        for point in new:
+        self._store.add_points(self._lease, run.id, points)
+        self._runs[run.id] = advanced(known, points)
+        for point in points:
             if trial is not None and point.value is not None:
-                trial.report(point.value, step=point.epoch)
+                self._report_to_optuna(trial, step=point.epoch, value=point.value)
+
+    def _report_to_optuna(self, trial: optuna.Trial, *, step: int, value: float) -> None:
+        """As `Trial.report`, which would leave out a step that was reported before."""
+        self._study._storage.set_trial_intermediate_value(trial._trial_id, step, value)
+        trial._cached_frozen_trial.intermediate_values[step] = value
 
     def should_prune(self, run: RunRecord) -> bool:
         """Whether the pruner would stop this trial, compared with others of this optimizer only."""
@@ -310,7 +321,7 @@ class SearchLoop:
         return True
 
     def _finish_twin(self, twin: RunRecord, *, original: RunRecord) -> None:
-        self.report(twin, self._store.points(original.id))
+        self.report(twin, copied(self._store.points(original.id)))
         self._trial(twin).set_user_attr("same_as_trial", original.trial_number)
         self.finish(
             twin,
@@ -360,15 +371,3 @@ def select(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRe
 
 def _key(params: Mapping[str, Any]) -> str:
     return json.dumps(params, sort_keys=True)
-
-
-def _advanced(run: RunRecord, points: Sequence[Point]) -> RunRecord:
-    last = points[-1]
-    return replace(
-        run,
-        epoch=last.epoch,
-        step=last.step,
-        value=last.value,
-        gpu_s=run.gpu_s + sum(point.gpu_s for point in points),
-        train_s=run.train_s + sum(point.train_s for point in points),
-    )

@@ -114,7 +114,10 @@ class Store(Protocol):
         ...
 
     def add_points(self, lease: Lease, run_id: int, points: Sequence[Point]) -> None:
-        """Append to the run's curve; epochs already stored keep their first value."""
+        """Put points on the run's curve; one of an epoch that was trained again takes the place of the stored one.
+
+        A point that is stored already changes nothing; every other one adds to what the run has cost.
+        """
         ...
 
     def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:

@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import CursorResult, Engine, insert, or_, select, update
+from sqlalchemy import CursorResult, Engine, delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from search.curves import changed
 from search.definition import Objective, StudyDefinition
 from search.errors import SearchError, StudyNotFoundError
 from search.records import (
@@ -294,25 +295,25 @@ class SqlStore:
     def add_points(self, lease: Lease, run_id: int, points: Sequence[Point]) -> None:
         with leased(self.engine, lease) as session:
             run = run_of(session, lease, run_id)
-            stored = set(
-                session.execute(
-                    select(CurvePoint.epoch).where(
-                        CurvePoint.run_id == run_id, CurvePoint.epoch.in_([point.epoch for point in points])
-                    )
-                ).scalars()
-            )
-            new = {point.epoch: point for point in reversed(points) if point.epoch not in stored}
+            epochs = [point.epoch for point in points]
+            stored = []
+            if any(epoch <= run.epoch for epoch in epochs):
+                query = select(CurvePoint).where(CurvePoint.run_id == run_id, CurvePoint.epoch.in_(epochs))
+                stored = [point(row) for row in session.execute(query).scalars()]
+            new = changed(points, stored=stored)
             if not new:
                 return
-            session.execute(insert(CurvePoint), [point_row(run_id, point) for point in new.values()])
-            last = new[max(new)]
-            if last.epoch > run.epoch:
-                run.epoch, run.step = last.epoch, last.step
-            run.train_s += sum(point.train_s for point in new.values())
-            run.gpu_s += sum(point.gpu_s for point in new.values())
-            run.optimizer_s += sum(point.optimizer_s for point in new.values())
+            if stored:
+                again = CurvePoint.epoch.in_([point.epoch for point in new])
+                session.execute(delete(CurvePoint).where(CurvePoint.run_id == run_id, again))
+            session.execute(insert(CurvePoint), [point_row(run_id, point) for point in new])
+            if new[-1].epoch > run.epoch:
+                run.epoch, run.step = new[-1].epoch, new[-1].step
+            run.train_s += sum(point.train_s for point in new)
+            run.gpu_s += sum(point.gpu_s for point in new)
+            run.optimizer_s += sum(point.optimizer_s for point in new)
             label = self._label(session, run)
-            events.record_points(session, run, new.values(), study_id=lease.study_id, label=label)
+            events.record_points(session, run, new, study_id=lease.study_id, label=label)
 
     @_patient
     def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:

@@ -9,6 +9,7 @@ from typing import Any
 
 import optuna
 
+from search.curves import advanced, changed
 from search.definition import Objective, StudyDefinition
 from search.errors import LeaseLostError, StudyNotFoundError
 from search.records import (
@@ -165,18 +166,11 @@ class MemoryStore:
         self.starts.setdefault(run_id, []).append(start)
 
     def add_points(self, lease: Lease, run_id: int, points: Sequence[Point]) -> None:
-        curve = self.curves.setdefault(run_id, {})
-        for point in points:
-            curve.setdefault(point.epoch, point)
-        last = curve[max(curve)]
-        self._update(
-            lease,
-            run_id,
-            epoch=last.epoch,
-            step=last.step,
-            value=last.value,
-            gpu_s=sum(point.gpu_s for point in curve.values()),
-        )
+        self._check(lease)
+        new = changed(points, stored=self.points(run_id))
+        if new:
+            self.curves.setdefault(run_id, {}).update({point.epoch: point for point in new})
+            self.all_runs[run_id] = advanced(self.all_runs[run_id], new)
 
     def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:
         return self._update(

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from optuna.trial import TrialState
 
-from search.assignment import Assignment
+from search.assignment import Assignment, Report
 from search.coordinator import ALONE, Idle
-from search.records import FailureKind, RunState, Stage, StudyRecord, StudyState
+from search.records import FailureKind, Point, RunOutcome, RunState, Stage, StudyRecord, StudyState
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, by_learning_rate, coordinator_for, define
 
@@ -223,6 +223,82 @@ def test_the_epoch_budget_is_each_optimizers_own() -> None:
         assert sum(run.epoch for run in store.runs(study.id) if run.search_id == search.id) == 9
 
 
+def test_a_result_taken_over_costs_no_budget() -> None:
+    """Two choices, so most trials are repetitions: they train nothing, and neither epochs nor GPU hours count."""
+
+    def cost(epoch: int) -> Point:
+        return Point(epoch=epoch, step=epoch, value=0.1 * epoch, metrics={}, gpu_s=600.0)
+
+    space = {"lr": {"type": "categorical", "choices": [0.1, 0.01]}}
+    budget = {"trials_per_optimizer": 12, "epochs_per_optimizer": 7, "gpu_hours_per_optimizer": 1.1, "gpu_hours": 1.1}
+    store = MemoryStore()
+    study = store.add_study(
+        define(
+            optimizers=[{"name": "sgdm", "space": space}],
+            budget=budget,
+            sampler={"name": "random", "seed": 3},
+            confirm={"top_k": 0},
+        )
+    )
+    coordinator = coordinator_for(store, study, slots=1)
+    n_trained = 0
+    while isinstance(coordinator.next("t"), Assignment):
+        coordinator.begin("t")
+        n_trained += 1
+        for epoch in (1, 2, 3):
+            end = RunOutcome(state=RunState.COMPLETE, value=0.3) if epoch == 3 else None
+            coordinator.report("t", Report(points=[cost(epoch)], end=end))
+    runs = store.runs(study.id)
+    assert (n_trained, len(runs)) == (2, 12)
+    assert sorted(run.gpu_s for run in runs) == [0.0] * 10 + [1800.0] * 2
+    assert {tuple(p.value for p in store.points(run.id)) for run in runs} == {(0.1, 0.2, 0.1 * 3)}
+
+
+@pytest.mark.parametrize("limit", [{"gpu_hours": 1.0}, {"gpu_hours_per_optimizer": 0.5}])
+def test_gpu_hours_end_the_search_stage_of_every_optimizer_alike(limit: dict[str, float]) -> None:
+    store = MemoryStore()
+    study = store.add_study(define(budget={"trials_per_optimizer": 50, **limit}, confirm={"top_k": 0}))
+    coordinator = coordinator_for(store, study, slots=1)
+    while isinstance(coordinator.next("t"), Assignment):
+        coordinator.begin("t")
+        point = Point(epoch=1, step=1, value=0.5, metrics={}, gpu_s=600.0)  # ten minutes a trial
+        coordinator.report("t", Report(points=[point], end=RunOutcome(state=RunState.COMPLETE, value=0.5)))
+    assert Counter(run.search_id for run in store.runs(study.id)) == {s.id: 3 for s in store.searches(study.id)}
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_the_target_is_reached_from_its_own_side(direction: str) -> None:
+    value = 0.95 if direction == "maximize" else 0.05
+    store = MemoryStore()
+    study = store.add_study(
+        define(
+            optimizers=[{"name": "sgdm"}],
+            objective={"metric": "val_score", "direction": direction},
+            budget={"trials_per_optimizer": 5, "target": 0.5},
+            confirm={"top_k": 0},
+        )
+    )
+    Cluster(
+        coordinator_for(store, study, slots=1),
+        lambda assignment, _: value if assignment.trial_number else 0.5 - (value - 0.5),
+    ).run()
+    assert len(store.runs(study.id)) == 2
+
+
+def test_ten_trials_by_four_workers_and_a_restart_are_ten() -> None:
+    """optuna issue 3518."""
+    store = MemoryStore()
+    study = store.add_study(
+        define(optimizers=[{"name": "sgdm"}], budget={"trials_per_optimizer": 10}, confirm={"top_k": 0})
+    )
+    for number in Cluster(coordinator_for(store, study, slots=4)).rounds():
+        if number == 4:
+            break
+    Cluster(coordinator_for(store, study, owner="second", slots=4)).run()
+    assert [run.state for run in store.runs(study.id)] == [RunState.COMPLETE] * 10
+    assert optuna_states(store, study, "sgdm") == {TrialState.COMPLETE: 10}
+
+
 def test_wall_hours_end_the_search_stage_but_not_the_confirmation() -> None:
     store = MemoryStore()
     study = store.add_study(define(budget={"trials_per_optimizer": 50, "max_hours": 1.0}))
@@ -232,8 +308,8 @@ def test_wall_hours_end_the_search_stage_but_not_the_confirmation() -> None:
             break
     study = replace(study, started_at=datetime.fromtimestamp(0, UTC))
     Cluster(coordinator_for(store, study, owner="second", slots=1, now=3700.0)).run()
-    stages = Counter(run.stage for run in store.runs(study.id))
-    assert stages == {Stage.SEARCH: 4, Stage.CONFIRM: 4}
+    stages = Counter((run.stage, run.state) for run in store.runs(study.id))  # those that ran at the limit go on
+    assert stages == {(Stage.SEARCH, RunState.COMPLETE): 4, (Stage.CONFIRM, RunState.COMPLETE): 4}
 
 
 def test_the_same_configuration_is_not_trained_twice() -> None:

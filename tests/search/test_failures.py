@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
 from search.assignment import Report
 from search.coordinator import FREE_FALSE_STARTS, Assignment, Coordinator, Idle
 from search.errors import LeaseLostError
-from search.records import FailureKind, Point, RunRecord, RunState, StudyRecord
+from search.records import FailureKind, Point, RunOutcome, RunRecord, RunState, StudyRecord
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher, describe
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define
@@ -44,6 +44,12 @@ def epoch(n: int) -> Report:
 def only_run(store: MemoryStore, study: StudyRecord) -> RunRecord:
     (run,) = store.runs(study.id)
     return run
+
+
+def only_trial(store: MemoryStore) -> FrozenTrial:
+    """Optuna's trial of the first run."""
+    storage = store.optuna_storage()
+    return storage.get_all_trials(storage.get_study_id_from_name("small/sgdm"))[0]
 
 
 def test_a_lost_node_does_not_count_where_the_run_came_further(store: MemoryStore, study: StudyRecord) -> None:
@@ -120,6 +126,48 @@ def test_points_that_a_dead_driver_did_not_tell_optuna_are_told(store: MemorySto
     optuna_id = store.optuna_storage().get_study_id_from_name("small/sgdm")
     (trial,) = store.optuna_storage().get_all_trials(optuna_id)
     assert sorted(trial.intermediate_values) == [1, 2]
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_what_was_reported_before_a_crash_stays(store: MemoryStore, retries: int) -> None:
+    """syne-tune issue 252, ray issue 34136: five reports, then the worker dies for good."""
+    study = store.add_study(
+        define(
+            task={"name": "synthetic", "model": "idle", "epochs": 9},
+            optimizers=[{"name": "sgdm"}],
+            budget={"trials_per_optimizer": 1},
+            max_failures=retries,
+            confirm={"top_k": 0},
+        )
+    )
+    coordinator = coordinator_for(store, study, slots=1)
+    for n in range(retries + 1):
+        start(coordinator, f"t{n}")
+        for e in range(1, 6 if n == 0 else 3):  # a retry without a checkpoint does not come as far
+            coordinator.report(f"t{n}", epoch(e))
+        coordinator.fail(f"t{n}", kind=FailureKind.LOST, error="gone")
+    run = only_run(store, study)
+    assert (run.state, run.epoch) == (RunState.FAIL, 5)
+    assert [p.epoch for p in store.points(run.id)] == [1, 2, 3, 4, 5]
+    assert sorted(only_trial(store).intermediate_values) == [1, 2, 3, 4, 5]
+
+
+def test_the_curve_is_that_of_the_attempt_which_came_to_its_end(store: MemoryStore) -> None:
+    """Optuna drops a step that was reported before, so that a retry's curve would be a mixture of both."""
+    study = store.add_study(define(optimizers=[{"name": "sgdm"}], max_failures=1, confirm={"top_k": 0}))
+    coordinator = coordinator_for(store, study, slots=1)
+    start(coordinator, "t0")
+    for e in (1, 2):
+        coordinator.report("t0", epoch(e))
+    coordinator.fail("t0", kind=FailureKind.LOST, error="gone")
+    start(coordinator, "t1")  # its checkpoint is of epoch 1
+    again = [Point(epoch=e, step=e, value=0.7 + e / 100, metrics={"val_score": 0.7}, train_s=1.0) for e in (2, 3)]
+    coordinator.report("t1", Report(points=[epoch(1).points[0], again[0]]))
+    coordinator.report("t1", Report(points=again[1:], end=RunOutcome(state=RunState.COMPLETE, value=again[1].value)))
+    run = only_run(store, study)
+    assert [p.value for p in store.points(run.id)] == [0.1, again[0].value, again[1].value]
+    assert only_trial(store).intermediate_values == {1: 0.1, 2: again[0].value, 3: again[1].value}
+    assert (run.value, run.train_s) == (again[1].value, 2.0)
 
 
 class _Trial:

@@ -128,14 +128,19 @@ def test_attempt_is_described(store: SqlStore, two_searches: StudyDefinition) ->
     assert (attempt.node, attempt.device, attempt.resumed_from_epoch) == ("n1", "cuda:0", 3)
 
 
-def test_points_keep_their_first_value(store: SqlStore, two_searches: StudyDefinition) -> None:
+def test_points_are_stored_once_and_those_trained_again_take_their_place(
+    store: SqlStore, two_searches: StudyDefinition
+) -> None:
     lease, (search, _) = leased(store, two_searches)
-    record = run(store, lease, search, 0, None, points=curve(0.1, 0.2))
-    store.add_points(lease, record.id, curve(0.1, 0.9, 0.3))
+    record = run(store, lease, search, 0, None, points=curve(0.1, 0.2, 0.3))
+    again = curve(0.1, 0.9, train_s=2.0)[1:]  # the worker died, its checkpoint was of epoch 1
+    for _ in range(2):  # an answer may be lost
+        store.add_points(lease, record.id, again)
+        store.add_points(lease, record.id, curve(0.1)[:1])
     store.add_points(lease, record.id, [])
-    assert [(p.epoch, p.step, p.value) for p in store.points(record.id)] == [(1, 10, 0.1), (2, 20, 0.2), (3, 30, 0.3)]
+    assert [(p.epoch, p.step, p.value) for p in store.points(record.id)] == [(1, 10, 0.1), (2, 20, 0.9), (3, 30, 0.3)]
     (stored,) = store.runs(lease.study_id)
-    assert (stored.epoch, stored.step, stored.train_s) == (3, 30, 3.0)
+    assert (stored.epoch, stored.step, stored.train_s) == (3, 30, 5.0)  # all that was trained
 
 
 def test_numbers_that_are_not_finite(store: SqlStore, two_searches: StudyDefinition) -> None:

@@ -1,0 +1,177 @@
+"""The worker's side without Ray: what an evaluation becomes, and what a run leaves when it is ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from search.assignment import Assignment, Report
+from search.records import FailureKind, RunState, Stage
+from search.trainable import TrialWorker, to_point
+from tasks.engine import checkpoint
+from tasks.engine.protocol import Evaluation
+from tasks.errors import Diverged
+
+Metrics = Mapping[str, float]
+
+
+class FakeRun:
+    """Trains nothing; each epoch's metrics are given, or raised."""
+
+    def __init__(self, epochs: list[Metrics | Exception]) -> None:
+        self._epochs = epochs
+        self.n_epochs = len(epochs)
+        self.epoch = self.step = 0
+        self.closed = False
+
+    @property
+    def done(self) -> bool:
+        return self.epoch >= self.n_epochs
+
+    def advance(self) -> Evaluation:
+        told = self._epochs[self.epoch]
+        if isinstance(told, Exception):
+            raise told
+        self.epoch += 1
+        self.step += 10
+        return Evaluation(
+            epoch=self.epoch, step=self.step, metrics=told, lr=0.1, train_s=1.0, eval_s=0.1, optimizer_s=0.1,
+            data_s=0.0, setup_s=0.0, samples_per_s=1.0, peak_memory_bytes=0, gpu_s=2.0,
+        )  # fmt: skip
+
+    def test(self) -> dict[str, float]:
+        return {"test_accuracy": 0.4}
+
+    def environment(self) -> dict[str, Any]:
+        return {"device": "cpu"}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.epoch, self.step = state["epoch"], state["step"]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def good(value: float) -> Metrics:
+    return {"val_accuracy": value}
+
+
+def assignment(**changes: Any) -> Assignment:
+    values: dict[str, Any] = {
+        "run_id": 1, "label": "sgdm", "trial_number": 0, "stage": Stage.SEARCH, "seed": 100, "attempt": 1,
+        "task": {"name": "digits"}, "optimizer": "sgdm", "settings": {"lr": 0.1}, "metric": "val_accuracy",
+        "direction": "maximize", "checkpoint_every_s": 0.0, "data_dir": None,
+        "threads": 1, "cpus": 1.0, "gpus": 0.0,
+    }  # fmt: skip
+    return Assignment(**{**values, **changes})
+
+
+class Workers:
+    """Workers on one folder, each with a fake run; closed at the end."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.runs: list[FakeRun] = []
+        self._monkeypatch = monkeypatch
+
+    def start(self, *epochs: Metrics | Exception, **changes: Any) -> TrialWorker:
+        self.runs.append(FakeRun(list(epochs)))
+        self._monkeypatch.setattr("tasks.runs.open_run", lambda *_, **__: self.runs[-1])
+        return TrialWorker(config=assignment(**{"checkpoint_dir": str(self.folder), **changes}).to_config())
+
+
+@pytest.fixture
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
+    return Workers(tmp_path / "run", monkeypatch)
+
+
+def step(worker: TrialWorker) -> Report:
+    report: Report = worker.step()["report"]
+    return report
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"val_accuracy": math.nan}, "val_accuracy is nan at epoch 2; the objective must be a finite number"),
+        ({"val_accuracy": math.inf}, "val_accuracy is inf at epoch 2"),
+        ({"val_accuracy": -math.inf}, "val_accuracy is -inf at epoch 2"),
+        ({"val_loss": 0.1}, "val_accuracy is missing at epoch 2"),
+    ],
+)
+def test_without_a_finite_objective_a_run_fails_with_the_reason(
+    workers: Workers, metrics: Metrics, reason: str
+) -> None:
+    """Ray Tune's own searcher leaves NaN RUNNING for ever, takes inf for the best, and aborts where it is missing."""
+    worker = workers.start(good(0.5), metrics, good(0.9))
+    assert step(worker).end is None
+    end = step(worker).end
+    assert end is not None
+    assert (end.state, end.failure, end.value) == (RunState.FAIL, FailureKind.NO_METRIC, None)
+    assert str(end.error).startswith(reason)
+
+
+def test_divergence_keeps_what_was_trained_before(workers: Workers) -> None:
+    worker = workers.start(good(0.5), Diverged(20, loss=math.nan))
+    assert [p.value for p in step(worker).points] == [0.5]
+    report = step(worker)
+    assert report.points == []
+    assert report.end is not None
+    assert report.end.failure is FailureKind.DIVERGED
+
+
+def test_the_end_is_the_last_value_and_only_confirm_runs_are_tested(workers: Workers) -> None:
+    for stage, test in ((Stage.SEARCH, {}), (Stage.CONFIRM, {"test_accuracy": 0.4})):
+        worker = workers.start(good(0.9), good(0.7), stage=stage, checkpoint_dir=str(workers.folder / stage))
+        assert step(worker).end is None
+        end = step(worker).end
+        assert end is not None
+        assert (end.state, end.value, end.test_metrics) == (RunState.COMPLETE, 0.7, test)
+
+
+def test_the_next_attempt_goes_on_and_tells_the_curve_so_far(workers: Workers) -> None:
+    first = workers.start(good(0.1), good(0.2), good(0.3))
+    start = step(first).start
+    assert start is not None
+    assert (start.node, start.device, start.resumed_from_epoch) == ("127.0.0.1", "cpu", 0)
+    step(first)
+    second = workers.start(good(0.1), good(0.2), good(0.3), attempt=2)
+    report = step(second)
+    assert report.start is not None
+    assert report.start.resumed_from_epoch == 2
+    assert [(p.epoch, p.step, p.value) for p in report.points] == [(1, 10, 0.1), (2, 20, 0.2), (3, 30, 0.3)]
+    assert report.end is not None
+
+
+def test_a_run_stopped_between_evaluations_leaves_a_checkpoint(workers: Workers) -> None:
+    worker = workers.start(good(0.1), good(0.2), good(0.3), checkpoint_every_s=3600.0)
+    step(worker)
+    step(worker)
+    assert checkpoint.load_latest(workers.folder) is None  # none was due
+    worker.cleanup()
+    state = checkpoint.load_latest(workers.folder)
+    assert state is not None
+    assert state["run"]["epoch"] == 2
+    assert workers.runs[0].closed
+
+
+def test_a_reused_worker_gives_back_what_the_run_before_held(workers: Workers) -> None:
+    worker = workers.start(good(0.1), good(0.2))
+    step(worker)
+    first = workers.runs[0]
+    config = assignment(checkpoint_dir=str(workers.folder / "next"), run_id=2).to_config()
+    assert worker.reset_config(config)
+    assert first.closed
+
+
+def test_a_share_of_a_card_is_charged_as_a_share() -> None:
+    run = FakeRun([good(0.1)])
+    assert to_point(run.advance(), metric="val_accuracy", gpus=0.25).gpu_s == 0.5
