@@ -78,7 +78,7 @@ def columns(definition: StudyDefinition) -> Columns:
             values.setdefault(name, []).append(value)
     numbers = {name for name, known in values.items() if all(_is_number(value) for value in known)}
     return Columns(
-        test_metrics=tuple(sorted(info.test_name(metric) for metric in info.metrics)),
+        test_metrics=info.test_metrics,
         numbers=tuple(sorted(numbers)),
         others=tuple(sorted(values.keys() - numbers)),
     )

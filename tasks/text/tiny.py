@@ -7,11 +7,11 @@ study at work; it says nothing of what a pretrained model would reach.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tasks.engine.node_cache import built_once
-from tasks.text.models import ModelSource
+from tasks.text.models import ModelSource, find_model
 
 TINY = "tiny"
 VOCABULARY = 8192
@@ -21,14 +21,19 @@ FORMAT = 1  # raise it when the vocabulary or the sizes below change
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def tiny_model(texts: Sequence[str], *, digest: str) -> ModelSource:
-    """The tiny model for some texts.
+def choose_model(name: str, *, data_dir: Path | None, texts: Callable[[], Sequence[str]], digest: str) -> ModelSource:
+    """The checkpoint of any name: `tiny` made for some texts, every other one found (`tasks.text.models.find_model`).
 
     Args:
-        texts: the training set's.
+        texts: gives the training set's texts, where they are needed.
         digest: names their content: equal digests share one vocabulary.
+
+    Raises:
+        DataError: the checkpoint is nowhere, or what `texts` raises.
     """
-    folder = built_once("tiny", f"{digest}-{FORMAT}", lambda folder: _write(folder, texts))
+    if name != TINY:
+        return find_model(name, data_dir=data_dir)
+    folder = built_once("tiny", f"{digest}-{FORMAT}", lambda folder: _write(folder, texts()))
     return ModelSource(folder=folder, origin="tiny: 2 layers of 128", weights="random")
 
 

@@ -1,0 +1,144 @@
+"""The configurations of the text tasks: models, lengths, the paper's budgets. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from tasks.config import BatchSize, Count, Epochs, NamedSchedule, Number, RelativePath, Schedule, TaskConfig
+
+TEXT_MODELS = ("tiny", "minilm", "bert-base-uncased", "bert-large-uncased")
+CHECKPOINT_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95}){0,5}"
+"""A hub name (bert-base-uncased, org/name) or a folder inside the data folder."""
+
+
+class TextConfig(TaskConfig):
+    """What every task on text has besides the common fields.
+
+    The defaults are the paper's for BERT: linear decay without warm-up and the gradient clipped at 1, as its authors'
+    configurations have them; weight decay, where a trial has any, is kept off biases and norms, as is usual there.
+
+    Source: Chen et al., ICML 2023, appendix, Natural Language Understanding.
+    """
+
+    models: ClassVar[tuple[str, ...]] = TEXT_MODELS
+    open_models: ClassVar[str | None] = CHECKPOINT_NAME
+
+    model: str = Field(
+        "bert-base-uncased",
+        description="a transformers checkpoint: its hub name, or its folder inside the data folder; "
+        "minilm: a package's; tiny: random weights, for trying",
+    )
+    epochs: Epochs = 3
+    batch_size: BatchSize = 32
+    schedule: NamedSchedule = Schedule(name="linear")
+    grad_clip: Number | None = Field(1.0, gt=0.0, description="largest 2-norm of the whole gradient")
+    weight_decay_on: Literal["all", "matrices"] = Field(
+        "matrices", description="matrices: none on biases, norms and other one-dimensional parameters"
+    )
+    max_length: Count = Field(128, ge=8, le=8192, description="tokens, special ones included; longer texts are cut")
+    val_fraction: Number = Field(0.1, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+
+
+class GlueConfig(TextConfig):
+    """GLUE's tasks. Test labels are not public, so its development set is the test set, and validation is held out.
+
+    Source: Wang et al., "GLUE", ICLR 2019.
+    """
+
+
+class ColaConfig(GlueConfig):
+    """CoLA: 8,551 sentences, acceptable English or not."""
+
+    name: Literal["cola"] = "cola"
+
+
+class Sst2Config(GlueConfig):
+    """SST-2: 67,349 phrases of film reviews, positive or not."""
+
+    name: Literal["sst2"] = "sst2"
+    val_fraction: Number = Field(0.03, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+
+
+class MrpcConfig(GlueConfig):
+    """MRPC: 3,668 pairs of sentences from the news, paraphrases or not; five epochs in the paper."""
+
+    name: Literal["mrpc"] = "mrpc"
+    epochs: Epochs = 5
+
+
+NoSmoothing = Annotated[float, Field(strict=True, ge=0.0, le=0.0, description="0: a regression has no classes")]
+
+
+class StsbConfig(GlueConfig):
+    """STS-B: 5,749 pairs of sentences and how alike they are, 0 to 5: a regression."""
+
+    name: Literal["stsb"] = "stsb"
+    label_smoothing: NoSmoothing = 0.0
+
+
+class QqpConfig(GlueConfig):
+    """QQP: 363,846 pairs of questions, duplicates or not."""
+
+    name: Literal["qqp"] = "qqp"
+    val_fraction: Number = Field(0.02, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+
+
+class MnliConfig(GlueConfig):
+    """MNLI: 392,702 pairs, entailment, neutral or contradiction; tested on matched and mismatched genres."""
+
+    name: Literal["mnli"] = "mnli"
+    val_fraction: Number = Field(0.02, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+
+
+class QnliConfig(GlueConfig):
+    """QNLI: 104,743 pairs of a question and a sentence that answers it or not."""
+
+    name: Literal["qnli"] = "qnli"
+    val_fraction: Number = Field(0.03, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+
+
+class RteConfig(GlueConfig):
+    """RTE: 2,490 pairs of texts, the first entailing the second or not."""
+
+    name: Literal["rte"] = "rte"
+
+
+class OwnTextConfig(TextConfig):
+    """Anyone's texts in CSV, TSV or JSONL files with named columns."""
+
+    data_dir: RelativePath | None = Field(None, description="the files' folder, inside the data folder; null: itself")
+    train_file: RelativePath = Field(
+        "train.csv", description="in data_dir; .csv, .tsv or .jsonl; the first row of .csv and .tsv names the columns"
+    )
+    test_file: RelativePath = Field("test.csv", description="the same columns; only reported on")
+    val_file: RelativePath | None = Field(
+        None, description="selects among trials; null: val_fraction of the training set"
+    )
+    text_column: str = Field("text", min_length=1, max_length=200)
+    pair_column: str | None = Field(None, min_length=1, max_length=200, description="the second text of a pair")
+    label_column: str = Field("label", min_length=1, max_length=200)
+    quotes: Literal["auto", "csv", "none"] = Field(
+        "auto", description="csv: fields may stand in double quotes; none: quotes are text; auto: none for .tsv alone"
+    )
+
+    @model_validator(mode="after")
+    def _columns_differ(self) -> OwnTextConfig:
+        columns = [self.text_column, self.pair_column, self.label_column]
+        if len(set(columns)) != len(columns):
+            raise ValueError(f"text_column, pair_column and label_column {columns} must name different columns")
+        return self
+
+
+class TextClassificationConfig(OwnTextConfig):
+    """Your own texts, or pairs of them, with class labels of any spelling."""
+
+    name: Literal["text_classification"] = "text_classification"
+
+
+class TextRegressionConfig(OwnTextConfig):
+    """Your own texts, or pairs of them, with a number each."""
+
+    name: Literal["text_regression"] = "text_regression"
+    label_smoothing: NoSmoothing = 0.0

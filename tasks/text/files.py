@@ -1,0 +1,189 @@
+"""Columns of text files: CSV, TSV and JSONL, read strictly, with the file and the line in every complaint."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from tasks.errors import DataError
+
+SUFFIXES = (".csv", ".tsv", ".jsonl")
+_LONGEST_FIELD = 2**31 - 1  # csv refuses fields above 128 KiB unless told otherwise
+Quotes = Literal["csv", "none"]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of a file.
+
+    Attributes:
+        path: the file.
+        lines: the line on which each row ends, from 1.
+        values: by column, one value a row: strings, or JSON values from .jsonl.
+        n_skipped: rows with too few fields that were left out.
+    """
+
+    path: Path
+    lines: list[int]
+    values: dict[str, list[Any]]
+    n_skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+
+def read_columns(
+    path: Path,
+    wanted: Sequence[str],
+    *,
+    quotes: Quotes,
+    header: Sequence[str] | None = None,
+    short_rows: Literal["refuse", "skip"] = "refuse",
+) -> Columns:
+    """The wanted columns of a .csv, .tsv or .jsonl file; empty lines are passed over.
+
+    Args:
+        quotes: of .csv and .tsv: "csv", fields may stand in double quotes and hold line breaks; "none", a quotation
+            mark is text and each line a row.
+        header: names of the columns where the file's first row does not give them.
+        short_rows: rows with fewer fields than the header.
+
+    Raises:
+        DataError: no such column, a row that does not fit, an empty or unreadable file.
+    """
+    if path.suffix not in SUFFIXES:
+        raise DataError(f"{path} is not read: its name must end with one of {', '.join(SUFFIXES)}")
+    try:
+        with path.open(encoding="utf-8-sig", newline="" if quotes == "csv" else "\n") as file:
+            if path.suffix == ".jsonl":
+                return _read_json(path, file, wanted)
+            return _read_fields(path, file, wanted, quotes=quotes, header=header, short_rows=short_rows)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); convert it") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _read_fields(
+    path: Path, file: TextIO, wanted: Sequence[str], *, quotes: Quotes, header: Sequence[str] | None, short_rows: str
+) -> Columns:
+    delimiter = "," if path.suffix == ".csv" else "\t"
+    rows = _quoted(path, file, delimiter) if quotes == "csv" else _plain(file, delimiter)
+    names = list(header) if header is not None else next(rows, (0, []))[1]
+    if not names:
+        raise DataError(f"{path} is empty; its first row must name the columns, among them {_listed(wanted)}")
+    for name in wanted:
+        if name not in names:
+            raise DataError(f"{path} has no column {name!r}; its columns are {_listed(names)}")
+    places = [names.index(name) for name in wanted]
+    columns = Columns(path, [], {name: [] for name in wanted})
+    n_skipped = 0
+    for line, fields in rows:
+        if len(fields) < len(names) and short_rows == "skip":
+            n_skipped += 1
+            continue
+        if len(fields) != len(names) and short_rows == "refuse":
+            raise DataError(
+                f"{path}, line {line}: {len(fields)} fields where the header has {len(names)}; mend the row (a field "
+                "that holds the delimiter must be quoted, and quotes must be set to csv)"
+            )
+        columns.lines.append(line)
+        for name, place in zip(wanted, places, strict=True):
+            columns.values[name].append(fields[place])
+    return _checked(Columns(path, columns.lines, columns.values, n_skipped))
+
+
+def _quoted(path: Path, file: TextIO, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(_LONGEST_FIELD)
+    reader = csv.reader(file, delimiter=delimiter, strict=True)
+    try:
+        for fields in reader:
+            if fields:
+                yield reader.line_num, fields
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}; mend the quotes, or set quotes: none") from error
+
+
+def _plain(file: TextIO, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(file, start=1):
+        if text := line.removesuffix("\n").removesuffix("\r"):
+            yield number, text.split(delimiter)
+
+
+def _read_json(path: Path, file: TextIO, wanted: Sequence[str]) -> Columns:
+    columns = Columns(path, [], {name: [] for name in wanted})
+    for number, line in enumerate(io.StringIO(file.read(), newline="\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: not JSON ({error}); each line must be one object") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path}, line {number}: a JSON {type(row).__name__}; each line must be one object")
+        columns.lines.append(number)
+        for name in wanted:
+            if name not in row:
+                raise DataError(f"{path}, line {number}: no {name!r}; its keys are {_listed(row)}")
+            columns.values[name].append(row[name])
+    return _checked(columns)
+
+
+def _checked(columns: Columns) -> Columns:
+    if not columns.lines:
+        raise DataError(f"{columns.path} holds no row; it needs at least one")
+    return columns
+
+
+def texts(columns: Columns, name: str) -> list[str]:
+    """A column as strings.
+
+    Raises:
+        DataError: a JSON value that is no string.
+    """
+    for line, value in zip(columns.lines, columns.values[name], strict=True):
+        if not isinstance(value, str):
+            raise DataError(f"{columns.path}, line {line}: {name} is {value!r}; it must be a string")
+    return list(columns.values[name])
+
+
+def class_names(columns: Columns, name: str) -> list[str]:
+    """A column as class names; JSON's numbers and booleans by their spelling.
+
+    Raises:
+        DataError: an empty name, null, a list or an object.
+    """
+    names = []
+    for line, value in zip(columns.lines, columns.values[name], strict=True):
+        if value is None or value == "" or isinstance(value, list | dict):
+            raise DataError(f"{columns.path}, line {line}: {name} is {value!r}; every row needs a class")
+        names.append(value if isinstance(value, str) else json.dumps(value))
+    return names
+
+
+def numbers(columns: Columns, name: str) -> list[float]:
+    """A column as finite numbers.
+
+    Raises:
+        DataError: something else.
+    """
+    found = []
+    for line, value in zip(columns.lines, columns.values[name], strict=True):
+        try:
+            number = float("nan") if isinstance(value, bool | list | dict) or value is None else float(value)
+        except ValueError:
+            number = float("nan")
+        if number - number != 0.0:  # NaN or infinite
+            raise DataError(f"{columns.path}, line {line}: {name} is {value!r}; it must be a finite number")
+        found.append(number)
+    return found
+
+
+def _listed(names: Sequence[str] | dict[str, Any]) -> str:
+    shown = [repr(name) for name in list(names)[:20]]
+    return ", ".join(shown) + (", …" if len(names) > 20 else "")

@@ -1,0 +1,108 @@
+"""Anyone's own texts: classification and regression from CSV, TSV or JSONL files with named columns."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from tasks.errors import DataError
+from tasks.paths import resolve_inside
+from tasks.text.config import OwnTextConfig, TextClassificationConfig, TextRegressionConfig
+from tasks.text.files import class_names, numbers, read_columns, texts
+from tasks.text.sentences import ClassificationTask, RegressionTask, SentenceData, SentenceFiles, Sentences
+
+
+def own_files(config: OwnTextConfig, *, data_dir: Path | None) -> SentenceFiles:
+    """The files that the configuration names.
+
+    Raises:
+        DataError: one is not there, or leads out of the data folder.
+    """
+    if data_dir is None:
+        raise DataError(f"{config.name} needs a data folder: set ADMETA_DATA or --data")
+    named = {"train": config.train_file, "test": config.test_file}
+    if config.val_file is not None:
+        named["val"] = config.val_file
+    inner = "" if config.data_dir is None else f"{config.data_dir}/"
+    options = config.model_dump(include={"name", "text_column", "pair_column", "label_column", "quotes"})
+    return SentenceFiles(
+        paths={split: resolve_inside(data_dir, f"{inner}{file}") for split, file in named.items()},
+        read=partial(_read, config=config),
+        options=options,
+        classes=() if isinstance(config, TextRegressionConfig) else None,
+    )
+
+
+def _read(path: Path, *, config: OwnTextConfig) -> Sentences:
+    pair, label = config.pair_column, config.label_column
+    wanted = [name for name in (config.text_column, pair, label) if name is not None]
+    quotes = config.quotes
+    if quotes == "auto":
+        quotes = "none" if path.suffix == ".tsv" else "csv"
+    columns = read_columns(path, wanted, quotes=quotes)
+    return Sentences(
+        first=texts(columns, config.text_column),
+        second=None if pair is None else texts(columns, pair),
+        labels=numbers(columns, label) if isinstance(config, TextRegressionConfig) else class_names(columns, label),
+        lines=columns.lines,
+    )
+
+
+class TextClassificationTask(ClassificationTask[TextClassificationConfig]):
+    """Any number of classes; F1 is the mean over classes."""
+
+    metrics: ClassVar[tuple[str, ...]] = ("macro_f1", "mcc")
+
+    @classmethod
+    def cache_key(cls, config: TextClassificationConfig) -> tuple[object, ...]:
+        return (super().cache_key(config), *_fields(config))
+
+    @classmethod
+    def files(cls, config: TextClassificationConfig, *, data_dir: Path | None) -> SentenceFiles:
+        return own_files(config, data_dir=data_dir)
+
+
+class TextRegressionTask(RegressionTask[TextRegressionConfig]):
+    """The model learns the labels less their training mean, over their training standard deviation.
+
+    So the loss is a share of their variance: 1 is what the mean alone reaches, whatever the labels' unit.
+    """
+
+    def __init__(self, config: TextRegressionConfig, data: SentenceData, *, device: torch.device) -> None:
+        super().__init__(config, data, device=device)
+        labels = self.labels(data.train).double()
+        self._mean, self._std = float(labels.mean()), float(labels.std(correction=0))
+
+    @classmethod
+    def cache_key(cls, config: TextRegressionConfig) -> tuple[object, ...]:
+        return (super().cache_key(config), *_fields(config))
+
+    @classmethod
+    def files(cls, config: TextRegressionConfig, *, data_dir: Path | None) -> SentenceFiles:
+        return own_files(config, data_dir=data_dir)
+
+    def target(self, labels: Tensor) -> Tensor:
+        return (labels - self._mean) / self._std
+
+    def check_fit(self) -> None:
+        super().check_fit()
+        if self._std == 0.0:
+            raise DataError(
+                f"all training labels in {self.config.train_file} are {self._mean:g}; a regression needs two values"
+            )
+
+
+def _fields(config: OwnTextConfig) -> tuple[object, ...]:
+    return (
+        config.train_file,
+        config.test_file,
+        config.val_file,
+        config.text_column,
+        config.pair_column,
+        config.label_column,
+        config.quotes,
+    )

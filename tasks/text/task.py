@@ -1,0 +1,138 @@
+"""What all tasks on text share: a checkpoint, token tables on the device, batches by length, loss from a model's head.
+
+Subclasses say what they read (`load`), which head they need, their loss and their scores. Sentences are classified in
+`sentences.py`; other packages build on the same base.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tasks.engine.batches import Rows
+from tasks.engine.task import Batch, Split, Task
+from tasks.errors import ConfigError
+from tasks.text.batches import PaddedRows
+from tasks.text.config import TextConfig
+from tasks.text.models import ModelSource, build_model, load_config
+
+TextConfigT = TypeVar("TextConfigT", bound=TextConfig)
+TextDataT = TypeVar("TextDataT", bound="TextData")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSplit:
+    """Some rows of a table on the device; training and validation may share one."""
+
+    table: PaddedRows
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextData:
+    """A data set as the model's tokens.
+
+    Attributes:
+        source: the checkpoint whose tokenizer made them.
+        pad_token_id: what input_ids are padded with.
+        inputs: names of the token columns that the model takes, attention_mask aside.
+        train, val, test: the splits.
+        facts: for the run's record: sizes, how many rows were cut at max_length.
+    """
+
+    source: ModelSource
+    pad_token_id: int
+    inputs: tuple[str, ...]
+    train: TextSplit
+    val: TextSplit
+    test: TextSplit
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TextTask(Task[TextConfigT, TextDataT], Generic[TextConfigT, TextDataT]):
+    """Fine-tuning of a transformers checkpoint; the model's forward is its own, padding is masked."""
+
+    bf16_weights = "all"
+    auto_class: ClassVar[str]
+    """The head, by the name of its class in transformers."""
+
+    @classmethod
+    def cache_key(cls, config: TextConfigT) -> Hashable:
+        return (super().cache_key(config), config.model, config.max_length, config.val_fraction)
+
+    @property
+    def n_train(self) -> int:
+        return len(self.data.train)
+
+    def head(self) -> Mapping[str, Any]:
+        """Fields of the model's configuration that this task sets: num_labels, problem_type, …"""
+        return {}
+
+    def build_model(self) -> nn.Module:
+        return build_model(
+            self.data.source, auto_class=self.auto_class, pad_token_id=self.data.pad_token_id, **self.head()
+        )
+
+    def compile_regions(self, model: nn.Module) -> Sequence[nn.Module]:
+        """The layers of the longest stack."""
+        stacks = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) > 1]
+        longest: list[nn.Module] = max(stacks, key=len, default=[model])
+        return longest
+
+    def train_batches(self, *, seed: int, epoch: int) -> Iterator[Batch]:
+        """Batches {"input_ids", "attention_mask", …: (batch, width) int64, labels}; rows beyond whole steps wait."""
+        split = self.data.train
+        return split.table.train_batches(
+            split.rows,
+            batch_size=self.config.batch_size,
+            accumulation=self.config.accumulation,
+            seed=seed,
+            epoch=epoch,
+        )
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Any:
+        """The model's answer to a batch, in transformers' form: `.logits` and so on."""
+        inputs = {name: batch[name] for name in self.data.inputs}
+        return model(**inputs, attention_mask=batch["attention_mask"])
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor: ...
+
+    def logits(self, model: nn.Module, split: TextSplit) -> Tensor:
+        """One vector a row, float32 (n, …), in the order of `split.rows`; batches hold hardly any padding."""
+        parts, order = [], []
+        for rows, batch in split.table.eval_batches(split.rows):
+            parts.append(self.outputs(model, batch).logits.float())
+            order.append(rows)
+        place = np.argsort(np.concatenate(order), kind="stable")
+        rank = np.argsort(np.argsort(split.rows, kind="stable"), kind="stable")
+        return torch.cat(parts)[torch.from_numpy(place[rank]).to(self.device)]
+
+    def split(self, split: Split) -> TextSplit:
+        """The split of that name."""
+        part: TextSplit = getattr(self.data, split)
+        return part
+
+    def record(self) -> dict[str, Any]:
+        sizes = {"n_val": len(self.data.val), "n_test": len(self.data.test)}
+        return {**super().record(), **sizes, **self.data.source.record, **self.data.facts}
+
+    def check_fit(self) -> None:
+        super().check_fit()
+        vocabulary = getattr(load_config(self.data.source), "vocab_size", None)
+        for split in (self.data.train, self.data.test):
+            largest = split.table.largest("input_ids")
+            if vocabulary is not None and largest >= vocabulary:
+                raise ConfigError(
+                    f"{self.data.source.origin}: its tokenizer gives token {largest}, its model has {vocabulary}; "
+                    "the folder's tokenizer and weights are of different models"
+                )
