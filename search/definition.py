@@ -94,8 +94,8 @@ class OptimizerSearch(Strict):
     )
     label: Name = Field(description="Name of this search within the study; default: the optimizer's name.")
     space: Space = Field(
-        description="Parameters to search. Default: the optimizer's default space; also the name of a space "
-        "('default', 'finetune', 'paper')."
+        description="Parameters to search. Default: the optimizer's space for the task, 'finetune' where a pretrained "
+        "model is trained and else 'default'; also the name of a space ('default', 'finetune', 'paper')."
     )
     fixed: dict[str, JsonValue] = Field(description="Parameters held at a value. Default: the registry's.")
 
@@ -179,6 +179,15 @@ def _resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
     if isinstance(fixed, dict) and isinstance(space, dict):
         fixed = {k: v for k, v in defaults.items() if k not in space and k not in fixed} | fixed
     return {**raw, "label": raw.get("label", raw["name"]), "space": space, "fixed": fixed}
+
+
+def _with_spaces(raw: dict[str, Any], space: str) -> dict[str, Any]:
+    """The task's space for optimizers that name none: a pretrained model wants other rates than a fresh one."""
+    given = raw.get("optimizers")
+    if space == "default" or not isinstance(given, list):
+        return raw
+    unsaid = [isinstance(one, dict) and one.get("space") is None for one in given]
+    return {**raw, "optimizers": [{**one, "space": space} if no else one for one, no in zip(given, unsaid, strict=True)]}
 
 
 class Objective(Strict):
@@ -286,7 +295,7 @@ class StudyDefinition(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_objective(cls, raw: Any) -> Any:
+    def _defaults_of_the_task(cls, raw: Any) -> Any:
         if not isinstance(raw, dict):
             return raw
         task = raw.get("task")
@@ -295,6 +304,7 @@ class StudyDefinition(Strict):
             info = tasks.registry.get(str(name))
         except TaskError:  # the task's own validator tells; the objective is not at fault
             return {**raw, "objective": raw.get("objective") or {"metric": "unknown", "direction": "maximize"}}
+        raw = _with_spaces(raw, info.space)
         objective = raw.get("objective")
         objective = {} if objective is None else objective
         if not isinstance(objective, dict):

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 import admeta.registry
 from search.definition import StudyDefinition
 from search.samplers import GpSampler, TpeSampler
+from search.space import from_registry
 
 FLOAT = {"type": "float", "low": 0.01, "high": 0.1}
 SMALLEST: dict[str, Any] = {"name": "a", "task": {"name": "digits"}, "optimizers": [{"name": "admetar"}]}
@@ -113,6 +114,18 @@ def test_the_smallest_definition_has_everything_resolved() -> None:
     assert search.fixed == info.fixed
     assert (definition.objective.metric, definition.objective.direction) == ("val_accuracy", "maximize")
     assert isinstance(definition.sampler, TpeSampler)
+
+
+def test_a_pretrained_model_is_searched_in_the_finetuning_space() -> None:
+    task = {"name": "cola", "model": "tiny"}
+    optimizers = [{"name": "adamw"}, {"name": "admetar", "space": None}, {"name": "sgdm", "space": "default"}]
+    definition = parse(task=task, optimizers=optimizers)
+    for search, space in zip(definition.optimizers, ("finetune_space", "finetune_space", "default_space"), strict=True):
+        info = admeta.registry.get(search.name)
+        assert search.space == from_registry(getattr(info, space))
+        assert search.fixed == (info.fixed if space == "default_space" else info.finetune_fixed)
+    assert definition.objective.metric == "val_mcc"
+    assert StudyDefinition.model_validate(definition.to_json()) == definition
 
 
 def test_a_resolved_definition_parses_to_itself() -> None:
