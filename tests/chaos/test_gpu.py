@@ -1,13 +1,27 @@
-"""On a card: a cancelled study gives its memory back."""
+"""The product on a card: trials share it, one that has no room is tried again alone, a cancel gives memory back."""
 
 from __future__ import annotations
 
+import logging
+import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from search.coordinator import ALONE
+from service.client import AdmetaClient
+from service.models import StudyRunView
+from tasks.engine import sharing
+from tasks.engine.measure import measure_together
+from tasks.registry import parse_config
 from tests.chaos.installation import Service
 from tests.chaos.processes import descendants, is_alive, title, titled, wait_until
 from tests.chaos.studies import quiet_study
@@ -17,14 +31,145 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
     pytest.mark.ray,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(400),
 ]
+log = logging.getLogger(__name__)
+
+SGDM = {"name": "sgdm", "space": {"lr": {"type": "float", "low": 1e-2, "high": 1e-1, "log": True}}}
+LARGE = {"name": "image_folder", "data_dir": "noise", "model": "resnet110", "batch_size": 1024, "epochs": 5}
+
+
+@pytest.fixture(autouse=True)
+def _no_service_stays() -> Iterator[None]:
+    """Workers start NVIDIA's multi-process service; it would hold some memory of the card for the next test."""
+    yield
+    sharing.leave()
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Two classes of noise, enough for one batch of 1,024 and a validation set."""
+    rng = np.random.default_rng(0)
+    for split, n in (("train", 600), ("test", 30)):
+        for klass in ("dark", "light"):
+            folder = tmp_path / "data" / "noise" / split / klass
+            folder.mkdir(parents=True)
+            for index in range(n):
+                pixels = rng.integers(0, 200, size=(32, 32, 3), dtype=np.uint8) + 40 * (klass == "light")
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{index:04d}.bmp")
+    return tmp_path / "data"
+
+
+@contextmanager
+def installed(home: Path, data: Path | None = None) -> Iterator[tuple[Service, AdmetaClient]]:
+    """The service on this machine's own Ray, and its client."""
+    environment = {} if data is None else {"ADMETA_DATA": str(data)}
+    url = f"sqlite:///{home / 'admeta.sqlite3'}"
+    with Service(home, database_url=url, environment=environment) as service, service.client as client:
+        yield service, client
+
+
+def runs_of(client: AdmetaClient, study: str) -> list[StudyRunView]:
+    """Every run of a study, its attempts with where and how they ran."""
+    ids = [run.id for trial in client.trials(study) for run in trial.runs]
+    return [StudyRunView.model_validate(client._send("GET", f"/v1/runs/{run}").json()) for run in ids]
 
 
 def used_mib() -> int:
     """Memory in use on all cards, MiB."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return sum(int(line) for line in subprocess.run(command, check=True, capture_output=True).stdout.split())
+
+
+@contextmanager
+def leaving(n_bytes: int) -> Iterator[None]:
+    """Hold the card's memory but for so much."""
+    code = (
+        "import sys, torch; free = torch.cuda.mem_get_info()[0];"
+        f"ballast = torch.empty(max(0, free - {n_bytes}), dtype=torch.uint8, device='cuda');"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        yield
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+def greatest_overlap(runs: list[StudyRunView]) -> int:
+    """How many attempts ran at once, at most."""
+    marks: list[tuple[Any, int]] = []
+    for attempt in (attempt for run in runs for attempt in run.attempts):
+        marks += [(attempt.started_at, 1), (attempt.finished_at, -1)]
+    level = peak = 0
+    for _, change in sorted(marks):
+        level += change
+        peak = max(peak, level)
+    return peak
+
+
+def test_the_service_packs_trials_on_the_card(tmp_path: Path) -> None:
+    """`gpus: auto` measures, packs, says why in each attempt's record; the trials learn, side by side."""
+    study = quiet_study(
+        "packed",
+        task={"name": "digits", "model": "convnet", "epochs": 30},
+        optimizers=[SGDM],
+        budget={"trials_per_optimizer": 8},
+        resources={"cpus": 1, "gpus": "auto"},
+    )
+    with installed(tmp_path) as (_, client):
+        submitted = client.submit(study).study
+        view = client.wait(submitted.id, timeout_s=300)
+        assert view.state == "COMPLETED", view.reason
+        runs = runs_of(client, submitted.id)
+    assert all(run.value is not None and run.value > 0.9 for run in runs)
+    records = [attempt.environment for run in runs for attempt in run.attempts]
+    shares = {record["gpus"] for record in records if record is not None}
+    assert len(shares) == 1
+    for record in records:
+        assert record is not None
+        assert record["device"] == "cuda:0"
+        assert record["step"] == "graph: 1 shape(s)"
+        assert f"{round(1 / record['gpus'])} a card" in record["placement"]
+        assert shutil.which(sharing.CONTROL) is None or "sharing" not in record
+    together = greatest_overlap([run for run in runs if run.stage == "search"])
+    assert 1 <= together <= round(1 / shares.pop())
+    log.warning("%s: %s; %d at once", records[0]["device_name"], records[0]["placement"], together)  # type: ignore[index]
+
+
+def test_a_trial_without_room_is_tried_again_alone(tmp_path: Path, data_dir: Path) -> None:
+    """The card has room for one and a half: of two trials at once at least one fails, and both complete at last."""
+    [alone] = measure_together(
+        parse_config(LARGE), n_processes=1, optimizer="sgdm", params={"lr": 0.01}, data_dir=data_dir, seconds=0.1
+    )
+    study = quiet_study(
+        "crowded",
+        task=LARGE,
+        optimizers=[SGDM],
+        budget={"trials_per_optimizer": 2},
+        confirm={"top_k": 0},
+        resources={"cpus": 1, "gpus": 0.5},
+        max_failures=2,
+    )
+    with leaving(int(1.5 * alone.memory_bytes)), installed(tmp_path, data_dir) as (_, client):
+        submitted = client.submit(study).study
+        assert client.wait(submitted.id, timeout_s=240).state == "COMPLETED"
+        runs = runs_of(client, submitted.id)
+    assert [run.state for run in runs] == ["COMPLETE", "COMPLETE"]
+    retried = [run for run in runs if len(run.attempts) > 1]
+    assert retried
+    for run in retried:
+        first, second = run.attempts
+        assert "out of memory on cuda" in str(first.error)
+        assert "resources.gpus" in str(first.error)
+        assert second.environment is not None
+        assert (second.environment["gpus"], second.environment["placement"]) == (1.0, ALONE)
+    log.warning("%d of 2 retried alone; %.1f GiB each: %s", len(retried), alone.memory_bytes / 2**30, first.error)
 
 
 def test_cancelling_frees_the_cards_memory(tmp_path: Path) -> None:
@@ -35,8 +180,7 @@ def test_cancelling_frees_the_cards_memory(tmp_path: Path) -> None:
         task={"name": "digits", "model": "convnet", "epochs": 100_000, "batch_size": 64},
         resources={"cpus": 1, "gpus": 0.5},
     )
-    url = f"sqlite:///{tmp_path / 'admeta.sqlite3'}"
-    with Service(tmp_path, database_url=url) as service, service.client as client:
+    with installed(tmp_path) as (service, client):
         view = client.submit(study).study
 
         def trains() -> bool:
@@ -44,7 +188,11 @@ def test_cancelling_frees_the_cards_memory(tmp_path: Path) -> None:
 
         wait_until(trains, timeout_s=120, what="two trials train")
         wait_until(lambda: used_mib() > before + 400, timeout_s=60, what="they hold memory of the card")
+        held = used_mib()
         workers = [pid for pid in titled(descendants(service.pid), "ray::") if "TrialWorker" in title(pid)]
         client.cancel(view.id)
-        wait_until(lambda: not any(map(is_alive, workers)), timeout_s=30, what="the workers are gone")
-        wait_until(lambda: used_mib() <= before + 100, timeout_s=10, what="the memory is free")
+        gone_s = wait_until(lambda: not any(map(is_alive, workers)), timeout_s=30, what="the workers are gone")
+        free_s = wait_until(
+            lambda: used_mib() <= before + 100, timeout_s=max(1.0, 30 - gone_s), what="the memory is free"
+        )
+        log.warning("%d MiB before, %d held, %d after %.1f s", before, held, used_mib(), gone_s + free_s)

@@ -56,12 +56,15 @@ def test_no_room_is_told_from_other_errors() -> None:
     assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     assert not is_out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered"))
     assert not is_out_of_memory(ValueError("out of memory"))
-    try:
-        try:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        finally:
-            raise RuntimeError("the capture could not be ended")
-    except RuntimeError as hiding:
-        assert is_out_of_memory(hiding)
+    with pytest.raises(RuntimeError, match="could not be ended") as hiding:
+        _fail_and_hide_it()
+    assert is_out_of_memory(hiding.value)
     assert first_words(RuntimeError("CUDA out of memory. Tried\nmore")) == "CUDA out of memory"
     assert first_words(RuntimeError()) == "RuntimeError"
+
+
+def _fail_and_hide_it() -> None:
+    try:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    finally:
+        raise RuntimeError("the capture could not be ended")
