@@ -34,6 +34,7 @@ _FLOAT = re.compile(
     r"^([-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
     r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
 )
+MAX_NODES = 100_000
 _TAG = "tag:yaml.org,2002:"
 _REPLACED = ("timestamp", "bool", "float")
 _Loader.yaml_implicit_resolvers = {
@@ -58,22 +59,55 @@ def load(path: Path) -> dict[str, Any]:
         ) from None
     except UnicodeDecodeError:
         raise StudyFileError(f"file '{path}' is not UTF-8 text.", hint="Save it as UTF-8.") from None
+    return parse(text, source=f"file '{path}'")
+
+
+def parse(text: str, *, source: str) -> dict[str, Any]:
+    """The study in a text.
+
+    Args:
+        source: what errors call the text.
+
+    Raises:
+        StudyFileError: it is not YAML, or is not one object, or its aliases make it larger than MAX_NODES values.
+    """
     try:
-        value = yaml.load(text, Loader=_Loader)  # a SafeLoader
+        loader = _Loader(text)  # a SafeLoader
+        node = loader.get_single_node()
+        n_nodes = _size(node, {})
+        value = loader.construct_document(node) if node is not None and n_nodes <= MAX_NODES else None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise StudyFileError(f"file '{path}' is not YAML: {_where(error)}", hint="Correct the file there.") from None
+        raise StudyFileError(f"{source} is not YAML: {_where(error)}", hint="Correct it there.") from None
+    if n_nodes > MAX_NODES:
+        detail = f"{source} holds more than {MAX_NODES:,} values, with those that its aliases repeat."
+        raise StudyFileError(detail, hint="A study is a few hundred values: shorten its choices.")
     try:
         json.dumps(value)
     except (TypeError, ValueError) as error:
         raise StudyFileError(
-            f"file '{path}' holds what JSON cannot say: {error}.", hint="Use numbers, text, true, false, lists."
+            f"{source} holds what JSON cannot say: {error}.", hint="Use numbers, text, true, false, lists."
         ) from None
     if not isinstance(value, dict):
         raise StudyFileError(
-            f"file '{path}' holds {type(value).__name__}; it must hold one study, an object with a 'name'.",
+            f"{source} holds {type(value).__name__}; it must hold one study, an object with a 'name'.",
             hint="studies/digits.yaml is an example.",
         )
     return value
+
+
+def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """Values that a document has, each as often as aliases repeat it; they can make a few lines endless."""
+    if node is None:
+        return 0
+    if id(node) not in known:
+        known[id(node)] = MAX_NODES + 1  # what an alias to a node within itself counts
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif isinstance(node, yaml.MappingNode):
+            children = [part for pair in node.value for part in pair]
+        known[id(node)] = 1 + sum(_size(child, known) for child in children)
+    return known[id(node)]
 
 
 def with_changes(definition: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:

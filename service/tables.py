@@ -148,7 +148,7 @@ def optimizer_list(optimizers: Iterable[OptimizerView]) -> Table:
     """A line an optimizer."""
     table = _table("optimizer", "searched by default", "fixed by default", "what it is")
     for optimizer in optimizers:
-        space = ", ".join(_space(name, parameter) for name, parameter in optimizer.default_space.items())
+        space = ", ".join(searched_in(name, parameter) for name, parameter in optimizer.default_space.items())
         table.add_row(optimizer.name, space, settings(optimizer.fixed), optimizer.description)
     return table
 
@@ -158,7 +158,7 @@ def parameters(optimizer: OptimizerView) -> Table:
     table = _table("parameter", "default", "default space", "rule", "what it is")
     for parameter in optimizer.parameters:
         space = optimizer.default_space.get(parameter.name)
-        searched = _space("", space) if space else ""
+        searched = searched_in("", space) if space else ""
         table.add_row(parameter.name, _text(parameter.default), searched, parameter.rule, parameter.doc)
     return table
 
@@ -187,7 +187,8 @@ def settings(values: Mapping[str, Any] | None) -> str:
     return " ".join(f"{name}={_text(known[name])}" for name in order)
 
 
-def _space(name: str, parameter: Mapping[str, Any]) -> str:
+def searched_in(name: str, parameter: Mapping[str, Any]) -> str:
+    """A parameter with the values that a search takes: lr [0.0001, 0.1] log."""
     prefix = f"{name} " if name else ""
     if "choices" in parameter:
         return prefix + "{" + ", ".join(_text(choice) for choice in parameter["choices"]) + "}"

@@ -76,7 +76,16 @@ async def read_json(request: Request) -> dict[str, Any]:
             f"content type '{shorten(content_type)}' must be 'application/json'.",
             hint="With curl: -H 'Content-Type: application/json'.",
         )
-    value = _parse(await request.body())
+    return parse_object(await request.body())
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The JSON object in a body.
+
+    Raises:
+        ApiError: 400 not JSON, 422 a value that cannot be kept.
+    """
+    value = _parse(body)
     wrong = _first_unstorable(value)
     if wrong is not None:
         raise invalid_definition([wrong])

@@ -43,6 +43,7 @@ class StudyFilters(PageFilters):
     state: StudyState | None = None
     task: str | None = Field(default=None, max_length=100, description="Name of the task.")
     optimizer: str | None = Field(default=None, max_length=100, description="Studies that search this optimizer.")
+    name: str | None = Field(default=None, max_length=100, description="Studies whose name contains this, in any case.")
 
 
 @router.post("", status_code=201, openapi_extra=STUDY_BODY, responses={200: {"model": StudyView}, **_REFUSALS})
@@ -123,7 +124,7 @@ def remove_study(engine: Database, request: Request, study: str) -> None:
 async def _create(
     engine: Engine, limits: Quotas, response: Response, definition: StudyDefinition, once: Once | None
 ) -> StudyView:
-    _check_size(definition, limits)
+    check_size(definition, limits)
     view, created = await run_in_threadpool(
         studies.create_study, engine, definition, max_queued=limits.max_queued, once=once
     )
@@ -132,7 +133,8 @@ async def _create(
     return view
 
 
-def _check_size(definition: StudyDefinition, limits: Quotas) -> None:
+def check_size(definition: StudyDefinition, limits: Quotas) -> None:
+    """Refuse more trials than the service takes; raises ApiError."""
     n = n_runs(definition)
     if n > limits.max_trials:
         rule = f"the study asks for {n} trials and confirm runs in all; this service takes at most {limits.max_trials}"

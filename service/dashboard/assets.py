@@ -18,6 +18,8 @@ _FILES = {
     "svg.js": "svg.js",
     "search.js": "search.js",
     "explorer.js": "explorer.js",
+    "submit.js": "submit.js",
+    "htmx.js": "vendor/htmx.min.js",
     "uPlot.css": "vendor/uPlot.min.css",
     "uPlot.js": "vendor/uPlot.iife.min.js",
 }

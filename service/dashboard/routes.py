@@ -12,7 +12,7 @@ import tasks.registry
 from admeta.registry import known_optimizers
 from search.records import RunState, StudyState
 from service.api.dependencies import Database, Filters
-from service.dashboard import assets, data, explorer_pages, results_pages
+from service.dashboard import assets, cluster_page, data, explorer_pages, results_pages, submit_pages
 from service.dashboard.drawing import common_scale
 from service.dashboard.lookup import find_search, gpu_seconds
 from service.dashboard.python_code import as_python
@@ -24,7 +24,9 @@ router = APIRouter(include_in_schema=False)
 router.include_router(assets.router)
 router.include_router(data.router)
 router.include_router(results_pages.router)
+router.include_router(cluster_page.router)
 router.include_router(explorer_pages.router)
+router.include_router(submit_pages.router)
 
 _EMPTY = BeforeValidator(lambda value: None if value == "" else value)  # a form sends what was left open as ""
 Text = Annotated[Annotated[str, Field(max_length=100)] | None, _EMPTY]

@@ -1,4 +1,5 @@
-/* Keeps a page true while its study runs: events say that something happened, the page is then read anew.
+/* Keeps a page true while its study runs: events say that something happened, the page is then read anew. Where no
+   event tells (data-every), it is read every few seconds.
    Owns the parts marked data-live, the status line and the copy buttons; charts listen to "admeta:changed". */
 "use strict";
 (() => {
@@ -9,6 +10,7 @@
   ];
   const status = document.querySelector("[data-live-status]");
   const address = document.body.dataset.events;
+  const every = Number(document.body.dataset.every || 0);
   let source = null, last = null, waiting = false, readAt = 0;
 
   function say(text, on) {
@@ -29,7 +31,8 @@
       if (fresh.length !== shown.length) return location.reload();
       shown.forEach((node, i) => { if (!node.contains(document.activeElement)) node.innerHTML = fresh[i].innerHTML; });
       document.dispatchEvent(new Event("admeta:changed"));
-      if (!page.body.dataset.events) { source?.close(); say("finished", false); }
+      if (every) say("live", true);
+      else if (!page.body.dataset.events) { source?.close(); say("finished", false); }
     } catch (error) {
       say("the service does not answer; trying again", false);
     }
@@ -62,6 +65,11 @@
       if (!document.hidden) { follow(); happened({}); }
     });
     addEventListener("pagehide", () => source.close());
+  }
+
+  if (every) {
+    say("live", true);
+    setInterval(() => document.hidden || reread(), 1000 * every);
   }
 
   document.addEventListener("click", async (event) => {

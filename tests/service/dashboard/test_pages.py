@@ -30,6 +30,8 @@ PAGES = [
     "/studies/broken",
     "/results",
     "/explorer",
+    "/submit",
+    "/cluster",
 ]
 
 

@@ -1,0 +1,212 @@
+"""A study's form, made from the definition's own schema: its fields, and the definition that filled fields make.
+
+Owns which fields a form has and how their text is read. What a value may be is checked by `search.definition`; what has
+no place in a form (search spaces by hand, schedules, warm starts) is written in the YAML beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from search.definition import StudyDefinition
+
+Schema = Mapping[str, Any]
+Filled = Mapping[str, Sequence[str]]
+"""A sent form: the texts of each name, in order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One input.
+
+    Attributes:
+        path: where its value stands in the definition: "budget.trials_per_optimizer".
+        kind: "integer", "number", "text", "either" (a number or a word), "choice", "flag" (a choice of yes and no) or
+            "list" (of integers).
+        default: what the definition has without it.
+        choices: of a choice, what may be chosen.
+        low, high: bounds of a number, None where there is none.
+    """
+
+    path: str
+    title: str
+    kind: str
+    default: Any
+    note: str
+    choices: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The default as its input shows it."""
+        return to_text(self.default)
+
+    def read(self, text: str) -> Any:
+        """The value that a text stands for; the text itself where it stands for none, for the definition to refuse."""
+        match self.kind:
+            case "integer" | "number" | "either":
+                return _number(text)
+            case "flag":
+                return text == "true"
+            case "list":
+                return [_number(part) for part in text.replace(",", " ").split()]
+        return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """Fields under a heading; those of `more` are shown on demand."""
+
+    title: str
+    fields: list[Field]
+    more: list[Field]
+
+
+def to_text(value: Any) -> str:
+    """A value as an input's text."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@cache
+def study_sections() -> list[Section]:
+    """The fields of a study beside its name, task, optimizers and metric."""
+    schema = StudyDefinition.model_json_schema()
+    found = {field.path: field for field in fields_of(schema, prefix="")}
+    kinds = {"sampler": "How the next trial is proposed.", "pruner": "What stops poor trials early."}
+    for name, note in kinds.items():
+        union = schema["properties"][name]
+        names = tuple(union["discriminator"]["mapping"])
+        default = union["default"]["name"]
+        found[f"{name}.name"] = Field(
+            path=f"{name}.name", title=name.capitalize(), kind="choice", default=default, note=note, choices=names
+        )
+    main = {
+        "Search": ["budget.trials_per_optimizer", "sampler.name", "pruner.name", "budget.target"],
+        "Confirm": ["confirm.top_k", "confirm.seeds"],
+        "Resources": ["resources.cpus", "resources.gpus", "max_concurrent_trials"],
+    }
+    more = {"Search": ("budget.", "training_seed"), "Resources": ("max_failures", "priority", "checkpoint")}
+    return [
+        Section(
+            title=title,
+            fields=[found[path] for path in paths],
+            more=[f for path, f in found.items() if path not in paths and path.startswith(more.get(title, "\0"))],
+        )
+        for title, paths in main.items()
+    ]
+
+
+@cache
+def task_fields(config: type[Any]) -> Section:
+    """The fields of a task's configuration beside its name and model."""
+    found = [field for field in fields_of(config.model_json_schema(), prefix="task.")]
+    first = ("task.epochs", "task.batch_size", "task.steps_per_epoch")
+    rest = [field for field in found if field.path not in (*first, "task.name", "task.model")]
+    return Section(title="Task", fields=[field for field in found if field.path in first], more=rest)
+
+
+def default_model(config: type[Any]) -> str | None:
+    """The model that a task trains where none is named."""
+    model: str | None = config.model_json_schema()["properties"].get("model", {}).get("default")
+    return model
+
+
+def fields_of(schema: Schema, *, prefix: str) -> Iterator[Field]:
+    """Fields for what a JSON schema says in single values, one level of objects deep."""
+    definitions = schema.get("$defs", {})
+    for name, part in schema.get("properties", {}).items():
+        inner = definitions.get(str(part.get("$ref", "")).rpartition("/")[2])
+        if inner is not None and not prefix:
+            yield from fields_of({**inner, "$defs": definitions}, prefix=f"{name}.")
+        elif inner is None and (field := _field(prefix + name, part)) is not None:
+            yield field
+
+
+def _field(path: str, part: Schema) -> Field | None:
+    """None for what one input cannot say."""
+    options = [option for option in part.get("anyOf", [part]) if option.get("type") != "null"]
+    kinds = [_kind(option) for option in options]
+    if None in kinds or "default" not in part:
+        return None
+    only = options[0] if len(options) == 1 else {}
+    return Field(
+        path=path,
+        title=_title(path),
+        kind=str(kinds[0]) if only else ("either" if "number" in kinds else "text"),
+        default=part["default"],
+        note=part.get("description", ""),
+        choices=tuple(map(str, only.get("enum", ()))),
+        low=only.get("minimum"),
+        high=only.get("maximum"),
+    )
+
+
+def _kind(option: Schema) -> str | None:
+    if "enum" in option:
+        return "choice"
+    if option.get("type") == "array":
+        return "list" if option.get("items", {}).get("type") == "integer" else None
+    return {"integer": "integer", "number": "number", "boolean": "flag", "string": "text"}.get(option.get("type", ""))
+
+
+_WORDS = {"cpus": "CPUs", "gpus": "GPUs", "gpu": "GPU", "s": "(s)", "k": "k"}
+
+
+def _title(path: str) -> str:
+    words = [_WORDS.get(word, word) for word in path.rpartition(".")[2].split("_")]
+    title = " ".join(words)
+    return title[0].upper() + title[1:]
+
+
+def compose(filled: Filled, sections: Sequence[Section]) -> dict[str, Any]:
+    """The definition that a filled form makes; of what is shown on demand, only what is not left at its default."""
+    task: dict[str, Any] = {"name": _first(filled, "task.name")}
+    if model := _first(filled, "task.model"):
+        task["model"] = model
+    made: dict[str, Any] = {"name": _first(filled, "name"), "task": task}
+    if description := _first(filled, "description"):
+        made["description"] = description
+    made["optimizers"] = [_optimizer(filled, name) for name in filled.get("optimizer", ())]
+    if metric := _first(filled, "objective.metric"):
+        made["objective"] = {"metric": metric}
+    for section in sections:
+        for field in section.fields:
+            if text := _first(filled, field.path) if field.path in filled else field.text:
+                _put(made, field.path.split("."), field.read(text))
+        for field in section.more:
+            text = _first(filled, field.path)
+            if text and (value := field.read(text)) != field.default:
+                _put(made, field.path.split("."), value)
+    return made
+
+
+def _optimizer(filled: Filled, name: str) -> dict[str, Any]:
+    space = _first(filled, f"space.{name}")
+    return {"name": name} if space in ("", "default") else {"name": name, "space": space}
+
+
+def _first(filled: Filled, name: str) -> str:
+    return next(iter(filled.get(name, ())), "").strip()
+
+
+def _put(made: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    for key in keys[:-1]:
+        made = made.setdefault(key, {})
+    made[keys[-1]] = value
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

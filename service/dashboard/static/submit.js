@@ -1,0 +1,36 @@
+/* The submit page beside htmx: marks the inputs at fault, keeps what was typed by hand, tells a refusal. */
+"use strict";
+(() => {
+  const fields = document.getElementById("fields"), verdict = document.getElementById("verdict");
+  let byHand = false;
+
+  function mark() {
+    const faults = new Map([...verdict.querySelectorAll("[data-field]")].map((fault) => [fault.dataset.field, fault]));
+    for (const input of fields.elements) {
+      const fault = faults.get(input.name);
+      if (fault) { input.setAttribute("aria-invalid", "true"); input.title = fault.textContent; }
+      else if (input.hasAttribute("aria-invalid")) { input.removeAttribute("aria-invalid"); input.removeAttribute("title"); }
+    }
+  }
+
+  function tell(text) {
+    verdict.replaceChildren(Object.assign(document.createElement("p"), { className: "bad", textContent: text }));
+  }
+
+  document.addEventListener("input", (event) => { if (event.target.id === "definition") byHand = true; });
+  document.addEventListener("htmx:confirm", (event) => {
+    if (event.target !== fields || !byHand) return;
+    event.preventDefault();
+    if (!confirm("The text was changed by hand. Write it anew from the form?")) return;
+    byHand = false;
+    event.detail.issueRequest(true);
+  });
+  document.addEventListener("htmx:afterSettle", mark);
+  document.addEventListener("htmx:responseError", (event) => {
+    let said = null;
+    try { said = JSON.parse(event.detail.xhr.responseText); } catch (error) { /* not of ours */ }
+    tell(said ? `${said.detail} ${said.hint}` : `The service answered ${event.detail.xhr.status}; try again.`);
+  });
+  document.addEventListener("htmx:sendError", () => tell("The service does not answer; the next change tries again."));
+  mark();
+})();

@@ -1,0 +1,171 @@
+"""Submitting a study from a page: a form that writes YAML, the YAML checked as one types, and sending it off."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import Field
+
+import admeta.registry
+import tasks.registry
+from search.definition import named_spaces
+from search.space import from_registry
+from service import tables
+from service.api.catalog import known_task
+from service.api.dependencies import Database, Filters, Limits
+from service.api.errors import ApiError
+from service.dashboard import form, submission
+from service.dashboard.form import Filled
+from service.dashboard.templating import page
+from service.database import queries, studies
+
+router = APIRouter(include_in_schema=False)
+FIRST_TASK = "digits"
+FIRST_OPTIMIZERS = ("admetar", "admetas", "adamw", "sgdm")
+MAX_FIELDS = 500
+
+
+async def _filled(request: Request) -> Filled:
+    """The form in the request's body."""
+    body = (await request.body()).decode("utf-8", "replace")
+    try:
+        return parse_qs(body, keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    except ValueError:
+        detail = f"the form has more than {MAX_FIELDS} fields."
+        raise ApiError(400, "invalid_form", detail, hint="Send the form of /submit, or JSON to /v1/studies.") from None
+
+
+Form = Annotated[Filled, Depends(_filled)]
+
+
+class SubmitFilters(Filters):
+    """What the page begins with."""
+
+    task: str = Field(default=FIRST_TASK, max_length=100)
+    again: str | None = Field(default=None, max_length=100, description="A study to take the definition of.")
+
+
+@router.get("/submit")
+def submit_page(
+    request: Request, engine: Database, limits: Limits, filters: Annotated[SubmitFilters, Query()]
+) -> Response:
+    """The form with sensible defaults, and the study that it makes as YAML."""
+    known_task(filters.task, status=422)
+    filled = _sensible(filters.task)
+    text = _composed(filled)
+    if filters.again is not None:
+        old = queries.get_study_view(engine, filters.again)
+        text = submission.to_yaml({**(old.definition or {}), "name": f"{old.name[:90]}-again"})
+    return _page(request, filled, text, submission.check(engine, limits, text))
+
+
+@router.post("/submit/compose")
+def compose(request: Request, engine: Database, limits: Limits, filled: Form) -> Response:
+    """The filled form as YAML, with what is to be said of it; as a whole page to a browser without JavaScript."""
+    task = known_task(_text(filled, "task.name"), status=422).name
+    shown = _text(filled, "shown_task")
+    if task != shown:  # the fields are still those of the task before
+        filled = _of_another_task(filled, task, shown)
+    text = _composed(filled)
+    verdict = submission.check(engine, limits, text)
+    if "hx-request" not in request.headers:
+        return _page(request, filled, text, verdict)
+    parts = _task_parts(filled) if task != shown else {}
+    return page(request, "submit_composed.html", text=text, verdict=verdict, task_changed=task != shown, **parts)
+
+
+@router.post("/submit/check")
+def check(request: Request, engine: Database, limits: Limits, filled: Form) -> Response:
+    """What is to be said of the YAML; nothing is submitted."""
+    return page(request, "submit_verdict.html", verdict=submission.check(engine, limits, _text(filled, "definition")))
+
+
+@router.post("/submit")
+def submit(request: Request, engine: Database, limits: Limits, filled: Form) -> Response:
+    """Submit the YAML, and go to the study; the page again, with what is wrong, where it is none."""
+    text = _text(filled, "definition")
+    verdict = submission.check(engine, limits, text)
+    if verdict.definition is None:
+        return _page(request, _sensible(FIRST_TASK), text, verdict, status=422)
+    view, _ = studies.create_study(engine, verdict.definition, max_queued=limits.max_queued)
+    return RedirectResponse(f"/studies/{view.id}", status_code=303)
+
+
+def _sensible(task: str) -> Filled:
+    return {**_begun(task), "optimizer": list(FIRST_OPTIMIZERS)}
+
+
+def _begun(task: str) -> Filled:
+    """A name, the task, and its own model."""
+    model = form.default_model(tasks.registry.get(task).config)
+    return {"name": [_suggested_name(task)], "task.name": [task], "task.model": [model] if model else []}
+
+
+def _suggested_name(task: str) -> str:
+    return f"{task}-{datetime.now(UTC):%m%d-%H%M}"
+
+
+def _of_another_task(filled: Filled, task: str, before: str) -> Filled:
+    """The form without what was said of the task before; the name too, where it was suggested."""
+    kept = {name: texts for name, texts in filled.items() if not name.startswith(("task.", "objective."))}
+    suggested = _text(filled, "name").startswith(f"{before}-")
+    return {**_begun(task), **kept} | ({"name": [_suggested_name(task)]} if suggested else {})
+
+
+def _text(filled: Filled, name: str) -> str:
+    return next(iter(filled.get(name, ())), "")
+
+
+def _composed(filled: Filled) -> str:
+    task = form.task_fields(tasks.registry.get(_text(filled, "task.name")).config)
+    return submission.to_yaml(form.compose(filled, [task, *form.study_sections()]))
+
+
+def _page(request: Request, filled: Filled, text: str, verdict: submission.Verdict, *, status: int = 200) -> Response:
+    return page(
+        request,
+        "submit.html",
+        status=status,
+        text=text,
+        verdict=verdict,
+        tasks=sorted(tasks.registry.all_tasks()),
+        optimizers=_optimizers(),
+        chosen=list(filled.get("optimizer", ())),
+        sections=form.study_sections(),
+        **_task_parts(filled),
+    )
+
+
+def _task_parts(filled: Filled) -> dict[str, Any]:
+    info = tasks.registry.get(_text(filled, "task.name"))
+    values = {name: texts[0] for name, texts in filled.items() if texts}
+    return {
+        "task": info,
+        "task_section": form.task_fields(info.config),
+        "default_model": form.default_model(info.config),
+        "filled": values,
+    }
+
+
+def _optimizers() -> list[dict[str, Any]]:
+    """The optimizers that there are, with their named spaces and what the default one searches."""
+    found = []
+    for name in sorted(admeta.registry.known_optimizers()):
+        info = admeta.registry.get(name)
+        space = from_registry(info.default_space)
+        found.append(
+            {
+                "name": name,
+                "title": info.title,
+                "description": info.description,
+                "spaces": list(named_spaces(info)),
+                "searched": ", ".join(
+                    tables.searched_in(key, parameter.model_dump(exclude_none=True)) for key, parameter in space.items()
+                ),
+            }
+        )
+    return found

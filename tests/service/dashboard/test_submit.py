@@ -1,0 +1,170 @@
+"""Submitting from the page: the form's text, the check as one types, and the study."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlencode
+
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+
+import tasks.registry
+from search.definition import StudyDefinition
+from service.dashboard import form
+from tests.service.fakes import ADDRESS
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded", "Origin": ADDRESS}
+HTMX = {**FORM, "HX-Request": "true"}
+
+
+def said(pages: TestClient, text: str) -> str:
+    answer = pages.post("/submit/check", content=urlencode({"definition": text}), headers=HTMX)
+    assert answer.status_code == 200
+    return re.sub(r"<[^>]+>", "", answer.text)
+
+
+def text_of(page: str) -> str:
+    found = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
+    assert found is not None
+    return found[1].replace("&#34;", '"').replace("&#39;", "'")
+
+
+def test_the_first_text_can_run_as_it_is(pages: TestClient) -> None:
+    page = pages.get("/submit").text
+    study = yaml.safe_load(text_of(page))
+    assert [one["name"] for one in study["optimizers"]] == ["admetar", "admetas", "adamw", "sgdm"]
+    assert "This study can run" in page
+
+
+@pytest.mark.parametrize("task", sorted(tasks.registry.all_tasks()))
+def test_every_task_has_a_form_whose_defaults_are_valid(pages: TestClient, task: str) -> None:
+    page = pages.get(f"/submit?task={task}")
+    assert page.status_code == 200
+    study = yaml.safe_load(text_of(page.text))
+    assert study["task"]["name"] == task
+    if "can run" not in page.text:  # a task of files must be told where they are
+        faults = re.findall(r'data-field="([^"]+)"', page.text)
+        assert faults
+        assert set(faults) <= {"task.data_dir", "task.dataset", "task.classes", "task"}
+
+
+def test_fields_have_the_definitions_own_defaults() -> None:
+    defaults = StudyDefinition.model_validate(
+        {"name": "x", "task": {"name": "digits"}, "optimizers": [{"name": "sgd"}]}
+    )
+    known = defaults.to_json()
+    for section in form.study_sections():
+        for field in (*section.fields, *section.more):
+            value = known
+            for key in field.path.split("."):
+                value = value[key]
+            assert field.read(field.text or "none") == value or (value is None and field.text == ""), field.path
+
+
+def test_the_form_writes_what_was_filled(pages: TestClient) -> None:
+    filled = {
+        "shown_task": "digits", "name": "mine", "task.name": "digits", "task.model": "mlp", "task.epochs": "3",
+        "optimizer": ["sgd", "admetas"], "space.admetas": "finetune", "objective.metric": "val_loss",
+        "budget.trials_per_optimizer": "4", "budget.target": "", "confirm.seeds": "5, 6", "resources.gpus": "0.5",
+        "max_failures": "2", "training_seed": "7",
+    }  # fmt: skip
+    answer = pages.post("/submit/compose", content=urlencode(filled, doseq=True), headers=HTMX)
+    study = yaml.safe_load(text_of(answer.text))
+    assert study["optimizers"] == [{"name": "sgd"}, {"name": "admetas", "space": "finetune"}]
+    assert study["task"] | {"batch_size": 64} == {"name": "digits", "model": "mlp", "epochs": 3, "batch_size": 64}
+    assert (study["objective"], study["training_seed"]) == ({"metric": "val_loss"}, 7)
+    assert (study["confirm"]["seeds"], study["resources"]["gpus"]) == ([5, 6], 0.5)
+    assert "max_failures" not in study  # its default, and not among the main fields
+    assert "2 optimizers × 4 trials on digits, then 4 confirm runs: 12 runs" in answer.text
+    assert 'id="task-fields"' not in answer.text
+    whole = pages.post("/submit/compose", content=urlencode(filled, doseq=True), headers=FORM)  # without JavaScript
+    assert text_of(whole.text) == text_of(answer.text)
+
+
+def test_another_task_brings_its_own_fields(pages: TestClient) -> None:
+    filled = {
+        "shown_task": "digits",
+        "name": "digits-1",
+        "task.name": "cifar10",
+        "task.model": "mlp",
+        "optimizer": "sgd",
+    }
+    answer = pages.post("/submit/compose", content=urlencode(filled), headers=HTMX).text
+    study = yaml.safe_load(text_of(answer))
+    assert study["name"].startswith("cifar10-")
+    assert study["task"] == {"name": "cifar10", "model": "resnet20", "epochs": 160, "batch_size": 128}
+    assert '<input type="hidden" name="shown_task" value="cifar10">' in answer
+
+
+def test_faults_are_told_field_by_field(pages: TestClient) -> None:
+    text = "name: a b\ntask: {name: digits, epoch: 3}\noptimizers: [{name: sgdd}]\nbudget: {trials_per_optimizer: 0}\n"
+    told = said(pages, text)
+    for field in ("name = ", "task.epoch = 3", "optimizers.0.name", "budget.trials_per_optimizer = 0"):
+        assert field in told
+    assert "did you mean 'epochs'" in told.replace("&#39;", "'")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "it must hold one study"),
+        ("name: [x", "the study is not YAML: line 1"),
+        (
+            "a: &a [x, x]\nb: &b [*a, *a]\n" + "".join(f"c{i}: &c{i} [{', '.join(['*b'] * 9)}]\n" for i in range(3)),
+            "name",
+        ),
+        ("x: &x [*x]", "more than 100,000 values"),
+        ("name: .nan", "must be a finite number"),
+        (f"name: {'9' * 30}", "64 bits"),
+        ("x" * 100_001, "at most 100,000"),
+        ("name: !!binary aGk=", "JSON cannot say"),
+        ("name: !!python/object/apply:os.system [id]", "is not YAML"),
+        ("{}", "task: is required"),
+        ("[" * 3000, "is not YAML"),
+    ],
+)
+def test_no_text_breaks_it(pages: TestClient, text: str, told: str) -> None:
+    assert told in said(pages, text)
+
+
+def test_few_lines_cannot_become_endless(pages: TestClient) -> None:
+    lines = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    assert "more than 100,000 values" in said(pages, "\n".join(lines))
+
+
+def test_a_study_is_submitted_once_and_shown(pages: TestClient) -> None:
+    text = "name: by-form\ntask: {name: synthetic, model: idle}\noptimizers: [{name: sgd}]\n"
+    answers = [
+        pages.post("/submit", content=urlencode({"definition": text}), headers=FORM, follow_redirects=False)
+        for _ in range(2)
+    ]
+    assert [answer.status_code for answer in answers] == [303, 303]
+    assert answers[0].headers["location"] == answers[1].headers["location"]
+    assert "by-form" in pages.get(answers[0].headers["location"]).text
+    assert "has this name already" in said(pages, text)
+    pages.post("/v1/studies/by-form/cancel", headers={"Origin": ADDRESS})
+    pages.delete("/v1/studies/by-form", headers={"Origin": ADDRESS})
+
+
+def test_what_is_no_study_comes_back_with_its_text(pages: TestClient) -> None:
+    answer = pages.post("/submit", content=urlencode({"definition": "name: <b>"}), headers=FORM)
+    assert answer.status_code == 422
+    assert text_of(answer.text) == "name: &lt;b&gt;"
+    assert 'data-field="task"' in answer.text
+
+
+def test_another_name_for_the_same_again(pages: TestClient) -> None:
+    study = yaml.safe_load(text_of(pages.get("/submit?again=digits-four").text))
+    assert study["name"] == "digits-four-again"
+    assert study["budget"]["target"] == 0.9
+    assert pages.get("/submit?again=nowhere").status_code == 404
+    assert pages.get("/submit?task=nowhere").status_code == 422
+
+
+def test_a_refused_form_is_a_page(pages: TestClient) -> None:
+    many = urlencode([("x", "1")] * 600)
+    assert pages.post("/submit", content=many, headers=FORM).status_code == 400
+    assert pages.post("/submit/compose", content="task.name=nowhere", headers=HTMX).status_code == 422
+    foreign = {**FORM, "Origin": "http://elsewhere.example"}
+    assert pages.post("/submit", content="definition=x", headers=foreign).status_code == 403
