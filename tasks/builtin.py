@@ -212,7 +212,7 @@ TASKS: Mapping[str, TaskInfo] = {
     "superb_ks": TaskInfo(
         name="superb_ks",
         title="SUPERB keyword spotting",
-        description="Speech Commands v0.01: ten words, silence and other words; 51,094 / 6,798 / 3,081 seconds of sound.",
+        description="Speech Commands v0.01: ten words, silence and all else, a second each; 51,094 / 6,798 / 3,081.",
         config=SuperbKsConfig,
         target="tasks.audio.keywords:SuperbKsTask",
         metrics=ACCURACY,

@@ -1,0 +1,106 @@
+"""The configurations of the audio tasks: models, rates, lengths, the paper's budgets. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from tasks.config import BatchSize, Count, Epochs, Flag, NamedSchedule, Number, RelativePath, Schedule, TaskConfig
+from tasks.text.config import CHECKPOINT_NAME
+
+WAV2VEC2 = "facebook/wav2vec2-base"
+SPECTROGRAM = "spectrogram"
+TINY = "tiny"
+
+
+class AudioConfig(TaskConfig):
+    """What every task on recordings has besides the common fields.
+
+    The defaults are the paper's for wav2vec 2.0, with what its authors' configurations add: linear decay after a
+    warm-up over a tenth of the run, four batches of 32 in a step, the convolutional feature encoder not trained.
+
+    Source: Chen et al., ICML 2023, appendix, Audio Classification.
+    """
+
+    models: ClassVar[tuple[str, ...]] = (SPECTROGRAM, TINY, WAV2VEC2)
+    open_models: ClassVar[str | None] = CHECKPOINT_NAME
+
+    model: str = Field(
+        WAV2VEC2,
+        description="spectrogram: a small convolutional net on log-mel spectrograms; tiny: a small wav2vec 2.0 with "
+        "random weights; or a wav2vec 2.0, HuBERT or WavLM checkpoint: its hub name, or its folder in the data folder",
+    )
+    batch_size: BatchSize = 32
+    accumulation: Count = Field(
+        4, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step"
+    )
+    schedule: NamedSchedule = Schedule(name="linear", warmup=0.1)
+    grad_clip: Number | None = Field(1.0, gt=0.0, description="largest 2-norm of the whole gradient")
+    weight_decay_on: Literal["all", "matrices"] = Field(
+        "matrices", description="matrices: none on biases, norms and other one-dimensional parameters"
+    )
+    sample_rate: Count = Field(16_000, ge=4_000, le=48_000, description="Hz; recordings of other rates are resampled")
+    max_length_s: Number = Field(
+        16.0,
+        ge=0.1,
+        le=60.0,
+        description="seconds; of longer recordings training hears a random part, evaluation the middle",
+    )
+    freeze_features: Flag = Field(
+        default=True, description="checkpoints: their convolutional feature encoder is not trained"
+    )
+    augment: Literal["none", "spec"] = Field(
+        "spec",
+        description="spec: spans of time and of frequency are masked in training, as a checkpoint's config has it",
+    )
+    on_bad_audio: Literal["refuse", "skip"] = Field("refuse", description="a file that cannot be read, or is torn")
+
+
+class SuperbKsConfig(AudioConfig):
+    """SUPERB's keyword spotting: Speech Commands v0.01, ten words, silence and everything else."""
+
+    name: Literal["superb_ks"] = "superb_ks"
+    epochs: Epochs = 5
+    max_length_s: Number = Field(1.0, ge=0.1, le=60.0, description="seconds, as in AudioConfig")
+
+
+class CommonLanguageConfig(AudioConfig):
+    """Common Language: which of 45 languages is spoken."""
+
+    name: Literal["common_language"] = "common_language"
+    epochs: Epochs = 10
+
+
+class SplitAudioConfig(AudioConfig):
+    """Tasks whose validation set is split off the training set."""
+
+    val_fraction: Number = Field(0.1, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+
+
+class FsddConfig(SplitAudioConfig):
+    """The Free Spoken Digit Dataset: 3,000 recordings of ten digits by six speakers; takes 0 to 4 are the test set."""
+
+    name: Literal["fsdd"] = "fsdd"
+    model: str = Field(SPECTROGRAM, description="as in audio_folder")
+    epochs: Epochs = 20
+    accumulation: Count = Field(
+        1, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step"
+    )
+    schedule: NamedSchedule = Schedule(name="cosine", warmup=0.1)
+    sample_rate: Count = Field(8_000, ge=4_000, le=48_000, description="Hz; recordings of other rates are resampled")
+    max_length_s: Number = Field(1.0, ge=0.1, le=60.0, description="seconds, as in AudioConfig")
+
+
+class AudioFolderConfig(SplitAudioConfig):
+    """Anyone's recordings in class folders: train/<class>/, test/<class>/, perhaps val/<class>/; or <class>/ alone."""
+
+    name: Literal["audio_folder"] = "audio_folder"
+    data_dir: RelativePath = Field(description="inside the data folder: a folder, or a .tar, .tar.gz or .tar.xz file")
+    epochs: Epochs = 10
+    accumulation: Count = Field(
+        1, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step"
+    )
+    test_fraction: Number = Field(
+        0.1, gt=0.0, lt=1.0, description="where there is no test folder: of all recordings, held out for the test"
+    )
