@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter
+from pydantic import BaseModel
 
 import admeta.errors
 import admeta.registry
@@ -69,8 +71,13 @@ def _task(info: TaskInfo) -> TaskView:
         models=list(info.models),
         metrics=dict(info.metrics),
         default_metric=info.default_metric,
-        config_schema=info.config.model_json_schema(),
+        config_schema=_schema(info.config),
     )
+
+
+@cache  # a hundredth of a second each, and it never changes
+def _schema(config: type[BaseModel]) -> dict[str, Any]:
+    return config.model_json_schema()
 
 
 def _optimizer(info: OptimInfo) -> OptimizerView:

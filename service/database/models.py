@@ -43,8 +43,10 @@ class AttemptState(StrEnum):
 
 
 _UNFINISHED = text("state IN ('WAITING', 'RUNNING')")
+_CONFIRMS = text("stage = 'confirm'")
 RUN_IS_UNFINISHED = text("admeta_runs.state IN ('WAITING', 'RUNNING')")
-"""Written out, because the index over unfinished runs only serves a query that says the same words."""
+RUN_CONFIRMS = text("admeta_runs.stage = 'confirm'")
+"""Written out, because the indexes over some runs only serve a query that says the same words."""
 
 
 def _enum(kind: type[StrEnum]) -> Enum:
@@ -111,6 +113,12 @@ class Run(Base):
         UniqueConstraint("search_id", "trial_number", "stage", "seed"),
         Index(None, "search_id", "stage", "state", "value"),
         Index("ix_admeta_runs_unfinished", "search_id", sqlite_where=_UNFINISHED, postgresql_where=_UNFINISHED),
+        Index(
+            "ix_admeta_runs_confirm",
+            *("search_id", "trial_number", "state", "value"),
+            sqlite_where=_CONFIRMS,
+            postgresql_where=_CONFIRMS,
+        ),
     )
 
     id: Mapped[int] = mapped_column(Id, primary_key=True)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 import tasks.registry
 from search.records import RunState, Stage
 from service.database.engine import reading
-from service.database.models import Run, Search, Study
+from service.database.models import RUN_CONFIRMS, Run, Search, Study
 from service.database.queries.evidence import Evidence, test_metric, weigh
 from service.database.queries.winners import best_run_id, better_first
 from service.database.retry import REQUEST, retried
@@ -78,7 +78,7 @@ def _best_confirmed(session: Session, of_interest: Filters, direction: str) -> F
         select(Run.search_id, Run.trial_number)
         .join(Search, Search.id == Run.search_id)
         .join(Study, Study.id == Search.study_id)
-        .where(Run.stage == Stage.CONFIRM, *of_interest)
+        .where(RUN_CONFIRMS, *of_interest)
         .group_by(Run.search_id, Run.trial_number)
         .having(func.count(complete) > 0, func.sum(unfinished) == 0)
         .order_by(func.sum(failed) > 0, better_first(func.avg(complete), direction), func.min(Run.id))

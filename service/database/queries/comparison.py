@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
 from search.analysis import SignificanceTest, expected_best_curve
-from search.records import FailureKind, RunState, Stage, StudyState
+from search.records import FailureKind, RunOutcome, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.lookup import find_study
-from service.database.models import Run, Search, Study
+from service.database.models import RUN_CONFIRMS, Run, Search, Study
 from service.database.queries import verdicts
 from service.database.queries.evidence import Evidence, test_metric, weigh
 from service.database.queries.winners import best_run_id
@@ -49,13 +49,12 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
         winners = _winners(session, row, [(search, best) for search, best in searches])
         costs = _costs(session, row)
         values = _complete_values(session, row)
-        rates = verdicts.divergence_rates(session, row)
         targets = _targets(session, row, winners)
     scored = [
         (
             None if (winner := winners.get(search.id)) is None else winner.score,
             _row(row, search, winner, costs[search.id], values[search.id]).model_copy(
-                update={"divergence": rates.get(search.id, verdicts.rate([])), "target": targets.get(search.id)}
+                update={"target": targets.get(search.id)}
             ),
         )
         for search, _ in searches
@@ -91,7 +90,7 @@ def _targets(session: Session, study: Study, winners: Mapping[int, Evidence]) ->
 
 @dataclass(kw_only=True)
 class _Cost:
-    """Counts and seconds of one search. Counts are of trials, seconds of all runs."""
+    """Counts and seconds of one search. Counts are of trials, seconds of all runs; an outcome for each trial."""
 
     n_trials: int = 0
     n_complete: int = 0
@@ -101,6 +100,7 @@ class _Cost:
     train_s: float = 0.0
     gpu_s: float = 0.0
     optimizer_s: float = 0.0
+    outcomes: list[RunOutcome] = field(default_factory=list)
 
 
 def _costs(session: Session, study: Study) -> dict[int, _Cost]:
@@ -131,6 +131,7 @@ def _costs(session: Session, study: Study) -> dict[int, _Cost]:
             cost.n_pruned += n if state == RunState.PRUNED else 0
             cost.n_failed += n if state == RunState.FAIL else 0
             cost.n_diverged += n if failure == FailureKind.DIVERGED else 0
+            cost.outcomes += [RunOutcome(state=state, failure=failure)] * n
     return costs
 
 
@@ -155,7 +156,7 @@ def _winners(session: Session, study: Study, searches: Sequence[tuple[Search, in
     """The trial by which each search stands."""
     confirm: dict[tuple[int, int], list[Run]] = defaultdict(list)
     query = select(Run).join(Search, Search.id == Run.search_id)
-    for run in session.execute(query.where(Search.study_id == study.id, Run.stage == Stage.CONFIRM)).scalars():
+    for run in session.execute(query.where(Search.study_id == study.id, RUN_CONFIRMS)).scalars():
         confirm[run.search_id, run.trial_number].append(run)
     winners: dict[int, Evidence] = {}
     for search, best in searches:
@@ -205,7 +206,7 @@ def _row(study: Study, search: Search, winner: Evidence | None, cost: _Cost, val
         n_pruned=cost.n_pruned,
         n_failed=cost.n_failed,
         n_diverged=cost.n_diverged,
-        divergence=verdicts.rate([]),
+        divergence=verdicts.rate(cost.outcomes),
         target=None,
         expected_best=expected_best_curve(values[:MAX_EXPECTED], direction=study.direction),
         train_s=cost.train_s,

@@ -13,7 +13,7 @@ from search.analysis import spread
 from search.paper import variant_of
 from search.records import RunState, Stage
 from service.database.engine import reading
-from service.database.models import Run, Search, Study
+from service.database.models import RUN_CONFIRMS, Run, Search, Study
 from service.database.queries.best import view_of
 from service.database.queries.evidence import Evidence, weigh
 from service.database.queries.winners import best_run_id
@@ -99,7 +99,7 @@ def _confirmed(session: Session) -> Sequence[Any]:
             func.avg(complete).label("value"),
             func.min(Run.id).label("first_id"),
         )
-        .where(Run.stage == Stage.CONFIRM)
+        .where(RUN_CONFIRMS)
         .group_by(Run.search_id, Run.trial_number)
         .having(func.count(complete) > 0, func.sum(unfinished) == 0)
         .subquery()

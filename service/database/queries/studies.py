@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
 from pydantic import ValidationError
-from sqlalchemy import Engine, exists, func, or_, select
+from sqlalchemy import Engine, exists, or_, select
 from sqlalchemy.orm import Session, defer
 
 from search.advice import warnings_for
 from search.definition import StudyDefinition
-from search.records import RunState, Stage, StudyState
+from search.records import StudyState
 from service.database.engine import reading
 from service.database.lookup import find_study
-from service.database.models import Run, Search, Study
+from service.database.models import Search, Study
 from service.database.queries.paging import decode_cursor, encode_cursor
-from service.database.queries.winners import best_run_id
+from service.database.queries.progress import search_views
 from service.database.retry import REQUEST, retried
 from service.models import Page, SearchView, StudyView
-
-Counts = Counter[tuple[Stage, RunState]]
 
 
 @retried(REQUEST)
@@ -39,7 +35,7 @@ def get_study_view(engine: Engine, study: str) -> StudyView:
 
 def study_view(session: Session, row: Study) -> StudyView:
     """The study as a single read gives it."""
-    return _view(row, _search_views(session, [row])[row.id]).model_copy(
+    return _view(row, search_views(session, [row])[row.id]).model_copy(
         update={"definition": row.definition, "warnings": list(_warnings(json.dumps(row.definition)))}
     )
 
@@ -93,7 +89,7 @@ def list_studies(
     with reading(engine) as session:
         rows = session.execute(query).scalars().all()
         page = rows[:limit]
-        views = _search_views(session, page)
+        views = search_views(session, page)
     last = page[-1] if len(rows) > limit else None
     return Page(
         items=[_view(row, views[row.id]) for row in page],
@@ -108,68 +104,6 @@ def _microseconds(time: datetime) -> int:
 def _time(microseconds: int) -> datetime:
     seconds, rest = divmod(microseconds, 1_000_000)
     return datetime.fromtimestamp(min(max(seconds, 0), 2**33), UTC).replace(microsecond=rest)
-
-
-def _search_views(session: Session, studies: Sequence[Study]) -> dict[str, list[SearchView]]:
-    """The searches of some studies, in three queries whatever their number."""
-    by_id = {row.id: row for row in studies}
-    rows = session.execute(
-        select(Search, best_run_id().label("best"))
-        .join(Study, Study.id == Search.study_id)
-        .where(Search.study_id.in_(by_id))
-        .order_by(Search.study_id, Search.position)
-    ).all()
-    counts = _counts(session, [search.id for search, _ in rows])
-    best_runs = {
-        run.id: run
-        for run in session.execute(
-            select(Run).where(Run.id.in_([best for _, best in rows if best is not None]))
-        ).scalars()
-    }
-    views: dict[str, list[SearchView]] = {study_id: [] for study_id in by_id}
-    for search, best in rows:
-        view = _search_view(
-            by_id[search.study_id], search, counts[search.id], None if best is None else best_runs[best]
-        )
-        views[search.study_id].append(view)
-    return views
-
-
-def _counts(session: Session, search_ids: Sequence[int]) -> dict[int, Counts]:
-    counts: dict[int, Counts] = defaultdict(Counter)
-    query = (
-        select(Run.search_id, Run.stage, Run.state, func.count())
-        .where(Run.search_id.in_(search_ids))
-        .group_by(Run.search_id, Run.stage, Run.state)
-    )
-    for search_id, stage, state, n in session.execute(query):
-        counts[search_id][stage, state] = n
-    return counts
-
-
-def _search_view(study: Study, search: Search, counts: Counts, best: Run | None) -> SearchView:
-    n_finished = sum(n for (stage, state), n in counts.items() if stage == Stage.SEARCH and state.is_finished)
-    n_confirm = sum(n for (stage, _), n in counts.items() if stage == Stage.CONFIRM)
-    n_confirmed = sum(n for (stage, state), n in counts.items() if stage == Stage.CONFIRM and state.is_finished)
-    searched = n_finished >= search.n_trials or n_confirm > 0
-    done = study.state.is_terminal or (searched and n_confirmed >= search.n_confirm_runs)
-    return SearchView(
-        label=search.label,
-        optimizer=search.optimizer,
-        optuna_study=search.optuna_name,
-        stage="done" if done else ("confirm" if searched else "search"),
-        n_trials=search.n_trials,
-        n_waiting=counts[Stage.SEARCH, RunState.WAITING],
-        n_running=counts[Stage.SEARCH, RunState.RUNNING],
-        n_complete=counts[Stage.SEARCH, RunState.COMPLETE],
-        n_pruned=counts[Stage.SEARCH, RunState.PRUNED],
-        n_failed=counts[Stage.SEARCH, RunState.FAIL],
-        n_confirm_runs=search.n_confirm_runs,
-        n_confirm_finished=n_confirmed,
-        best_value=None if best is None else best.value,
-        best_trial=None if best is None else best.trial_number,
-        best_params=None if best is None else best.params,
-    )
 
 
 def _view(row: Study, searches: list[SearchView]) -> StudyView:

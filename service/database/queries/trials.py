@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVarTuple
 
-from sqlalchemy import ColumnElement, Engine, Select, and_, or_, select, tuple_
+from sqlalchemy import ColumnElement, Engine, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
 from search.analysis.checks import finite_or_none
@@ -17,7 +17,7 @@ from search.records import RunState, Stage
 from service.database.engine import reading
 from service.database.errors import TrialNotFoundError
 from service.database.lookup import find_study
-from service.database.models import Attempt, CurvePoint, Run, Search, Study
+from service.database.models import RUN_CONFIRMS, Attempt, CurvePoint, Run, Search, Study
 from service.database.queries.paging import decode_cursor, encode_cursor
 from service.database.queries.winners import better_first
 from service.database.retry import REQUEST, retried
@@ -56,20 +56,12 @@ def list_trials(
     """
     with reading(engine) as session:
         row = find_study(session, study)
-        if label is not None:
-            find_search(session, row, label)
-        query = (
-            select(Run, Search)
-            .join(Search, Search.id == Run.search_id)
-            .where(Search.study_id == row.id, Run.stage == Stage.SEARCH)
-            .limit(limit + 1)
-        )
-        if label is not None:
-            query = query.where(Search.label == label)
-        if state is not None:
-            query = query.where(Run.state == state)
-        query = _by_number(query, cursor) if order == "number" else in_order_of_value(query, cursor, row.direction)
-        found = [(run, search) for run, search in session.execute(query)]
+        searches = _searches(session, row) if label is None else [find_search(session, row, label)]
+        wanted = [Run.stage == Stage.SEARCH] + ([] if state is None else [Run.state == state])
+        if order == "number":
+            found = _by_number(session, searches, wanted, limit=limit + 1, cursor=cursor)
+        else:
+            found = _by_value(session, searches, wanted, limit=limit + 1, cursor=cursor, direction=row.direction)
         page = found[:limit]
         runs = _runs_of(session, page)
     return Page(
@@ -127,8 +119,7 @@ def find_search(session: Session, study: Study, label: str) -> Search:
     Raises:
         TrialNotFoundError: it has none.
     """
-    searches = session.execute(select(Search).where(Search.study_id == study.id).order_by(Search.position)).scalars()
-    by_label = {search.label: search for search in searches}
+    by_label = {search.label: search for search in _searches(session, study)}
     if label not in by_label:
         raise TrialNotFoundError(
             f"study '{study.name}' has no search {label!r}.", hint=f"Its searches are {', '.join(by_label)}."
@@ -136,11 +127,41 @@ def find_search(session: Session, study: Study, label: str) -> Search:
     return by_label[label]
 
 
-def _by_number(query: Select[Run, Search], cursor: str | None) -> Select[Run, Search]:
-    query = query.order_by(Search.position, Run.trial_number)
-    if cursor is None:
-        return query
-    return query.where(tuple_(Search.position, Run.trial_number) > tuple_(*decode_cursor(cursor, int, int)))
+def _searches(session: Session, study: Study) -> Sequence[Search]:
+    query = select(Search).where(Search.study_id == study.id).order_by(Search.position)
+    return session.execute(query).scalars().all()
+
+
+def _by_number(
+    session: Session, searches: Sequence[Search], wanted: list[ColumnElement[bool]], *, limit: int, cursor: str | None
+) -> list[Trial]:
+    """Search after search, each along its index: over all of them at once, each page would sort the whole study."""
+    position, number = (-1, -1) if cursor is None else decode_cursor(cursor, int, int)
+    found: list[Trial] = []
+    for search in searches:
+        if search.position < position or len(found) == limit:
+            continue
+        query = select(Run).where(Run.search_id == search.id, *wanted)
+        if search.position == position:
+            query = query.where(Run.trial_number > number)
+        query = query.order_by(Run.trial_number).limit(limit - len(found))
+        found += [(run, search) for run in session.execute(query).scalars()]
+    return found
+
+
+def _by_value(
+    session: Session,
+    searches: Sequence[Search],
+    wanted: list[ColumnElement[bool]],
+    *,
+    limit: int,
+    cursor: str | None,
+    direction: str,
+) -> list[Trial]:
+    by_id = {search.id: search for search in searches}
+    query = select(Run).where(Run.search_id.in_(by_id), *wanted).limit(limit)
+    runs = session.execute(in_order_of_value(query, cursor, direction)).scalars()
+    return [(run, by_id[run.search_id]) for run in runs]
 
 
 def in_order_of_value(query: Select[*Ts], cursor: str | None, direction: str) -> Select[*Ts]:
@@ -169,16 +190,17 @@ def _key(run: Run) -> tuple[int, int]:
 
 def _runs_of(session: Session, trials: Sequence[Trial]) -> dict[tuple[int, int], list[RunView]]:
     """The runs of some trials with their attempts, in two queries: the search run first, then confirm runs by seed."""
-    keys = [_key(run) for run, _ in trials]
-    rows = session.execute(
-        select(Run).where(tuple_(Run.search_id, Run.trial_number).in_(keys)).order_by(Run.stage.desc(), Run.seed)
-    ).scalars()
-    runs = list(rows)
-    attempts = attempts_of(session, [run.id for run in runs])
-    views: dict[tuple[int, int], list[RunView]] = defaultdict(list)
-    for run in runs:
-        views[_key(run)].append(RunView(**run_fields(run, attempts[run.id])))
-    return views
+    runs = {_key(run): [run] for run, _ in trials}
+    query = select(Run).where(
+        RUN_CONFIRMS,
+        Run.search_id.in_({search_id for search_id, _ in runs}),
+        Run.trial_number.in_({number for _, number in runs}),
+    )
+    for run in session.execute(query.order_by(Run.search_id, Run.trial_number, Run.seed)).scalars():
+        if _key(run) in runs:
+            runs[_key(run)].append(run)
+    attempts = attempts_of(session, [run.id for found in runs.values() for run in found])
+    return {key: [RunView(**run_fields(run, attempts[run.id])) for run in found] for key, found in runs.items()}
 
 
 def attempts_of(session: Session, run_ids: Sequence[int]) -> dict[int, list[AttemptView]]:

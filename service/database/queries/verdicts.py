@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 import tasks.registry
 from search.analysis import SignificanceTest, compare_all, divergence_rate, time_to_target
-from search.records import Point, RunOutcome, RunState, Stage
-from service.database.models import CurvePoint, Run, Search, Study
+from search.records import Point, RunOutcome, RunState
+from service.database.models import CurvePoint, Run, Study
 from service.models import PairView, RateView, TargetView
 from tasks.errors import TaskError
 
@@ -41,20 +41,6 @@ def pairs(confirm_runs: Mapping[str, Sequence[Run]], *, direction: str, test: Si
         )
         for pair in compare_all(confirmed, direction=direction, test=test)
     ]
-
-
-def divergence_rates(session: Session, study: Study) -> dict[int, RateView]:
-    """By search, how often its trials diverged."""
-    query = (
-        select(Run.search_id, Run.state, Run.failure, func.count())
-        .join(Search, Search.id == Run.search_id)
-        .where(Search.study_id == study.id, Run.stage == Stage.SEARCH)
-        .group_by(Run.search_id, Run.state, Run.failure)
-    )
-    outcomes: dict[int, list[RunOutcome]] = {}
-    for search_id, state, failure, count in session.execute(query):
-        outcomes.setdefault(search_id, []).extend([RunOutcome(state=state, failure=failure)] * count)
-    return {search_id: rate(found) for search_id, found in outcomes.items()}
 
 
 def rate(outcomes: Sequence[RunOutcome]) -> RateView:

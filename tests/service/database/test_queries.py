@@ -312,3 +312,16 @@ def test_a_thousand_trials_of_a_hundred_points(store: SqlStore, engine: Engine) 
         started = time.perf_counter()
         read()
         assert time.perf_counter() - started < 1
+
+
+def test_searches_of_ended_studies_are_remembered_only_when_nothing_is_open(store: SqlStore) -> None:
+    lease, (search, _) = leased(store, definition())
+    open_run = run(store, lease, search, 0, None)
+    store.set_study_state(lease, StudyState.FAILED, reason="for the test")
+    (view,) = list_studies(store.engine).items
+    assert (view.state, view.searches[0].n_running, view.searches[0].n_complete) == ("FAILED", 1, 0)
+    store.finish_run(lease, open_run.id, complete(0.5))
+    for _ in range(2):  # read, then remembered
+        (view,) = list_studies(store.engine).items
+        assert (view.searches[0].n_running, view.searches[0].n_complete) == (0, 1)
+        assert view.searches[0].best_value == 0.5
