@@ -12,7 +12,7 @@ from pydantic import Field
 
 from search.analysis import finite_or_none
 from service.api.dependencies import Database, Filters
-from service.dashboard import curves, history
+from service.dashboard import curves, heat, history
 from service.dashboard.attachments import as_csv
 from service.dashboard.curves import Axis, RunChoice
 from service.dashboard.lookup import find_search
@@ -55,6 +55,23 @@ def get_history(engine: Database, study: str, label: str, form: Form) -> Respons
     view, search = find_search(engine, study, label)
     found = history.search_history(engine, view, search.label)
     return as_csv(history.rows(found), name=f"{view.name}-{label}") if form == "csv" else JSONResponse(asdict(found))
+
+
+class HeatFilters(Filters):
+    """Which two parameters."""
+
+    x: str = Field(default="lr", max_length=100)
+    y: str = Field(default="lambd", max_length=100)
+
+
+@router.get("/searches/{label}/heat.{form}")
+def get_heat(
+    engine: Database, study: str, label: str, form: Form, filters: Annotated[HeatFilters, Query()]
+) -> Response:
+    """How good the places of two parameters are, from the complete trials around."""
+    view, search = find_search(engine, study, label)
+    found = heat.heat(history.search_history(engine, view, search.label), filters.x, filters.y)
+    return as_csv(heat.rows(found), name=f"{view.name}-{label}-heat") if form == "csv" else JSONResponse(asdict(found))
 
 
 @router.get("/trials/{label}/{number}/runs.{form}")

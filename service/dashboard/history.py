@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, func, select
 
 from search.analysis import best_so_far, finite_or_none
 from search.records import RunState, Stage
@@ -26,23 +26,34 @@ class History:
     value: list[float | None]
     best: list[float | None]
     params: dict[str, list[Any]]
+    epoch: list[int]
+    runs: list[int]
+    failure: list[str | None]
 
 
 def search_history(engine: Engine, study: StudyView, label: str) -> History:
     """The trials of a search of this study."""
     query = (
-        select(Run.trial_number, Run.state, Run.value, Run.params)
+        select(Run.trial_number, Run.state, Run.value, Run.params, Run.epoch, Run.failure)
         .join(Search, Search.id == Run.search_id)
         .where(Search.study_id == study.id, Search.label == label, Run.stage == Stage.SEARCH)
         .order_by(Run.trial_number)
     )
+    per_trial = (
+        select(Run.trial_number, func.count())
+        .join(Search, Search.id == Run.search_id)
+        .where(Search.study_id == study.id, Search.label == label, Run.stage == Stage.CONFIRM)
+        .group_by(Run.trial_number)
+    )
     with reading(engine) as session:
         found = session.execute(query).all()
-    values = [finite_or_none(value) for _, _, value, _ in found]
+        confirmed = {number: n for number, n in session.execute(per_trial)}
+    values = [finite_or_none(value) for _, _, value, *_ in found]
     counted = [
         value if state == RunState.COMPLETE else None for (_, state, *_), value in zip(found, values, strict=True)
     ]
-    names = sorted({name for *_, params in found for name in params}, key=lambda name: (name not in _FIRST, name))
+    all_params = [params for _, _, _, params, *_ in found]
+    names = sorted({name for params in all_params for name in params}, key=lambda name: (name not in _FIRST, name))
     return History(
         metric=study.metric,
         direction=study.direction,
@@ -50,7 +61,10 @@ def search_history(engine: Engine, study: StudyView, label: str) -> History:
         state=[str(state) for _, state, *_ in found],
         value=values,
         best=best_so_far(counted, direction=study.direction),
-        params={name: [params.get(name) for *_, params in found] for name in names},
+        params={name: [params.get(name) for params in all_params] for name in names},
+        epoch=[epoch for *_, epoch, _ in found],
+        runs=[1 + confirmed.get(number, 0) for number, *_ in found],
+        failure=[failure for *_, failure in found],
     )
 
 

@@ -29,7 +29,7 @@
       const fresh = page.querySelectorAll("[data-live]");
       const shown = document.querySelectorAll("[data-live]");
       if (fresh.length !== shown.length) return location.reload();
-      shown.forEach((node, i) => { if (!node.contains(document.activeElement)) node.innerHTML = fresh[i].innerHTML; });
+      shown.forEach((node, i) => { if (!("drawn" in node.dataset || node.contains(document.activeElement))) node.innerHTML = fresh[i].innerHTML; });
       document.dispatchEvent(new Event("admeta:changed"));
       if (every) say("live", true);
       else if (!page.body.dataset.events) { source?.close(); say("finished", false); }

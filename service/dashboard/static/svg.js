@@ -29,5 +29,37 @@ const Svg = (() => {
     return parts.join("");
   }
 
-  return { draw, contours };
+  /* A scale of numbers between two ends: `at` gives the place in [0, 1]. */
+  function scaleBetween(low, high, log) {
+    const f = log ? Math.log10 : (value) => value;
+    const at = (value) => (high === low ? 0.5 : (f(value) - f(low)) / (f(high) - f(low)));
+    const inner = [0, 0.25, 0.5, 0.75, 1].map((s) => (log ? 10 ** (f(low) + s * (f(high) - f(low))) : low + s * (high - low)));
+    return { at, log, ticks: high === low ? [[0.5, Charts.number(low)]] : inner.map((value) => [at(value), Charts.number(Number(value.toPrecision(2)))]) };
+  }
+
+  /* A scale of one column: numbers, logarithmic where they span a factor of twenty, otherwise categories. */
+  function scaleOf(values) {
+    const known = values.filter((value) => value !== null && value !== undefined);
+    if (known.every((value) => typeof value === "number")) {
+      const low = known.reduce((a, b) => Math.min(a, b), Infinity), high = known.reduce((a, b) => Math.max(a, b), -Infinity);
+      return scaleBetween(low, high, low > 0 && high / low >= 20);
+    }
+    const names = [...new Set(known.map((value) => JSON.stringify(value)))].sort();
+    const at = (value) => (names.length < 2 ? 0.5 : names.indexOf(JSON.stringify(value)) / (names.length - 1));
+    return { at, log: false, ticks: names.map((name) => [at(JSON.parse(name)), name.replaceAll('"', "")]) };
+  }
+
+  /* Axes around a plot of these margins: a frame, ticks and names. */
+  function axes(svg, { width, height, left, right, top, bottom, across, up, x, y, few = false }) {
+    const px = (s) => left + s * (width - left - right), py = (s) => height - bottom - s * (height - top - bottom);
+    const some = (ticks) => (few && ticks.length > 3 ? ticks.filter((_, i) => i % 2 === 0) : ticks);
+    svg.append(draw("rect", { class: "frame", x: left, y: top, width: width - left - right, height: height - top - bottom }));
+    for (const [s, text] of some(across.ticks)) svg.append(draw("text", { x: px(s), y: height - bottom + 15, "text-anchor": "middle" }, text));
+    for (const [s, text] of some(up.ticks)) svg.append(draw("text", { x: left - 6, y: py(s) + 4, "text-anchor": "end" }, text));
+    svg.append(draw("text", { class: "name", x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, x + (across.log ? " (log)" : "")));
+    if (y) svg.append(draw("text", { class: "name", transform: `translate(12 ${(height - bottom + top) / 2}) rotate(-90)`, "text-anchor": "middle" }, y + (up.log ? " (log)" : "")));
+    return { px, py };
+  }
+
+  return { draw, contours, scaleBetween, scaleOf, axes };
 })();
