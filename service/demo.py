@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from service import server, settings, studyfile, tables
-from service.client import TERMINAL_STATES, AdmetaClient
+from service.client import TERMINAL_STATES, Client
 from service.errors import ClientError
 from service.models import StudyView
 from service.watch import follow
@@ -47,7 +47,7 @@ def run(*, home: Path, study_file: Path | None = None, console: Console | None =
     started = time.monotonic()
     _say(console, "Starting the service: REST, SQLite and a local Ray, all on this machine …")
     try:
-        with _terminable(), server.running(place) as url, AdmetaClient(url) as client:
+        with _terminable(), server.running(place) as url, Client(url) as client:
             _say(console, f"It answers at {url} (interactive documentation at {url}/docs).")
             study = _follow(client, _submit(client, definition, console), console)
             _report(client, study, console)
@@ -59,7 +59,7 @@ def run(*, home: Path, study_file: Path | None = None, console: Console | None =
     return 0 if study.state == "COMPLETED" else FAILED
 
 
-def _follow(client: AdmetaClient, study: StudyView, console: Console) -> StudyView:
+def _follow(client: Client, study: StudyView, console: Console) -> StudyView:
     try:
         return follow(client, study.name, console=console)
     except KeyboardInterrupt:
@@ -68,7 +68,7 @@ def _follow(client: AdmetaClient, study: StudyView, console: Console) -> StudyVi
         raise
 
 
-def _submit(client: AdmetaClient, definition: dict[str, Any], console: Console) -> StudyView:
+def _submit(client: Client, definition: dict[str, Any], console: Console) -> StudyView:
     """A new study under the first free name: digits, digits-2, …; or the last one, where it was cut off."""
     wanted = str(definition.get("name", ""))
     n, latest = 1, None
@@ -83,7 +83,7 @@ def _submit(client: AdmetaClient, definition: dict[str, Any], console: Console) 
     return study
 
 
-def _find(client: AdmetaClient, name: str) -> StudyView | None:
+def _find(client: Client, name: str) -> StudyView | None:
     if not re.fullmatch(r"[\w.-]+", name):
         return None  # the service will say what a name must be
     try:
@@ -98,7 +98,7 @@ def _numbered(name: str, n: int) -> str:
     return name if n == 1 else f"{name}-{n}"
 
 
-def _report(client: AdmetaClient, study: StudyView, console: Console) -> None:
+def _report(client: Client, study: StudyView, console: Console) -> None:
     if study.state != "COMPLETED":
         _say(console, f"\nStudy {study.name} is {study.state}: {study.reason or 'no reason is recorded'}.")
     view = client.comparison(study.name)
@@ -117,7 +117,7 @@ def _report(client: AdmetaClient, study: StudyView, console: Console) -> None:
         _say(console, f"  {'':<10} {best.evidence}, study {best.study}, trial {best.trial}")
 
 
-def _cancel(client: AdmetaClient, study: StudyView) -> None:
+def _cancel(client: Client, study: StudyView) -> None:
     """Cancel, and give the driver time to close the trials that run: nothing is to look as if it still ran."""
     try:
         study = client.cancel(study.id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import sys
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_STDIN = Path("-")
 _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 _FLOAT = re.compile(
     r"^([-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
@@ -46,13 +48,13 @@ _Loader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
 
 
 def load(path: Path) -> dict[str, Any]:
-    """The study in the file.
+    """The study in the file; `-` is stdin.
 
     Raises:
         StudyFileError: the file cannot be read, is not YAML, or is not one object.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = sys.stdin.read() if path == _STDIN else path.read_text(encoding="utf-8")
     except OSError as error:
         raise StudyFileError(
             f"file '{path}' cannot be read: {error.strerror}.", hint="Give the path of a study's YAML or JSON file."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
@@ -14,8 +15,10 @@ from service.models import (
     ComparisonView,
     ImportanceView,
     OptimizerView,
+    PointView,
     SearchView,
     SpreadView,
+    StudyRunView,
     StudyView,
     TaskView,
     TrialView,
@@ -23,12 +26,13 @@ from service.models import (
 
 PIPE_WIDTH = 240
 _FIRST = ("lr", "lambd", "beta")
+_FEW = 4
 
 
 def console() -> Console:
     """stdout; wide where it is not a terminal, so that piped tables are not folded."""
-    plain = Console(highlight=False)
-    return plain if plain.is_terminal else Console(highlight=False, width=PIPE_WIDTH)
+    plain = Console(highlight=False, markup=False, emoji=False)
+    return plain if plain.is_terminal else Console(highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
 
 
 def study_list(studies: Iterable[StudyView]) -> Table:
@@ -38,7 +42,7 @@ def study_list(studies: Iterable[StudyView]) -> Table:
         finished = sum(n_finished(search) for search in study.searches)
         planned = sum(search.n_trials for search in study.searches)
         labels = ", ".join(search.label for search in study.searches)
-        submitted = f"{study.created_at:%Y-%m-%d %H:%M}"
+        submitted = moment(study.created_at)
         table.add_row(
             study.name, study.state, study.task, study.model or "", labels, f"{finished}/{planned}", submitted
         )
@@ -74,19 +78,52 @@ def searches(study: StudyView) -> Table:
 
 def trial_list(trials: Iterable[TrialView], *, metric: str) -> Table:
     """A line a trial."""
-    table = _table("optimizer", "trial", "state", metric, "epochs", "seconds", "error", "settings")
+    table = _table("trial", "state", metric, "epochs", "seconds", "error", "settings")
     for trial in trials:
         run = trial.runs[0] if trial.runs else None
         error = next((r.error or r.failure for r in trial.runs if r.error or r.failure), None)
         table.add_row(
-            trial.label,
-            str(trial.number),
+            f"{trial.label}/{trial.number}",
             trial.state,
             number(trial.value),
             str(run.epoch) if run else "",
             f"{run.train_s:.1f}" if run else "",
             (error or "").split("\n")[0][:60],
             settings(trial.params),
+        )
+    return table
+
+
+def run_list(runs: Iterable[StudyRunView]) -> Table:
+    """A line a run."""
+    table = _table("run", "trial", "stage", "seed", "state", "value", "epoch", "seconds", "attempt", "device", "why")
+    for run in runs:
+        last = run.attempts[-1] if run.attempts else None
+        where = [part for part in (last.node, last.device) if part] if last else []
+        table.add_row(
+            str(run.id),
+            f"{run.label}/{run.trial}",
+            run.stage,
+            str(run.seed),
+            run.state,
+            number(run.value),
+            str(run.epoch),
+            f"{run.train_s:.1f}",
+            str(last.attempt) if last else "",
+            " ".join(where),
+            ": ".join(part for part in (run.failure, (run.error or "").strip().split("\n")[-1][:80]) if part),
+        )
+    return table
+
+
+def curve(points: Iterable[PointView]) -> Table:
+    """A line an evaluation."""
+    points = list(points)
+    names = list(dict.fromkeys(name for point in points for name in point.metrics))
+    table = _table("epoch", "step", *names, "lr")
+    for point in points:
+        table.add_row(
+            str(point.epoch), str(point.step), *(number(point.metrics.get(name)) for name in names), number(point.lr)
         )
     return table
 
@@ -105,6 +142,22 @@ def comparison(view: ComparisonView) -> Table:
             str(row.n_pruned),
             f"{row.n_failed}" if not row.n_diverged else f"{row.n_failed} ({row.n_diverged} diverged)",
             f"{row.train_s:.1f} ({row.optimizer_s:.1f})",
+        )
+    return table
+
+
+def pairs(view: ComparisonView) -> Table:
+    """A line for every two optimizers: whether their confirm runs show one to be better."""
+    table = _table("optimizers", "difference", "95 % interval", "p", "p (Holm)", "shown")
+    for pair in view.pairs:
+        interval = "" if pair.low is None else f"{number(pair.low)} to {number(pair.high)}"
+        table.add_row(
+            f"{pair.a} − {pair.b}",
+            number(pair.difference),
+            interval,
+            number(pair.p_value),
+            number(pair.p_holm),
+            f"{pair.better} is better" if pair.better else pair.note or "no difference at the 5 % level",
         )
     return table
 
@@ -140,7 +193,19 @@ def task_list(tasks: Iterable[TaskView]) -> Table:
     table = _table("task", "models", "metrics", "what it is")
     for task in tasks:
         metrics = ", ".join(f"{name} ({direction})" for name, direction in task.metrics.items())
-        table.add_row(task.name, ", ".join(task.models), metrics, task.description)
+        models = ", ".join(task.models[:_FEW])
+        more = f" and {len(task.models) - _FEW} more" if len(task.models) > _FEW else ""
+        table.add_row(task.name, models + more, metrics, task.description)
+    return table
+
+
+def task_settings(task: TaskView) -> Table:
+    """A line a setting: what a study's `task` may say."""
+    table = _table("setting", "default", "what it is")
+    models = f"one of {', '.join(task.models)}"
+    for name, field in task.config_schema.get("properties", {}).items():
+        what = field.get("description") or (models if name == "model" else "")
+        table.add_row(name, _text(field.get("default")), what)
     return table
 
 
@@ -173,6 +238,18 @@ def number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds: 1:02:03, or 2:03."""
+    minutes, rest = divmod(max(round(seconds), 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def moment(time: datetime) -> str:
+    """A time of this machine's zone, to the minute."""
+    return f"{time.astimezone():%Y-%m-%d %H:%M}"
+
+
 def spread(view: SpreadView) -> str:
     """Mean ± standard deviation."""
     if view.mean is None:
@@ -199,6 +276,8 @@ def searched_in(name: str, parameter: Mapping[str, Any]) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_text(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(_text(item) for item in value) + "]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

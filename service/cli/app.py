@@ -1,20 +1,57 @@
-"""The list of commands, and what becomes of errors: a message, a hint, and an exit code.
-
-Exit codes: 0 done; 1 the service refused, or the study did not complete; 2 wrong usage; 3 no service answers;
-130 interrupted.
-"""
+"""The list of commands, and what becomes of errors: a message, a hint, and an exit code (`service.cli.exits`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
 
-from service.cli import catalog, database, diagnosis, events, results, serving, studies, tokens
+from service.cli import catalog, database, diagnosis, events, results, serving, studies, submitting, tokens, trials
+from service.cli.exits import FAILED, INTERRUPTED, UNREACHABLE
 from service.errors import ClientError, ServiceError
 
-FAILED = 1
-UNREACHABLE = 3
+_GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
+    "Studies": {
+        "submit": submitting.submit,
+        "list": studies.list_studies,
+        "show": studies.show,
+        "watch": submitting.watch,
+        "events": events.events,
+        "pause": studies.pause,
+        "resume": studies.resume,
+        "cancel": studies.cancel,
+        "clone": submitting.clone,
+        "delete": studies.delete,
+    },
+    "Results": {
+        "compare": results.compare,
+        "best": results.best,
+        "trials": trials.trials,
+        "runs": trials.runs,
+        "logs": trials.logs,
+        "importance": results.importance,
+        "export": results.export,
+    },
+    "What there is": {
+        "tasks": catalog.tasks,
+        "optimizers": catalog.optimizers,
+        "cluster": catalog.cluster,
+    },
+    "The service": {
+        "serve": serving.serve,
+        "worker": serving.worker,
+        "demo": serving.demo,
+        "doctor": diagnosis.doctor,
+        "version": serving.version,
+    },
+}
+_EPILOG = (
+    "Exit codes: 0 done; 1 refused, or the study did not complete; 2 wrong usage; 3 no service answers; 4 --timeout "
+    "ran out; 130 Ctrl-C. ADMETA_URL and ADMETA_TOKEN say which service, and who asks."
+)
+_SERVER_HINT = "This is the client alone; install what a service needs: pip install 'admeta-search[server]'."
 
 
 def build() -> typer.Typer:
@@ -22,37 +59,16 @@ def build() -> typer.Typer:
     app = typer.Typer(
         name="admeta",
         help="Hyperparameter search for comparing optimizers.",
+        epilog=_EPILOG,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for command in (
-        serving.serve,
-        studies.submit,
-        studies.status,
-        studies.watch,
-        events.events,
-        studies.trials,
-        studies.compare,
-        results.export,
-        results.importance,
-        studies.cancel,
-        studies.pause,
-        studies.resume,
-        studies.clone,
-        studies.delete,
-        catalog.best,
-        catalog.tasks,
-        catalog.optimizers,
-        catalog.cluster,
-        serving.worker,
-        serving.demo,
-        diagnosis.doctor,
-        serving.version,
-    ):
-        app.command()(command)
-    app.add_typer(tokens.build(), name="token")
-    app.add_typer(database.build(), name="db")
+    for group, commands in _GROUPS.items():
+        for name, command in commands.items():
+            app.command(name, rich_help_panel=group)(command)
+    app.add_typer(tokens.build(), name="token", rich_help_panel="The service")
+    app.add_typer(database.build(), name="db", rich_help_panel="The service")
     return app
 
 
@@ -63,8 +79,15 @@ def run(arguments: Sequence[str]) -> int:
     except ServiceError as error:
         report(error)
         return UNREACHABLE if isinstance(error, ClientError) and error.status is None else FAILED
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in sys.stdlib_module_names | {"admeta", "search", "service", "tasks"}:
+            raise
+        report(ServiceError(f"this command needs the package '{error.name}'.", hint=_SERVER_HINT))
+        return FAILED
     except BrokenPipeError:  # `admeta trials x | head`
         return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
@@ -74,7 +97,7 @@ def report(error: ServiceError) -> None:
     """Write an error and its hint to stderr."""
     fields = error.fields if isinstance(error, ClientError) else ()
     if fields:
-        typer.echo(f"error: the study breaks {len(fields)} rule{'s' if len(fields) > 1 else ''}", err=True)
+        typer.echo(f"error: {len(fields)} {'rules are' if len(fields) > 1 else 'rule is'} broken", err=True)
         for field in fields:
             typer.echo(f"  {field.field} = {field.value!r}: {field.rule}", err=True)
     else:

@@ -1,4 +1,4 @@
-"""Commands on the database's tables: upgrade, status. They work on the database itself; no service need run."""
+"""Commands on the database's tables: upgrade, downgrade, current. They work on the database itself, not a service."""
 
 from __future__ import annotations
 
@@ -8,40 +8,71 @@ from typing import Annotated
 
 import typer
 
-Home = Annotated[Path | None, typer.Option(help="The service's home.  [env: ADMETA_HOME; default: ~/.admeta]")]
-DatabaseUrl = Annotated[
-    str | None, typer.Option(help="The service's database.  [env: ADMETA_DATABASE_URL; default: SQLite in the home]")
-]
+from service.cli.exits import FAILED
+from service.cli.options import DatabaseUrl, Home, Output, OutputOption
+from service.cli.writing import emit_plain
 
 
 def build() -> typer.Typer:
     """The group of commands."""
-    group = typer.Typer(help="The database's tables: upgrade, status.", no_args_is_help=True)
-    for command in (upgrade, status):
+    group = typer.Typer(help="The database's tables: upgrade, downgrade, current.", no_args_is_help=True)
+    for command in (upgrade, downgrade, current):
         group.command()(command)
     return group
 
 
-def upgrade(home: Home = None, database_url: DatabaseUrl = None) -> None:
+def upgrade(home: Home = None, database_url: DatabaseUrl = None, output: OutputOption = Output.TABLE) -> None:
     """Create the tables, or bring them to this version. `admeta serve` does the same when it starts."""
     from service.database.schema import head_revision, inspect, prepare
 
     url = _url(home, database_url)
     before = inspect(url)
     prepare(url)
-    verb = "are at" if before == head_revision() else f"went from {before or 'nothing'} to"
-    typer.echo(f"the tables {verb} revision {head_revision()}")
+    _report_change(before, head_revision(), output)
 
 
-def status(home: Home = None, database_url: DatabaseUrl = None) -> None:
+def downgrade(
+    revision: Annotated[str, typer.Argument(help="The older revision, as 0001; base removes the tables.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    home: Home = None,
+    database_url: DatabaseUrl = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Take the tables back to an older revision, for an older admeta-search. What is newer in them is lost.
+
+    Stop the services on this database first, and make a copy of it.
+    """
+    from service.database.schema import inspect, step_back
+
+    url = _url(home, database_url)
+    before = inspect(url)
+    if not yes:
+        question = f"Take the tables from {before or 'nothing'} back to {revision}? What is newer in them is lost."
+        typer.confirm(question, abort=True, err=output is not Output.TABLE)
+    step_back(url, revision)
+    _report_change(before, inspect(url), output)
+
+
+def current(home: Home = None, database_url: DatabaseUrl = None, output: OutputOption = Output.TABLE) -> None:
     """Show the tables' revision and the one that this version needs. Exit code 1 where they differ."""
     from service.database.schema import head_revision, inspect
 
     found, needed = inspect(_url(home, database_url)), head_revision()
-    typer.echo(f"tables: {found or 'none'}; this version needs: {needed}")
+    if output is Output.TABLE:
+        typer.echo(f"tables: {found or 'none'}; this version needs: {needed}")
+    else:
+        emit_plain({"found": found, "needed": needed}, output)
     if found != needed:
         typer.echo("hint: Run `admeta db upgrade`; a newer database needs a newer admeta-search.", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
+
+
+def _report_change(before: str | None, after: str | None, output: Output) -> None:
+    if output is not Output.TABLE:
+        emit_plain({"before": before, "after": after}, output)
+        return
+    verb = "are at" if before == after else f"went from {before or 'nothing'} to"
+    typer.echo(f"the tables {verb} revision {after or 'nothing'}")
 
 
 def _url(home: Path | None, database_url: str | None) -> str:

@@ -7,13 +7,18 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import Output, OutputOption, Url
-from service.client import AdmetaClient
+from service.cli.exits import INTERRUPTED
+from service.cli.options import Output, OutputOption, Url, study_names
+from service.cli.writing import emit_item
+from service.client import Client
 from service.models import EventView
 
 
 def events(
-    study: Annotated[str | None, typer.Argument(help="A study's name or id; default: all.", metavar="[STUDY]")] = None,
+    study: Annotated[
+        str | None,
+        typer.Argument(help="A study's name or id; default: all.", metavar="[STUDY]", autocompletion=study_names),
+    ] = None,
     after: Annotated[
         int | None, typer.Option(help="Begin after this event's id; 0: with the oldest kept.", min=0)
     ] = None,
@@ -21,23 +26,17 @@ def events(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Follow events: one study's until it ends, or all studies' until Ctrl-C. JSON is one object a line."""
-    with AdmetaClient(url) as client:
+    with Client(url) as client:
         try:
             for event in client.events(study, after=after):
-                _show(event, output)
+                emit_item(event, output, text=_line)
         except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+            raise typer.Exit(INTERRUPTED) from None
 
 
-def _show(event: EventView, output: Output) -> None:
-    if output is Output.JSON:
-        typer.echo(event.model_dump_json())
-    elif output is Output.YAML:
-        import yaml
-
-        typer.echo(yaml.safe_dump([event.model_dump(mode="json")], sort_keys=False, allow_unicode=True), nl=False)
-    else:
-        typer.echo(f"{event.id:>8}  {event.at:%H:%M:%S}  {event.study}  {event.kind:<14}  {_said(event)}")
+def _line(event: EventView) -> str:
+    at = event.at.astimezone()
+    return f"{event.id:>8}  {at:%H:%M:%S}  {event.study}  {event.kind:<14}  {_said(event)}"
 
 
 def _said(event: EventView) -> str:

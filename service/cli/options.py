@@ -1,17 +1,20 @@
-"""Options that commands share, and how a result is written."""
+"""Options that commands share, and what a shell completes them with."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
 
 import typer
-from pydantic import BaseModel
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from service.client import Client
+from service.errors import ClientError
+
+_COMPLETION_PATIENCE_S = 1.0
+_MAX_COMPLETED = 100
 
 
 class Output(StrEnum):
@@ -22,38 +25,44 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
+def completed(names: Callable[[Client], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What a shell offers for a word begun: names that the service knows; none where it does not answer soon."""
+
+    def complete(incomplete: str) -> list[str]:
+        try:
+            with Client(timeout_s=_COMPLETION_PATIENCE_S) as client:
+                return [name for name in islice(names(client), _MAX_COMPLETED) if name.startswith(incomplete)]
+        except ClientError:
+            return []
+
+    return complete
+
+
+study_names = completed(lambda client: (study.name for study in client.studies(limit=_MAX_COMPLETED)))
+task_names = completed(lambda client: (task.name for task in client.tasks()))
+optimizer_names = completed(lambda client: (optimizer.name for optimizer in client.optimizers()))
+
 Url = Annotated[str | None, typer.Option("--url", help="The service's address.  [env: ADMETA_URL]", metavar="URL")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to write the result.")]
-StudyArgument = Annotated[str, typer.Argument(help="A study's name or id.", metavar="STUDY")]
+StudyArgument = Annotated[
+    str, typer.Argument(help="A study's name or id.", metavar="STUDY", autocompletion=study_names)
+]
+Label = Annotated[str | None, typer.Option("--optimizer", help="Only of this optimizer's search (its label).")]
+Home = Annotated[Path | None, typer.Option(help="The service's home.  [env: ADMETA_HOME; default: ~/.admeta]")]
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="The service's database.  [env: ADMETA_DATABASE_URL; default: SQLite in the home]")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Change a value: optimizers.0.space.lr.low=1e-4. May be repeated.", metavar="PATH=VALUE"
+    ),
+]
 
 
-def emit(result: BaseModel | Iterable[BaseModel], output: Output, *, table: Callable[[Any], RenderableType]) -> None:
-    """Write one answer or a list of them to stdout.
-
-    Args:
-        result: what to write; a list becomes a JSON or YAML list.
-        table: makes the table of it.
-    """
-    if not isinstance(result, BaseModel):
-        result = list(result)
-    if output is Output.TABLE:
-        console().print(table(result))
-        return
-    plain = result.model_dump(mode="json") if isinstance(result, BaseModel) else [_plain(item) for item in result]
-    if output is Output.JSON:
-        typer.echo(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False))
-        return
-    import yaml
-
-    typer.echo(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True), nl=False)
-
-
-def console() -> Console:
-    """stdout; see `service.tables.console`."""
-    from service.tables import console
-
-    return console()
-
-
-def _plain(item: BaseModel) -> Any:
-    return item.model_dump(mode="json")
+def parse_trial(text: str) -> tuple[str, int]:
+    """The label and the number in `admetar/3`."""
+    label, slash, number = text.rpartition("/")
+    if not slash or not label or not number.isdecimal():
+        raise typer.BadParameter(f"'{text}' must be OPTIMIZER/NUMBER, as admetar/3", param_hint="TRIAL")
+    return label, int(number)

@@ -1,4 +1,4 @@
-"""Commands on a study's results: export, importance."""
+"""Commands on results: compare, best, importance, export."""
 
 from __future__ import annotations
 
@@ -8,11 +8,67 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import Output, OutputOption, StudyArgument, Url, emit
-from service.client import AdmetaClient
-from service.errors import ServiceError
+from service.cli.names import ExportFormatName, ImportanceMethodName, TestName
+from service.cli.options import Output, OutputOption, StudyArgument, Url, optimizer_names, task_names
+from service.cli.writing import emit, show_comparison
+from service.client import Client
+from service.errors import ClientError, ServiceError
+from service.models import BestView
 
 _FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".tex": "latex"}
+
+
+def compare(
+    study: StudyArgument,
+    test: Annotated[TestName, typer.Option(help="wilcoxon pairs runs by seed.")] = TestName.WELCH,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Compare a study's optimizers: validation selects, test is only reported."""
+    with Client(url) as client:
+        view = client.comparison(study, test=test)
+    if output is not Output.TABLE:
+        emit(view, output, table=str)
+        return
+    if not view.complete:
+        typer.echo("The study has not ended: this is how it stands now.", err=True)
+    show_comparison(view)
+
+
+def best(
+    task: Annotated[str, typer.Option(help="A task's name.", autocompletion=task_names)],
+    optimizer: Annotated[
+        str | None, typer.Option(help="An optimizer's name.  [default: all]", autocompletion=optimizer_names)
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Only studies of this model.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Default: the task's own.")] = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the best settings known for a task and an optimizer, over all studies; or for each optimizer."""
+    from service import tables
+
+    with Client(url) as client:
+        if optimizer is not None:
+            view = client.best(task=task, optimizer=optimizer, model=model, metric=metric)
+            emit(view, output, table=lambda found: tables.best([found]))
+            return
+        emit(_best_of_each(client, task, model=model, metric=metric), output, table=tables.best)
+
+
+def importance(
+    study: StudyArgument,
+    method: Annotated[
+        ImportanceMethodName | None, typer.Option(help="How to tell.  [default: by the number of trials]")
+    ] = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show how much each searched parameter mattered."""
+    from service import tables
+
+    with Client(url) as client:
+        emit(client.importance(study, method=method), output, table=tables.importance)
 
 
 def export(
@@ -21,7 +77,7 @@ def export(
         Path | None, typer.Argument(help="Where to write; default: stdout, as csv.", metavar="[FILE]")
     ] = None,
     form: Annotated[
-        str | None, typer.Option("--format", help="csv, json, parquet or latex.  [default: by the file's name]")
+        ExportFormatName | None, typer.Option("--format", help="[default: by the file's name]", show_default=False)
     ] = None,
     url: Url = None,
 ) -> None:
@@ -31,7 +87,7 @@ def export(
         raise ServiceError(
             f"'{file}' does not say its format.", hint=f"End it in {', '.join(_FORMATS)}, or give --format."
         )
-    with AdmetaClient(url) as client:
+    with Client(url) as client:
         if file is None:
             client.export(study, sys.stdout.buffer, form=chosen)
             return
@@ -47,9 +103,23 @@ def export(
     typer.echo(f"wrote {file}", err=True)
 
 
-def importance(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
-    """Show how much each searched parameter mattered."""
-    from service import tables
-
-    with AdmetaClient(url) as client:
-        emit(client.importance(study), output, table=tables.importance)
+def _best_of_each(client: Client, task: str, *, model: str | None, metric: str | None) -> list[BestView]:
+    """What is known of every optimizer; those without a result are left out."""
+    found: list[BestView] = []
+    missing: ClientError | None = None
+    for optimizer in client.optimizers():
+        try:
+            found.append(client.best(task=task, optimizer=optimizer.name, model=model, metric=metric))
+        except ClientError as error:
+            if error.error != "no_result":
+                raise
+            missing = error
+    if not found and missing is not None:
+        of_model = f" with model '{model}'" if model else ""
+        raise ClientError(
+            f"no finished trial on task '{task}'{of_model} yet.",
+            hint=missing.hint,
+            status=missing.status,
+            error=missing.error,
+        )
+    return found

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from service.cli.options import Output, OutputOption
+from service.cli.writing import emit_plain
 from service.settings import DEFAULT_HOST, DEFAULT_PORT
 
 
@@ -99,8 +101,12 @@ def demo(
     raise typer.Exit(demo.run(home=home, study_file=study))
 
 
-def version() -> None:
+def version(output: OutputOption = Output.TABLE) -> None:
     """Show the version."""
     from importlib import metadata
 
-    typer.echo(metadata.version("admeta-search"))
+    found = metadata.version("admeta-search")
+    if output is Output.TABLE:
+        typer.echo(found)
+    else:
+        emit_plain({"version": found}, output)

@@ -11,14 +11,15 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.options import Output, OutputOption, emit
-from service.client import AdmetaClient
+from service.cli.names import ScopeName
+from service.cli.options import DatabaseUrl, Home, Output, OutputOption
+from service.cli.writing import emit
+from service.client import Client
 from service.models import TokenView
 
 if TYPE_CHECKING:
@@ -28,18 +29,6 @@ if TYPE_CHECKING:
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400}
 
 
-class ScopeName(StrEnum):
-    """The scopes of `service.database.tokens`, without loading it."""
-
-    READ = "read"
-    WRITE = "write"
-    ADMIN = "admin"
-
-
-Home = Annotated[Path | None, typer.Option(help="The service's home.  [env: ADMETA_HOME; default: ~/.admeta]")]
-DatabaseUrl = Annotated[
-    str | None, typer.Option(help="The service's database.  [env: ADMETA_DATABASE_URL; default: SQLite in the home]")
-]
 Service = Annotated[
     str | None, typer.Option("--url", help="Ask this service, with an admin's ADMETA_TOKEN.", metavar="URL")
 ]
@@ -70,7 +59,7 @@ def create(
     if not 1 <= len(name) <= 100:
         raise typer.BadParameter("must have 1 to 100 characters", param_hint="NAME")
     if url is not None:
-        with AdmetaClient(url) as client:
+        with Client(url) as client:
             made = client.create_token(
                 name, scope=scope.value, expires_in_s=None if lifetime is None else lifetime.total_seconds()
             )
@@ -93,7 +82,7 @@ def show(
 ) -> None:
     """List all tokens, newest first, also those that no longer work."""
     if url is not None:
-        with AdmetaClient(url) as client:
+        with Client(url) as client:
             found = client.tokens()
     else:
         from service.database import tokens
@@ -112,7 +101,7 @@ def revoke(
 ) -> None:
     """End a token at once."""
     if url is not None:
-        with AdmetaClient(url) as client:
+        with Client(url) as client:
             ended = client.revoke_token(token_id)
     else:
         from service.database import tokens
@@ -157,4 +146,6 @@ def _table(tokens: Iterable[TokenView]) -> Table:
 
 
 def _time(time: datetime | None) -> str:
-    return "" if time is None else f"{time:%Y-%m-%d %H:%M}"
+    from service.tables import moment
+
+    return "" if time is None else moment(time)

@@ -16,11 +16,13 @@ import alembic.command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, Engine, text
+from sqlalchemy import URL, Connection, Engine, func, not_, select, text
 from sqlalchemy.exc import DBAPIError
 
 from service.database.engine import immediate, make_single_engine, sqlite_path
 from service.database.errors import DatabaseUnavailableError, DatabaseVersionError
+from service.database.lease import lease_is_free
+from service.database.models import Study
 from service.database.optuna_storage import upgrade_optuna_tables
 from service.database.retry import REQUEST, call, in_short
 
@@ -65,6 +67,32 @@ def inspect(url: str | URL) -> str | None:
     try:
         return current_revision(engine)
     except DBAPIError as error:
+        raise _unusable(engine, error) from error
+    finally:
+        engine.dispose()
+
+
+def step_back(url: str | URL, revision: str) -> None:
+    """Take our tables back to an older revision, for an older version of this program. What is newer in them is lost.
+
+    Args:
+        revision: as 0001; base removes the tables. Optuna's stay as they are.
+
+    Raises:
+        DatabaseVersionError: there are no tables, the revision is not older than theirs, or studies are being driven.
+        DatabaseUrlError, DatabaseUnavailableError: as `prepare`.
+    """
+    before = inspect(url)
+    engine = make_single_engine(url)
+    try:
+        if before is None:
+            raise DatabaseVersionError("The database has no tables of ours.", hint="See `admeta db current`.")
+        with _sole_user(engine):
+            _check_not_newer(engine)
+            _check_older(revision, than=before)
+            _check_idle(engine)
+            downgrade(engine, revision)
+    except (DBAPIError, OSError) as error:
         raise _unusable(engine, error) from error
     finally:
         engine.dispose()
@@ -121,6 +149,28 @@ def _check_not_newer(engine: Engine) -> None:
         raise DatabaseVersionError(
             f"The database's tables are at revision {found}; the newest that this version knows is {head_revision()}.",
             hint="A newer admeta-search upgraded this database; install that version, or use another database.",
+        )
+
+
+def _check_older(revision: str, *, than: str) -> None:
+    scripts = ScriptDirectory.from_config(_config(None))
+    older = ["base", *sorted(script.revision for script in scripts.iterate_revisions(than, "base"))][:-1]
+    if revision not in older:
+        raise DatabaseVersionError(
+            f"'{revision}' is no revision older than the tables' own, {than}.",
+            hint=f"Choose one of: {', '.join(older)}.",
+        )
+
+
+def _check_idle(engine: Engine) -> None:
+    """Refuse while a driver holds a study: the tables would go from under it. Leases are in the first revision."""
+    with engine.connect() as connection:
+        driven = select(func.count()).select_from(Study).where(not_(lease_is_free(engine)))
+        n = connection.execute(driven).scalar_one()
+    if n:
+        raise DatabaseVersionError(
+            f"{n} studies are being driven now.",
+            hint="Pause or cancel them, stop every service on this database, and try again in a minute.",
         )
 
 

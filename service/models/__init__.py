@@ -13,7 +13,7 @@ from service.models.cluster import ActiveRunView, ClusterView, HealthView, NodeV
 from service.models.comparison import ComparisonRow, ComparisonView, PairView, RateView, SpreadView, TargetView
 from service.models.errors import ErrorView, FieldError
 from service.models.events import EventView
-from service.models.runs import StudyRunView
+from service.models.runs import LogView, StudyRunView
 from service.models.studies import CloneRequest, SearchView, StudyView
 from service.models.tokens import NewTokenView, TokenRequest, TokenView
 from service.models.trials import AttemptView, PointView, RunView, TrialView
@@ -31,6 +31,7 @@ __all__ = [
     "FieldError",
     "HealthView",
     "ImportanceView",
+    "LogView",
     "NewTokenView",
     "NodeView",
     "OptimizerParameterView",

@@ -28,6 +28,11 @@ class BestView(View):
     trial: int
     evidence: str = Field(description="'confirmed' over several seeds, or 'single run' of the search stage.")
 
+    @property
+    def params(self) -> dict[str, Any]:
+        """The settings as a plain dict: `AdmetaR(model.parameters(), **best.params)`."""
+        return dict(self.settings)
+
 
 class ImportanceView(View):
     """How much each searched parameter mattered in one optimizer's search."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from service.models.base import View
 from service.models.trials import RunView
 
 
@@ -18,3 +19,13 @@ class StudyRunView(RunView):
     trial: int
     settings: dict[str, Any] = Field(description="Constructs the optimizer: cls(parameters, **settings).")
     logs: list[int] = Field(default=[], description="In single reads only: the attempts that left a log.")
+
+
+class LogView(View):
+    """A part of what an attempt of a run printed; REST sends the text, and the rest in headers."""
+
+    run: int
+    attempt: int
+    text: str
+    offset: int = Field(description="Where the next part begins, in bytes since the attempt began.")
+    ended: bool = Field(description="Nothing will be added to this attempt's log.")

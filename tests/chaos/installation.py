@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from service.client import AdmetaClient
+from service.client import Client
 from service.errors import ClientError
 from tests.chaos.processes import descendants, is_alive, kill, title, wait_until
 
@@ -59,8 +59,8 @@ class Service:
         return self._process.pid
 
     @property
-    def client(self) -> AdmetaClient:
-        return AdmetaClient(f"http://127.0.0.1:{self.port}")
+    def client(self) -> Client:
+        return Client(f"http://127.0.0.1:{self.port}")
 
     def start(self) -> None:
         """Start, and wait until it answers."""

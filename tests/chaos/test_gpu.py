@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from search.coordinator import ALONE
-from service.client import AdmetaClient
+from service.client import Client
 from service.models import StudyRunView
 from tasks.engine import sharing
 from tasks.engine.measure import measure_together
@@ -61,7 +61,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def installed(home: Path, data: Path | None = None) -> Iterator[tuple[Service, AdmetaClient]]:
+def installed(home: Path, data: Path | None = None) -> Iterator[tuple[Service, Client]]:
     """The service on this machine's own Ray, and its client."""
     environment = {} if data is None else {"ADMETA_DATA": str(data)}
     url = f"sqlite:///{home / 'admeta.sqlite3'}"
@@ -69,7 +69,7 @@ def installed(home: Path, data: Path | None = None) -> Iterator[tuple[Service, A
         yield service, client
 
 
-def runs_of(client: AdmetaClient, study: str) -> list[StudyRunView]:
+def runs_of(client: Client, study: str) -> list[StudyRunView]:
     """Every run of a study, its attempts with where and how they ran."""
     ids = [run.id for trial in client.trials(study) for run in trial.runs]
     return [StudyRunView.model_validate(client._send("GET", f"/v1/runs/{run}").json()) for run in ids]

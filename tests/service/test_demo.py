@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from service import demo
-from service.client import AdmetaClient
+from service.client import Client
 from service.models import StudyView
 from service.settings import Settings
 from tests.service.fakes import definition, live
@@ -39,7 +39,7 @@ def service(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def _ended(state: str) -> object:
     """A stand-in for following a study to its end."""
 
-    def follow(client: AdmetaClient, study: str, *, console: Console) -> StudyView:
+    def follow(client: Client, study: str, *, console: Console) -> StudyView:
         client.cancel(study)
         return client.study(study).model_copy(update={"state": state})
 
@@ -53,7 +53,7 @@ def _run(settings: Settings, study_file: Path) -> tuple[int, str]:
 
 
 def _names(settings: Settings) -> list[str]:
-    with live(settings) as url, AdmetaClient(url) as client:
+    with live(settings) as url, Client(url) as client:
         return [f"{study.name} {study.state}" for study in client.studies()]
 
 
@@ -69,7 +69,7 @@ def test_every_run_is_a_new_study(service: Settings, study_file: Path, monkeypat
 
 
 def test_a_study_that_was_cut_off_goes_on(service: Settings, study_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with live(service) as url, AdmetaClient(url) as client:
+    with live(service) as url, Client(url) as client:
         client.submit(definition("toy"))
     monkeypatch.setattr("service.demo.follow", _ended("COMPLETED"))
     code, text = _run(service, study_file)

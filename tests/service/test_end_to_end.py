@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from service.cli.app import run as run_command
-from service.client import AdmetaClient
+from service.client import Client
 from service.models import StudyView
 from tests.service.fakes import definition
 
@@ -78,7 +78,7 @@ def _strictly(response: httpx.Response) -> object:
 
 def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[StudyView] = []
-    with AdmetaClient(served.url) as client:
+    with Client(served.url) as client:
         submission = client.submit(definition("e2e", budget={"trials_per_optimizer": 6}, resources={"gpus": 0}))
         study = submission.wait(timeout_s=180, on_update=seen.append)
         assert study.state == "COMPLETED", study.reason
@@ -119,7 +119,7 @@ def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str])
 
 def test_cancel_stops_the_trials_and_ctrl_c_ends_every_process(served: Served) -> None:
     slow = definition("slow", task={"name": "synthetic", "model": "idle", "epochs": 200, "sleep_s": 0.5})
-    with AdmetaClient(served.url) as client:
+    with Client(served.url) as client:
         client.submit(slow)
         deadline = time.monotonic() + 90
         while not any(search.n_running for search in client.study("slow").searches):

@@ -1,18 +1,17 @@
-"""Following a study: lines and bars, and a service that goes away."""
+"""A study's progress: lines, the live table, and a service that goes away."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import re
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
-import pytest
 from rich.console import Console
 
-from service.client import AdmetaClient, ClientError
+from service.client import ClientError
 from service.models import SearchView, StudyView
-from service.watch import follow
+from service.watch import shown
 
 
 def search(**changes: Any) -> SearchView:
@@ -24,74 +23,62 @@ def search(**changes: Any) -> SearchView:
     return SearchView(**{**values, **changes})
 
 
-def study(state: str, *searches: SearchView) -> StudyView:
+def study(state: str, *searches: SearchView, started_at: datetime | None = None) -> StudyView:
     return StudyView(
-        id="0", name="s", task="digits", model=None, state=state, reason=None, metric="val_accuracy",
-        direction="maximize", priority=0, created_at=datetime.now(UTC), started_at=None, finished_at=None,
+        id="0", name="s", task="digits", model="mlp", state=state, reason=None, metric="val_accuracy",
+        direction="maximize", priority=0, created_at=datetime.now(UTC), started_at=started_at, finished_at=None,
         searches=list(searches),
     )  # fmt: skip
 
 
+AWAY = ClientError("no service answers.", hint="h", status=None, error="unreachable")
 STORY = [
     study("QUEUED", search()),
     study("RUNNING", search(n_complete=1, best_value=0.9)),
     study("RUNNING", search(n_complete=1, best_value=0.9)),
     study("RUNNING", search(n_complete=2, n_pruned=1, n_failed=1, best_value=0.95, stage="confirm")),
+    AWAY,
     study(
         "COMPLETED", search(n_complete=2, n_pruned=1, n_failed=1, best_value=0.95, stage="done", n_confirm_finished=3)
     ),
 ]
 
 
-class Story:
-    """A client that tells a story, errors included."""
-
-    def __init__(self, *chapters: StudyView | ClientError) -> None:
-        self._chapters: Iterator[StudyView | ClientError] = iter(chapters)
-
-    def study(self, _name: str) -> StudyView:
-        chapter = next(self._chapters)
-        if isinstance(chapter, ClientError):
-            raise chapter
-        return chapter
-
-
-def told(*chapters: StudyView | ClientError, terminal: bool = False) -> tuple[StudyView, str]:
+def told(*chapters: StudyView | ClientError, terminal: bool = False) -> str:
     text = io.StringIO()
-    console = Console(file=text, force_terminal=terminal, width=100, highlight=False)
-    end = follow(cast(AdmetaClient, Story(*chapters)), "s", console=console, poll_s=0)
-    return end, text.getvalue()
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.watch.time.sleep", lambda _: None)
+    with shown(Console(file=text, force_terminal=terminal, width=100, highlight=False)) as display:
+        for chapter in chapters:
+            if isinstance(chapter, ClientError):
+                display.away(chapter)
+            else:
+                display.show(chapter)
+    return text.getvalue()
 
 
 def test_lines_where_there_is_no_terminal() -> None:
-    end, text = told(*STORY)
-    assert end.state == "COMPLETED"
-    assert text.splitlines() == [
-        "   admetar  0/4 trials · best –",
-        "   admetar  1/4 trials · best 0.9",
-        "   admetar  4/4 trials · 1 pruned · 1 failed · best 0.95 · confirm 0/3",
-        "   admetar  4/4 trials · 1 pruned · 1 failed · best 0.95 · confirm 3/3",
+    assert told(*STORY).splitlines() == [
+        "study s is QUEUED",
+        "     admetar  0/4 trials · best –",
+        "study s is RUNNING",
+        "     admetar  1/4 trials · best 0.9",
+        "     admetar  4/4 trials · 1 pruned · 1 failed · best 0.95 · confirm 0/3",
+        "waiting for the service: no service answers.",
+        "study s is COMPLETED",
+        "     admetar  4/4 trials · 1 pruned · 1 failed · best 0.95 · confirm 3/3",
     ]
 
 
-def test_bars_on_a_terminal() -> None:
-    _, text = told(*STORY, terminal=True)
-    assert "admetar" in text
-    assert "confirm 3/3" in text
+def test_a_live_table_on_a_terminal() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    running = study("RUNNING", search(n_complete=1, n_pruned=1, best_value=0.9), started_at=start)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", told(running, AWAY, terminal=True))
+    last = text[text.rindex("study s") :]
+    assert "study s (digits, mlp) is RUNNING" in last
+    assert re.search(r"admetar +━+.* 2/4 +1 +1 +0\.9 +0/3", last)
+    assert "waiting for the service" in last
 
 
-def test_a_service_that_comes_back_is_waited_for() -> None:
-    away = ClientError("no service answers.", hint="h", status=None, error="unreachable")
-    end, text = told(STORY[0], away, away, STORY[-1])
-    assert end.state == "COMPLETED"
-    assert text.count("waiting for the service") == 1
-
-
-def test_an_unknown_study_is_not() -> None:
-    with pytest.raises(ClientError):
-        told(ClientError("unknown", hint="h", status=404, error="study_not_found"))
+def test_bars_are_full_when_a_search_is_done() -> None:
+    done = search(n_complete=3, stage="done", n_confirm_runs=0)  # the budget in hours ended it before its last trial
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", told(study("COMPLETED", done), terminal=True))
+    assert "━" * 24 in text

@@ -1,4 +1,4 @@
-"""Tokens and events by command: on the database before any service, through a service as an admin."""
+"""Tokens by command: on the database before any service, through a service as an admin."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from dataclasses import replace
 import pytest
 
 from service.cli.app import run
-from service.client import AdmetaClient
 from service.database.engine import make_single_engine
 from service.database.tokens import Scope, find_bearer
 from service.settings import Settings
-from tests.service.fakes import definition, live
+from tests.service.fakes import live
 
 
 @pytest.fixture
@@ -72,20 +71,4 @@ def test_through_a_service(closed: str, monkeypatch: pytest.MonkeyPatch, capsys:
     assert [t["name"] for t in json.loads(capsys.readouterr().out)] == ["ci", "admin"]
     assert run(["token", "revoke", made["id"], "--url", closed]) == 0
     monkeypatch.setenv("ADMETA_TOKEN", made["token"])
-    assert run(["status", "--url", closed]) == 1
-
-
-def test_events_are_followed(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    with live(settings) as url, AdmetaClient(url) as client:
-        client.submit(definition())
-        client.cancel("first")
-        assert run(["events", "first", "--url", url]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert "study.created   first: QUEUED" in lines[0]
-        assert "study.state     first: CANCELLED (cancelled on request)" in lines[1]
-        assert run(["events", "first", "--url", url, "--after", "0", "-o", "json"]) == 0
-        assert [json.loads(line)["kind"] for line in capsys.readouterr().out.splitlines()] == [
-            "study.created",
-            "study.state",
-        ]
-        assert run(["events", "nope", "--url", url]) == 1
+    assert run(["list", "--url", closed]) == 1

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import httpx
@@ -15,14 +14,13 @@ import pytest
 from sqlalchemy import Engine
 
 from search.records import RunState
-from service.client import AdmetaClient, ClientError
+from service.client import Client
 from service.database import SqlStore, make_engine
 from service.database.engine import writing
 from service.database.events import EventKind, kept_range, prune, record
 from service.database.studies import request_cancel
 from service.events import stream as streams
 from service.events.feed import Feed
-from service.following import follow, parse
 from service.models import EventView
 from service.settings import Settings
 from tests.service.database.fill import complete, curve, definition, leased, run
@@ -47,7 +45,11 @@ def _read(address: str, path: str, headers: dict[str, str] | None = None) -> lis
     with httpx.stream("GET", f"{address}{path}", headers=headers, timeout=10) as response:
         assert response.status_code == 200, response.read()
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-        return list(parse(response.iter_lines()))
+        return list(_parse(response.iter_lines()))
+
+
+def _parse(lines: Iterable[str]) -> Iterator[EventView]:
+    return (EventView.model_validate_json(line[6:]) for line in lines if line.startswith("data: "))
 
 
 def _finish(engine: Engine) -> str:
@@ -111,7 +113,7 @@ def test_refusals(address: str, path: str, headers: dict[str, str], status: int,
 def test_forgotten_events_are_told(address: str, engine: Engine) -> None:
     _finish(engine)
     with httpx.stream("GET", f"{address}/v1/events?after=999999&follow=false") as response:
-        first, *_ = parse(response.iter_lines())  # of another database
+        first, *_ = _parse(response.iter_lines())  # of another database
     assert (first.kind, first.data["after"]) == ("gap", 999999)
     prune(engine, keep_rows=2)
     oldest, newest = kept_range(engine)
@@ -157,7 +159,7 @@ def test_the_client_bridges_a_restart(settings: Settings, engine: Engine) -> Non
         chosen.bind(("127.0.0.1", 0))
         port = chosen.getsockname()[1]
     seen: list[EventView] = []
-    client = AdmetaClient(f"http://127.0.0.1:{port}")
+    client = Client(f"http://127.0.0.1:{port}")
     following = threading.Thread(target=lambda: seen.extend(client.events("digits")))
     with live(settings, port=port):
         following.start()
@@ -174,49 +176,6 @@ def test_the_client_bridges_a_restart(settings: Settings, engine: Engine) -> Non
     client.close()
     assert [event.kind for event in seen].count("trial.finished") == 3
     assert all(event.data["state"] == RunState.COMPLETE for event in seen if event.kind == "trial.finished")
-
-
-def test_the_client_gives_up_on_a_service_that_stays_away() -> None:
-    with AdmetaClient("http://127.0.0.1:9") as client, pytest.raises(ClientError) as error:
-        next(client.events(patience_s=0.2))
-    assert error.value.error == "unreachable"
-
-
-def test_the_client_tells_a_refusal(address: str) -> None:
-    with AdmetaClient(address) as client, pytest.raises(ClientError) as error:
-        next(client.events("nope"))
-    assert (error.value.status, error.value.error) == (404, "study_not_found")
-
-
-def test_passing_answers_are_waited_for() -> None:
-    answers = iter([503, 200, 204])
-    body = 'id: 5\ndata: {"id":5,"at":"2026-01-01T00:00:00Z","study":"a","kind":"metric","data":{}}\n\n'
-    asked: list[str | None] = []
-
-    def service(request: httpx.Request) -> httpx.Response:
-        asked.append(request.headers.get("Last-Event-ID"))
-        return httpx.Response(next(answers), text=body)
-
-    with httpx.Client(transport=httpx.MockTransport(service), base_url="http://x") as http:
-        seen = follow(
-            http,
-            "/",
-            after=2,
-            patience_s=9,
-            refused=lambda _: pytest.fail("refused"),
-            unreachable=lambda _: pytest.fail("gave up"),
-            sleep=lambda _: None,
-        )
-        assert [event.id for event in seen] == [5]
-    assert asked == ["2", "2", "5"]
-
-
-def test_a_study_that_is_deleted_ends_its_stream() -> None:
-    answers = iter([200, 404])
-    body = 'data: {"id":9,"at":"2026-01-01T00:00:00Z","study":"a","kind":"study.deleted","data":{}}\n\n'
-    transport = httpx.MockTransport(lambda _: httpx.Response(next(answers), text=body))
-    with AdmetaClient("http://x", transport=transport) as client:
-        assert [event.kind for event in client.events("a")] == ["study.deleted"]
 
 
 class Wire:
@@ -270,15 +229,6 @@ def test_heartbeats_stalls_and_the_end_of_the_service() -> None:
         assert closed.sent[-1] == {"type": "http.response.body", "body": b""}
 
     asyncio.run(scenario())
-
-
-def test_parsing_skips_what_it_does_not_know() -> None:
-    view = {"id": 1, "at": "2026-01-01T00:00:00Z", "study": "a", "kind": "metric", "data": {}}
-    lines = ["retry: 2000", "", ": alive", "", "foo: bar", "id: 1", f"data:{json.dumps(view)}", "", "data: {", ""]
-    parsed = parse(lines)
-    assert next(parsed).id == 1
-    with pytest.raises(ValueError, match="EventView"):
-        next(parsed)
 
 
 def _metric(address: str, name: str) -> float:

@@ -1,0 +1,62 @@
+"""What one can ask of a service, a module a noun: each verb written once, without a connection (`service.client.wire`).
+
+A verb is a function whose name, parameters and docstring are those of the client's method.
+"""
+
+from __future__ import annotations
+
+from service.client.verbs.catalog import cluster, health, optimizer, optimizers, task, tasks
+from service.client.verbs.events import events
+from service.client.verbs.results import best, comparison, export, importance
+from service.client.verbs.runs import curve, follow_logs, logs, run, runs
+from service.client.verbs.studies import (
+    Submitted,
+    cancel,
+    clone,
+    delete,
+    pause,
+    resume,
+    studies,
+    study,
+    submit,
+)
+from service.client.verbs.tokens import create_token, revoke_token, tokens
+from service.client.verbs.trials import cancel_trial, trial, trials
+from service.client.verbs.waiting import TERMINAL_STATES, WaitOptions, wait
+
+__all__ = [
+    "TERMINAL_STATES",
+    "Submitted",
+    "WaitOptions",
+    "best",
+    "cancel",
+    "cancel_trial",
+    "clone",
+    "cluster",
+    "comparison",
+    "create_token",
+    "curve",
+    "delete",
+    "events",
+    "export",
+    "follow_logs",
+    "health",
+    "importance",
+    "logs",
+    "optimizer",
+    "optimizers",
+    "pause",
+    "resume",
+    "revoke_token",
+    "run",
+    "runs",
+    "studies",
+    "study",
+    "submit",
+    "task",
+    "tasks",
+    "tokens",
+    "trial",
+    "trials",
+    "wait",
+]

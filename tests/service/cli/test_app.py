@@ -1,0 +1,97 @@
+"""What holds for all commands, and the commands on the service itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import pytest
+import typer
+
+import search.analysis
+import search.importance
+import search.records
+import service.database.tokens
+import service.export
+from service.cli import names
+from service.cli.app import build
+from service.settings import Settings
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.parametrize(
+    ("name", "original"),
+    [
+        (names.StudyStateName, search.records.StudyState),
+        (names.RunStateName, search.records.RunState),
+        (names.StageName, search.records.Stage),
+        (names.FailureName, search.records.FailureKind),
+        (names.TestName, search.analysis.SignificanceTest),
+        (names.ImportanceMethodName, search.importance.ImportanceMethod),
+        (names.ExportFormatName, service.export.ExportFormat),
+        (names.ScopeName, service.database.tokens.Scope),
+    ],
+)
+def test_options_know_the_services_words(name: type[StrEnum], original: type[StrEnum]) -> None:
+    assert list(name) == list(original)
+
+
+def test_every_command_says_what_it_does_and_how_it_writes() -> None:
+    own_form = {"serve", "worker", "demo", "export"}
+    groups = typer.main.get_command(build()).commands.items()  # type: ignore[attr-defined]
+    leaves = [leaf for name, command in groups for leaf in _leaves(name, command)]
+    assert len(leaves) > 30
+    for name, command in leaves:
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert command.help, name
+        assert "--output" in options or name in own_form, name
+
+
+def _leaves(name: str, command: Any) -> list[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        return [(name, command)]
+    return [leaf for part, inner in command.commands.items() for leaf in _leaves(f"{name} {part}", inner)]
+
+
+def test_doctor(settings: Settings, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.client.settings.DEFAULT_URL", "http://127.0.0.1:9")
+    line = f"doctor --home {settings.home}"
+    code, out, _ = say(line)
+    assert code == 0
+    assert "ok    database" in out
+    code, out, _ = say(f"{line} --ray-address 127.0.0.1:9")
+    assert code == 1
+    assert "FAIL  ray" in out
+    findings = json.loads(say(f"{line} -o json")[1])
+    assert {finding["name"] for finding in findings} >= {"versions", "service", "database", "ray", "gpus", "storage"}
+    assert all(finding["ok"] for finding in findings)
+
+
+def test_serve_refuses_what_it_cannot_do(settings: Settings, empty: str, say: Say) -> None:
+    port = empty.rsplit(":", 1)[1]
+    code, _, err = say(f"serve --home {settings.home} --port {port}")
+    assert code == 1
+    assert f"port {port} of 127.0.0.1 is in use" in err
+    assert f"--port {int(port) + 1}" in err
+    code, _, err = say(f"serve --home {settings.home} --host 0.0.0.0")
+    assert code == 1
+    assert "other machines" in err
+    code, _, err = say(f"serve --home {settings.home} --database-url mysql://x --port 0")
+    assert code == 1
+    assert "mysql" in err
+
+
+def test_the_command_line_starts_without_the_server() -> None:
+    code = (
+        "import sys, json; from service.cli.app import run; code = run(['--help']);"
+        "print(json.dumps([code, sorted({m.split('.')[0] for m in sys.modules})]))"
+    )
+    output = subprocess.check_output([sys.executable, "-c", code], text=True)
+    code, loaded = json.loads(output.splitlines()[-1])
+    assert code == 0
+    assert not {"torch", "ray", "optuna", "fastapi", "sqlalchemy", "yaml", "search"} & set(loaded)

@@ -1,0 +1,168 @@
+"""Commands that read, against a live service with studies in every state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Say = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _service(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ADMETA_URL", filled)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("list", ["digits-four", "running", "FAILED", "64/64"]),
+        ("list --state completed --optimizer admetas --task digits", ["digits-four"]),
+        ("show digits-four", ["COMPLETED", "admetar", "16/16", "3/3"]),
+        ("compare digits-four", ["admetar", "±", "diverged", "admetar − admetas", "p (Holm)", "admetar is better"]),
+        ("compare digits-four --test wilcoxon", ["admetar"]),
+        ("best --task digits --optimizer admetar", ["confirmed", "lr=", "digits-four"]),
+        ("best --task digits", ["admetar", "admetas", "sgdm", "adamw"]),
+        ("trials digits-four --order best --limit 3", ["admetar", "COMPLETE", "lambd="]),
+        ("trials digits-four --optimizer sgdm --state PRUNED", ["sgdm", "PRUNED"]),
+        ("trials digits-four admetar/7", ["admetar/7", "confirm", "val_accuracy", "COMPLETE"]),
+        ("runs digits-four --stage confirm --optimizer admetar", ["admetar/7", "confirm", "COMPLETE"]),
+        ("runs digits-four --failure diverged", ["diverged", "FloatingPointError"]),
+        ("runs running --state running", ["RUNNING"]),
+        ("importance digits-four", ["admetar", "has begun"]),
+        ("tasks", ["digits", "synthetic"]),
+        ("tasks digits", ["epochs", "batch_size", "convnet"]),
+        ("optimizers", ["admetar", "lr [", "log"]),
+        ("optimizers admetar", ["lambd", "default"]),
+        ("cluster", ["Ray is ok", "10.0.0.1", "6.5/8", "1. waiting"]),
+        ("version", ["."]),
+    ],
+)
+def test_tables_json_and_yaml(say: Say, line: str, shown: list[str]) -> None:
+    code, table, err = say(line)
+    assert (code, err) == (0, "")
+    assert [text for text in shown if text not in table] == []
+    _, out, _ = say(line, "--output", "json")
+    assert yaml.safe_load(say(line, "-o", "yaml")[1]) == json.loads(out)
+
+
+def test_what_json_says_is_what_rest_says(say_json: Callable[..., Any]) -> None:
+    assert {study["name"] for study in say_json("list")} >= {"digits-four", "broken", "waiting"}
+    assert say_json("show digits-four")["definition"]["budget"]["trials_per_optimizer"] == 16
+    assert say_json("best --task digits --optimizer admetar")["settings"].keys() >= {"lr", "lambd"}
+    assert [best["optimizer"] for best in say_json("best --task digits")] == ["adamw", "admetar", "admetas", "sgdm"]
+    assert len(say_json("trials digits-four admetar/7")["curve"]) == 12
+    runs = say_json("runs digits-four --trial 7 --optimizer admetar")
+    assert [run["stage"] for run in runs] == ["search", "confirm", "confirm", "confirm"]
+
+
+def test_a_list_says_when_there_is_more(say: Say) -> None:
+    code, out, err = say("list --limit 1")
+    assert (code, len(out.splitlines())) == (0, 2)
+    assert "There are more" in err
+
+
+def test_a_study_that_goes_on_is_compared_as_it_stands(say: Say) -> None:
+    assert "not ended" in say("compare running")[2]
+
+
+def test_logs(say: Say, say_json: Callable[..., Any]) -> None:
+    run = say_json("runs digits-four --limit 1")[0]["id"]
+    assert say(f"logs {run}") == (0, "epoch 1\nepoch 2\nthe end\n", "")
+    assert say(f"logs {run} --tail 1") == (0, "the end\n", "")
+    assert say(f"logs {run} -f -n 2") == (0, "epoch 2\nthe end\n", "")
+    part = say_json(f"logs {run} --attempt 1")
+    assert (part["text"], part["ended"]) == ("epoch 1\nepoch 2\nthe end\n", True)
+    code, _, err = say(f"logs {run} --attempt 9")
+    assert code == 1
+    assert "none has the number 9" in err
+    assert say("logs 999999")[0] == 1
+
+
+def test_events(say: Say, say_json: Callable[..., Any]) -> None:
+    code, out, _ = say("events broken")
+    assert code == 0
+    assert "study.created   broken: QUEUED" in out.splitlines()[0]
+    assert "broken: FAILED (the driver ended" in out.splitlines()[-1]
+    _, lines, _ = say("events broken --after 0 -o json")
+    kinds = [json.loads(line)["kind"] for line in lines.splitlines()]
+    assert kinds == ["study.created", "study.state", "study.state"]
+    assert [event["kind"] for event in yaml.safe_load(say("events broken -o yaml")[1])] == kinds
+    assert say("events nope")[0] == 1
+
+
+def test_watch_of_studies_that_have_ended(say: Say, say_json: Callable[..., Any]) -> None:
+    code, out, err = say("watch digits-four")
+    assert code == 0
+    assert "admetar  16/16 trials" in err
+    assert "±" in out
+    assert say_json("watch digits-four")["state"] == "COMPLETED"
+    code, _, err = say("watch broken")
+    assert code == 1
+    assert "study broken is FAILED: the driver ended" in err
+
+
+def test_watch_for_so_long(say: Say) -> None:
+    code, _, err = say("watch waiting --timeout 0.2")
+    assert code == 4
+    assert "still QUEUED after 0.2 s" in err
+
+
+def test_export_by_the_name_of_the_file(say: Say, tmp_path: Path) -> None:
+    for name in ("out.csv", "out.json", "out.parquet", "out.tex"):
+        assert say("export digits-four", str(tmp_path / name))[0] == 0
+        assert (tmp_path / name).stat().st_size > 100
+    code, _, err = say("export digits-four", str(tmp_path / "out.xls"))
+    assert code == 1
+    assert "does not say its format" in err
+    assert say("export none", str(tmp_path / "none.csv"))[0] == 1
+    assert list(tmp_path.glob("none*")) == []
+    assert say("export digits-four", str(tmp_path / "no" / "x.csv"))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "part"),
+    [
+        ("show none", 1, "hint: GET /v1/studies"),
+        ("best --task digits --optimizer admetarr", 1, "did you mean 'admetar'"),
+        ("best --task synthetic --optimizer admetar", 1, "no finished trial"),
+        ("best --task synthetic", 1, "no finished trial on task 'synthetic'"),
+        ("trials digits-four seven", 2, "admetar/3"),
+        ("trials digits-four admetar/99", 1, "hint:"),
+        ("list --state DONE", 2, "is not one of"),
+        ("list --url http://127.0.0.1:9", 3, "hint: Start one with `admeta serve`"),
+        ("list --url nonsense", 3, "no service answers at nonsense"),
+        ("nonsense", 2, "No such command"),
+        ("best", 2, "--task"),
+    ],
+)
+def test_errors_and_exit_codes(say: Say, line: str, code: int, part: str) -> None:
+    found, _, err = say(line)
+    assert found == code
+    assert part in err
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["show", "dig"], ["digits-four"]),
+        (["best", "--task", "syn"], ["synthetic"]),
+        (["optimizers", "admeta"], ["admetar", "admetas"]),
+        (["list", "--state", "CAN"], ["CANCELLED"]),
+        (["tok"], ["token"]),
+    ],
+)
+def test_completion(
+    say: Say, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], offered: list[str]
+) -> None:
+    monkeypatch.setenv("_ADMETA_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(["admeta", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    assert say("")[:2] == (0, "\n".join(offered) + "\n")
+    monkeypatch.setenv("ADMETA_URL", "http://127.0.0.1:9")
+    assert say("")[0] == 0  # no service: nothing is offered, and no error is shown

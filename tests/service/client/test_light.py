@@ -1,0 +1,60 @@
+"""The base installation: the client, the definition and the command line without any package of the server's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+HEAVY = ("alembic", "cmaes", "fastapi", "jinja2", "numpy", "optuna", "PIL", "prometheus_client", "pyarrow", "ray",
+         "scipy", "sklearn", "sqlalchemy", "starlette", "torch", "torchvision", "transformers", "uvicorn")  # fmt: skip
+_BLOCK = f"""
+import sys
+sys.modules.update(dict.fromkeys({HEAVY!r}))  # None there: importing raises ModuleNotFoundError
+"""
+_USE = """
+import json, httpx
+from service.client import AsyncClient, Client
+from service.cli.app import run
+from search.definition import StudyDefinition
+study = StudyDefinition.model_validate({"name": "x", "task": {"name": "digits"}, "optimizers": [{"name": "admetar"}]})
+sent = []
+def answer(request):
+    sent.append(json.loads(request.content))
+    return httpx.Response(503, json={"error": "e", "detail": "d", "hint": "h"})
+with Client("http://x", transport=httpx.MockTransport(answer)) as client:
+    try:
+        client.submit(study)
+    except Exception as error:
+        assert error.status == 503, error
+codes = {}
+for command in ("--help", "version", "list", "doctor", "serve", "db current", "token list", "demo"):
+    codes[command] = run([*command.split(), *(["--url", "http://127.0.0.1:9"] if command == "list" else [])])
+print(json.dumps([sent[0]["optimizers"][0]["name"], codes]))
+"""
+
+
+def test_without_the_servers_packages(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run([sys.executable, "-c", _BLOCK + _USE], capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr
+    name, codes = json.loads(done.stdout.splitlines()[-1])
+    assert name == "admetar"
+    assert codes == {
+        "--help": 0, "version": 0, "list": 3, "doctor": 0, "serve": 1, "db current": 1, "token list": 1, "demo": 1,
+    }  # fmt: skip
+    assert done.stderr.count("pip install 'admeta-search[server]'") == 4
+
+
+def test_the_base_names_none_of_them() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    base = {requirement.partition(">")[0] for requirement in project["dependencies"]}
+    assert base == {"httpx", "pydantic", "pyyaml", "rich", "typer"}
+
+
+def test_the_client_alone_loads_little() -> None:
+    code = "import sys, json, service.client; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    loaded = set(json.loads(subprocess.check_output([sys.executable, "-c", code])))
+    assert not loaded & {*HEAVY, "yaml", "typer", "search", "tasks", "admeta"}
