@@ -22,6 +22,7 @@ from service.models import StudyView
 
 
 def list_studies(
+    name: Annotated[str | None, typer.Option(help="Only those whose name contains this.")] = None,
     state: Annotated[StudyStateName | None, typer.Option(help="Only in this state.", case_sensitive=False)] = None,
     task: Annotated[str | None, typer.Option(help="Only of this task.", autocompletion=task_names)] = None,
     optimizer: Annotated[
@@ -35,7 +36,7 @@ def list_studies(
     from service import tables
 
     with Client(url) as client:
-        found = list(client.studies(state=state, task=task, optimizer=optimizer, limit=limit + 1))
+        found = list(client.studies(name=name, state=state, task=task, optimizer=optimizer, limit=limit + 1))
     emit(found[:limit], output, table=tables.study_list)
     if len(found) > limit:
         typer.echo(f"There are more: --limit {10 * limit}", err=True)

@@ -59,13 +59,22 @@ def clone(
 
 def studies(
     *,
+    name: str | None = None,
     state: str | None = None,
     task: str | None = None,
     optimizer: str | None = None,
     limit: int | None = None,
 ) -> Items[StudyView]:
-    """Studies, newest first; `limit` of them, or all."""
-    query = {"state": state, "task": task, "optimizer": optimizer}
+    """Studies, newest first; `limit` of them, or all.
+
+    Args:
+        name: only those whose name contains this, in any case.
+        state: only in this state, as RUNNING.
+        task: only of this task.
+        optimizer: only those that search this optimizer.
+        limit: at most so many.
+    """
+    query = {"name": name, "state": state, "task": task, "optimizer": optimizer}
     return read_pages(StudyView, "/v1/studies", query=query, limit=limit)
 
 

@@ -23,6 +23,7 @@ def _service(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("list", ["digits-four", "running", "FAILED", "64/64"]),
         ("list --state completed --optimizer admetas --task digits", ["digits-four"]),
+        ("list --name GITS", ["digits-four"]),
         ("show digits-four", ["COMPLETED", "admetar", "16/16", "3/3"]),
         ("compare digits-four", ["admetar", "±", "diverged", "admetar − admetas", "p (Holm)", "admetar is better"]),
         ("compare digits-four --test wilcoxon", ["admetar"]),
