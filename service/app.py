@@ -24,6 +24,7 @@ from service.api import (
     events,
     health,
     once,
+    optuna_pages,
     results,
     runs,
     signin,
@@ -35,6 +36,7 @@ from service.api import metrics as metrics_route
 from service.api.body import BodyLimit
 from service.api.etag import ETags
 from service.api.openapi import describe
+from service.api.optuna_pages import OptunaPages
 from service.dashboard import routes as dashboard
 from service.database.engine import make_engine
 from service.database.idempotency import AnsweredBeforeError
@@ -62,6 +64,10 @@ class StudySupervisor(Protocol):
 
     def ray_status(self) -> str:
         """How Ray is, in words: "ok", "starting", or what is wrong."""
+        ...
+
+    def needs_new_process(self) -> bool:
+        """Whether studies can go on only after the service was started anew: its own Ray was lost."""
         ...
 
     def nodes(self) -> list[NodeView]:
@@ -122,10 +128,12 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
         metrics_route,
         docs,
         signin,
+        optuna_pages,
         dashboard,
     ):
         app.include_router(module.router)
     app.openapi = describe(app)  # type: ignore[method-assign]
+    app.add_middleware(OptunaPages)
     app.add_middleware(ETags)
     app.add_middleware(BodyLimit, max_bytes=settings.quotas.max_body_bytes)
     app.add_middleware(HeadAsGet)

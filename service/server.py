@@ -5,8 +5,11 @@ Owns the listening socket and where log lines go; `service.logs` owns how they l
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import logging
+import os
 import socket
 import threading
 import time
@@ -18,6 +21,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
+from service import restart
 from service.app import create_app
 from service.database.schema import prepare
 from service.errors import ServiceError, SettingsError
@@ -28,10 +32,15 @@ from service.settings import Settings
 log = logging.getLogger(__name__)
 
 _START_PATIENCE_S = 120.0
+_RAY_IS_UP_S = 30.0
 
 
 class _Server(uvicorn.Server):
-    """Tells where it serves once it does, and ends the streams of events when it stops."""
+    """Tells where it serves once it does, and ends the streams of events when it stops.
+
+    Attributes:
+        needs_new_process: it stopped because Ray can go on in a new process only.
+    """
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
         config = uvicorn.Config(
@@ -46,16 +55,33 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._app = app
         self.settings = settings
+        self.needs_new_process = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             where = f"home {self.settings.home}, database {self.settings.safe_database_url}"
             log.info("serving at %s (documentation at /docs); %s", self.settings.url, where)
+            settle_memory()
+            asyncio.get_running_loop().call_later(_RAY_IS_UP_S, settle_memory)
+
+    async def on_tick(self, counter: int) -> bool:
+        self.needs_new_process = self._app.state.supervisor.needs_new_process()
+        return await super().on_tick(counter) or self.needs_new_process
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.feed.close()  # the server waits for its connections, and streams of events have no end
         await super().shutdown(sockets)
+
+
+def settle_memory() -> None:
+    """Take what start-up made out of the garbage collector's sight.
+
+    Modules and routes are half a million objects, and a request that meets a full collection of them waits for a fifth
+    of a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 class StartError(ServiceError):
@@ -63,7 +89,7 @@ class StartError(ServiceError):
 
 
 def run(settings: Settings) -> None:
-    """Serve until SIGINT or SIGTERM.
+    """Serve until SIGINT or SIGTERM. Where the embedded Ray is lost, the process is replaced and serves on.
 
     Raises:
         SettingsError: the address is taken or not this machine's.
@@ -71,8 +97,12 @@ def run(settings: Settings) -> None:
     """
     with listen(settings) as (server, listener):
         configure(log_file(settings.home), format=settings.log_format, console=True)
+        kept = os.dup(listener.fileno())  # uvicorn closes the one it is given
         with suppress(KeyboardInterrupt):  # uvicorn repeats the Ctrl-C that it has obeyed
             server.run(sockets=[listener])
+            if server.needs_new_process:
+                restart.in_place(kept)
+        os.close(kept)
         if not server.started:
             raise _start_error(settings)
 
@@ -99,7 +129,7 @@ def running(settings: Settings) -> Iterator[str]:
 @contextmanager
 def listen(settings: Settings) -> Iterator[tuple[_Server, socket.socket]]:
     """A server that is ready to run, with its socket. Prepares the database first, whose errors so reach the caller."""
-    with _bind(settings) as listener:
+    with restart.take_over() or _bind(settings) as listener:
         settings.home.mkdir(parents=True, exist_ok=True)
         prepare(settings.database_url)
         check_start(settings)

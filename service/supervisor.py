@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
 import threading
 import time
@@ -76,6 +75,7 @@ class Supervisor:
         self._nodes = compatibility.Nodes()
         self._ray_status = "starting"
         self._ray_checked_at = 0.0
+        self._needs_new_process = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
@@ -93,6 +93,10 @@ class Supervisor:
         """ok, starting, or what is wrong."""
         return self._ray_status
 
+    def needs_new_process(self) -> bool:
+        """Whether the embedded Ray was lost, which this process cannot replace."""
+        return self._needs_new_process
+
     def nodes(self) -> list[NodeView]:
         """The machines of the Ray that studies run on."""
         return read_nodes()
@@ -108,7 +112,7 @@ class Supervisor:
                 logger.exception("supervisor: %s; trying again", type(error).__name__)
                 self._ended.wait(2.0)
             self._ended.wait(TICK_S)
-        if ray.is_initialized():
+        if ray.is_initialized() and not self._needs_new_process:  # Ray's core ends who leaves a dead node
             cluster.leave(self._settings)
 
     def _has_ray(self) -> bool:
@@ -125,15 +129,19 @@ class Supervisor:
                 self._drivers.clear()
                 return False
             if cluster.node_is_lost(self._settings):
-                logger.critical(
-                    "the embedded Ray's node has died, and Ray ends a process that leaves a dead node: the service "
-                    "stops. Start it again, and studies go on from the database"
-                )
-                self._ray_status = "unavailable: the embedded Ray's node has died"
-                self._ended.set()
-                os.kill(os.getpid(), signal.SIGTERM)
+                self._abandon_ray()
                 return False
         return True
+
+    def _abandon_ray(self) -> None:
+        """The embedded Ray's node has died: leave all of it to the next process."""
+        logger.error("the embedded Ray's node has died; the service begins anew, and studies go on from the database")
+        self._ray_status = "unavailable: the embedded Ray's node has died"
+        self._needs_new_process = True
+        self._ended.set()
+        with suppress(DatabaseUnavailableError):  # then their leases run out
+            for driver in self._drivers.values():  # they died with the node
+                self._store.release_lease(driver.lease)
 
     def _tick(self) -> None:
         for study_id in list(self._drivers):

@@ -13,10 +13,11 @@ from sqlalchemy import Engine
 
 from search.definition import StudyDefinition
 from search.errors import TooFewTrialsError
-from search.importance import ImportanceMethod, importance
+from search.importance import ImportanceMethod
 from service import export
 from service.api.dependencies import MAX_PAGE, Database, Filters
 from service.database import queries
+from service.database.importance import search_importance
 from service.database.optuna_storage import optuna_storage
 from service.database.retry import REQUEST
 from service.export import ExportFormat
@@ -70,15 +71,14 @@ def get_importance(
     """How much each searched parameter mattered, an optimizer's search each."""
     view = queries.get_study_view(engine, study)
     storage = _optuna_storage(request, engine)
-    return [_importance(search, storage, filters.method) for search in view.searches]
+    return [_importance(engine, search, storage, filters.method) for search in view.searches]
 
 
 def _importance(
-    search: SearchView, storage: optuna.storages.BaseStorage, method: ImportanceMethod | None
+    engine: Engine, search: SearchView, storage: optuna.storages.BaseStorage, method: ImportanceMethod | None
 ) -> ImportanceView:
     try:
-        study = optuna.load_study(study_name=search.optuna_study, storage=storage)
-        result = importance(study, method=method)
+        result = search_importance(engine, storage, search.optuna_study, method=method)
     except KeyError:
         reason = f"no trial of search '{search.label}' has begun"
     except TooFewTrialsError as error:

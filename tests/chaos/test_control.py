@@ -235,6 +235,26 @@ def test_a_driver_that_was_frozen_past_its_lease_stops_without_writing(
     assert audit(engine, view.id, expected=_whole(), snapshots=[]).faults == []
 
 
+def test_the_embedded_rays_node_dies_and_the_service_begins_anew_in_place(service: Service, engine: Engine) -> None:
+    """Ray would end the process; the same pid and port serve on, and the study is done."""
+    with service.client as client:
+        view = client.submit(small("node-lost")).study
+        wait_for(service, view.id, lambda s: sum(x.n_complete for x in s.searches) >= 2, what="two trials are done")
+        before = descendants(service.pid)
+        (raylet,) = [pid for pid in before if title(pid).split(" ")[0].endswith("/raylet")]
+        kill(raylet)
+        wait_until(lambda: not _living_workers(before), timeout_s=60, what="the node's workers are gone")
+        snapshot = look(engine, view.id, storage=service.home / "checkpoints", killed=None)
+        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
+    assert is_alive(service.pid)
+    assert not [title(pid) for pid in before if is_alive(pid)]
+    assert audit(engine, view.id, expected=_whole(), snapshots=[snapshot]).faults == []
+
+
+def _living_workers(pids: set[int]) -> list[int]:
+    return [pid for pid in titled(pids, "ray::") if "TrialWorker" in title(pid) or "DriverActor" in title(pid)]
+
+
 def _whole() -> Expected:
     return Expected(n_trials=4, n_confirm_runs=0, n_epochs=5, steps_per_epoch=2)
 

@@ -1,0 +1,71 @@
+"""Whether Ray is still there: told by connecting to its control service and to its nodes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service import cluster
+from service.settings import load
+
+
+@pytest.fixture
+def answering() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def silent() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def ray_with(monkeypatch: pytest.MonkeyPatch, *, control: str = "", nodes: list[dict[str, Any]] | None = None) -> None:
+    """A Ray whose control service is said to be at `control`."""
+    context = SimpleNamespace(gcs_address=control)
+    fake = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: nodes or [])
+    monkeypatch.setattr(cluster, "ray", fake)
+
+
+def node(port: int, *, alive: bool = True) -> dict[str, Any]:
+    return {"Alive": alive, "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
+
+
+def test_a_control_service_that_answers_is_not_lost(monkeypatch: pytest.MonkeyPatch, answering: int) -> None:
+    ray_with(monkeypatch, control=f"127.0.0.1:{answering}")
+    assert cluster.control_is_lost() is None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_control_service_that_does_not_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch, silent: int, host: str
+) -> None:
+    ray_with(monkeypatch, control=f"{host}:{silent}")
+    assert cluster.control_is_lost() == f"Ray's control service at {host}:{silent} does not answer"
+
+
+def test_an_embedded_node_is_lost_when_it_is_dead_or_silent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answering: int, silent: int
+) -> None:
+    embedded = load({}, home=tmp_path)
+    for nodes, lost in (
+        ([node(answering)], False),
+        ([node(silent)], True),  # Ray takes a quarter of a minute to say that it is dead
+        ([node(answering, alive=False)], True),  # its port may be another's by now
+        ([], True),
+    ):
+        ray_with(monkeypatch, nodes=nodes)
+        assert cluster.node_is_lost(embedded) is lost
+
+
+def test_a_cluster_may_lose_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, silent: int) -> None:
+    ray_with(monkeypatch, nodes=[node(silent)])
+    assert not cluster.node_is_lost(load({}, home=tmp_path, ray_address="10.0.0.1:6379"))
