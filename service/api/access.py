@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.api import gate, signin
+from service.api import gate, optuna_pages, signin
 from service.api.errors import answer, unavailable
 from service.api.gate import Gate, Refusal
 from service.database import tokens
@@ -74,10 +74,12 @@ class Access:
 
 
 def scope_needed(method: str, path: str) -> tokens.Scope:
-    """The least scope for a request: read to read, write to change, admin to handle tokens."""
+    """The least scope for a request: read to read, write to change, admin for tokens and to change Optuna's tables."""
     if path == TOKENS_PATH or path.startswith(TOKENS_PATH + "/"):
         return tokens.Scope.ADMIN
-    return tokens.Scope.READ if method in ("GET", "HEAD", "OPTIONS") else tokens.Scope.WRITE
+    if method in ("GET", "HEAD", "OPTIONS"):
+        return tokens.Scope.READ
+    return tokens.Scope.ADMIN if optuna_pages.is_path(path) else tokens.Scope.WRITE
 
 
 def _address(scope: Scope) -> str:
@@ -99,9 +101,17 @@ def _forbidden(scope: Scope, bearer: tokens.Bearer, needed: tokens.Scope) -> Ref
 
 
 def _open_refusal(scope: Scope) -> Refusal | None:
-    """On an open service nobody handles tokens over HTTP: whoever is on this machine could take some for later."""
+    """On an open service nobody is an admin: whoever is on this machine could take tokens for later."""
     if scope_needed(scope["method"], scope["path"]) is not tokens.Scope.ADMIN:
         return None
+    if optuna_pages.is_path(scope["path"]):
+        view = ErrorView(
+            error="read_only",
+            detail="optuna-dashboard only shows things here: what it changes, a running search would not know of.",
+            hint="Studies are changed by /v1/studies, their pages and `admeta`. With --require-token, an admin's token "
+            "may change Optuna's tables.",
+        )
+        return Refusal(403, view, {})
     view = ErrorView(
         error="tokens_not_in_use",
         detail="this service asks nobody for a token, so it gives none out.",

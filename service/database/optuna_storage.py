@@ -28,7 +28,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
-from service.database.engine import begin_as_told, connector, immediate
+from service.database.engine import begin_as_told, connector, immediate, reading
 from service.database.errors import DatabaseVersionError
 from service.database.retry import RetryPolicy, call, may_have_committed
 
@@ -56,6 +56,13 @@ def optuna_storage(engine: Engine, policy: RetryPolicy) -> optuna.storages.BaseS
     """
     storage = call(lambda: _rdb_storage(engine), policy, errors=(SQLAlchemyError, StorageInternalError))
     return _CachedStorage(_PatientStorage(storage, policy))
+
+
+def optuna_study_id(engine: Engine, name: str) -> int | None:
+    """The number that Optuna gave the study of this name; None where no trial of it was asked for yet."""
+    model = optuna_models.StudyModel
+    with reading(engine) as session:
+        return session.execute(select(model.study_id).where(model.study_name == name)).scalar_one_or_none()
 
 
 def upgrade_optuna_tables(engine: Engine) -> None:
