@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import HTTPConnection
 
 from service import tables
+from service.api import optuna_pages
 from service.api.signin import COOKIE
 from service.dashboard.assets import address
 
@@ -90,5 +91,9 @@ def _environment() -> Environment:
         "spread": tables.spread,
         "value": value,
     }
-    environment.globals |= {"asset": address, "n_finished": tables.n_finished}
+    environment.globals |= {
+        "asset": address,
+        "has_optuna_pages": optuna_pages.is_installed(),
+        "n_finished": tables.n_finished,
+    }
     return environment
