@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 
 from service.api.access import Access
 from service.api.attempts import FailureLimit
+from service.api.compression import Compression
 from service.api.gate import Gate
 from service.api.headers import SecurityHeaders
 from service.api.hosts import OwnPagesOnly
@@ -34,6 +35,7 @@ def protect(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     app.add_middleware(FailurePages)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(Observation, latency=metrics.requests)
+    app.add_middleware(Compression)
 
 
 def check_start(settings: Settings) -> None:

@@ -20,6 +20,7 @@ _FILES = {
     "heat.js": "heat.js",
     "lines.js": "lines.js",
     "trials.js": "trials.js",
+    "log.js": "log.js",
     "explorer.js": "explorer.js",
     "submit.js": "submit.js",
     "htmx.js": "vendor/htmx.min.js",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from sqlalchemy import Engine, func, select
 
+from search import run_log
 from service.database import queries
 from service.database.engine import reading
 from service.database.errors import TrialNotFoundError
 from service.database.models import Run, Search
-from service.models import SearchView, StudyView
+from service.models import RunView, SearchView, StudyView
 
 
 def find_search(engine: Engine, study: str, label: str) -> tuple[StudyView, SearchView]:
@@ -26,6 +28,16 @@ def find_search(engine: Engine, study: str, label: str) -> tuple[StudyView, Sear
             return view, search
     labels = ", ".join(search.label for search in view.searches)
     raise TrialNotFoundError(f"study '{view.name}' has no search {label!r}.", hint=f"Its searches are {labels}.")
+
+
+def readable_logs(engine: Engine, storage: Path, runs: Sequence[RunView]) -> dict[int, list[int]]:
+    """By the id of each run, its attempts whose log there is, and the one that goes on."""
+    found = {}
+    for run in runs:
+        place = queries.run_place(engine, run.id)
+        attempts = run_log.logged_attempts(storage / place.folder)
+        found[run.id] = sorted({*attempts, *([place.going_on] if place.going_on else [])})
+    return found
 
 
 def gpu_seconds(engine: Engine, study_ids: Sequence[str]) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -14,11 +15,12 @@ from search.records import RunState, StudyState
 from service.api.dependencies import Database, Filters
 from service.dashboard import assets, cluster_page, data, explorer_pages, results_pages, submit_pages
 from service.dashboard.drawing import common_scale
-from service.dashboard.lookup import find_search, gpu_seconds
+from service.dashboard.lookup import find_search, gpu_seconds, readable_logs
 from service.dashboard.python_code import as_python
 from service.dashboard.standing import leaders, verdicts
 from service.dashboard.templating import page
 from service.database import events, queries
+from service.settings import Settings
 
 router = APIRouter(include_in_schema=False)
 router.include_router(assets.router)
@@ -134,12 +136,16 @@ def trial_page(
     newest_event = events.kept_range(engine)[1]
     view, search = find_search(engine, study, label)
     trial = queries.get_trial(engine, view.id, label, number)
+    settings: Settings = request.app.state.settings
+    attempts = queries.get_run(engine, trial.runs[0].id).attempts
     return page(
         request,
         "trial.html",
         study=view,
         search=search,
         trial=trial,
+        logs=readable_logs(engine, FilePath(settings.storage), trial.runs),
+        environment=(attempts[-1].environment if attempts else None) or {},
         code=as_python(trial.optimizer, trial.settings),
         ended=StudyState(view.state).is_terminal,
         newest_event=newest_event,

@@ -21,8 +21,9 @@ from tests.service.fakes import ADDRESS, FakeSupervisor, live, settings_in
 def filled_home(tmp_path_factory: pytest.TempPathFactory, prepared_database: Path) -> Path:
     home = tmp_path_factory.mktemp("filled")
     shutil.copy(prepared_database, home / "admeta.sqlite3")
-    engine = make_engine(settings_in(home).database_url)
-    fill(engine)
+    settings = settings_in(home)
+    engine = make_engine(settings.database_url)
+    fill(engine, Path(settings.storage))
     engine.dispose()
     return home
 

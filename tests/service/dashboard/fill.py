@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 from sqlalchemy import Engine
 
 from search.records import FailureKind, Point, RunOutcome, RunState, Stage, StudyState
-from service.database import SqlStore
+from search.run_log import RunLog, log_file
+from service.database import SqlStore, queries
 from service.database.studies import create_study
 from tests.service.database.fill import complete, definition, leased, run
 
@@ -16,8 +18,8 @@ OPTIMIZERS = [{"name": "admetar"}, {"name": "admetas"}, {"name": "sgdm"}, {"name
 _REACHES = {"admetar": 0.955, "admetas": 0.948, "sgdm": 0.94, "adamw": 0.935}
 
 
-def fill(engine: Engine) -> None:
-    """All the studies; the finished one is called `digits-four`, the running one `running`."""
+def fill(engine: Engine, storage: Path) -> None:
+    """All the studies; the finished one is called `digits-four`, the running one `running`. Two trials have logs."""
     store = SqlStore(engine)
     _finished(store)
     _as_the_paper(store)
@@ -25,6 +27,12 @@ def fill(engine: Engine) -> None:
     lease, _ = leased(store, definition("broken"))
     store.set_study_state(lease, StudyState.FAILED, reason=f"the driver ended: {HOSTILE}")
     create_study(engine, definition("waiting"))
+    for label, number in (("admetar", 7), ("sgdm", 10)):
+        for each in queries.get_trial(engine, "digits-four", label, number).runs:
+            log = RunLog(log_file(storage / queries.run_place(engine, each.id).folder, 1))
+            for i in range(1, 13):
+                log.say(f"epoch {i}, step {20 * i}: {HOSTILE}")
+            log.close()
 
 
 def _finished(store: SqlStore) -> None:

@@ -1,0 +1,56 @@
+/* The log of a run's attempt: its last lines, followed while the attempt goes on. */
+"use strict";
+(() => {
+  const REST_MS = 2000, TAIL = 400, MOST_CHARACTERS = 400000;
+  const part = document.querySelector("[data-log]");
+  const form = part.querySelector(".controls"), box = part.querySelector("pre"), note = part.querySelector("[data-log-note]"), whole = part.querySelector("[data-log-whole]");
+  const { run, attempt } = form.elements;
+  let turn = 0;
+
+  function chooseRun() {
+    const logged = run.selectedOptions[0].dataset.attempts.split(" ").filter(Boolean);
+    attempt.replaceChildren(...logged.map((number) => new Option(number)));
+    attempt.value = logged.at(-1) ?? "";
+  }
+
+  async function ask(query) {
+    const answer = await fetch(`/v1/runs/${run.value}/logs?${new URLSearchParams(query)}`);
+    if (!answer.ok) { const said = await answer.json(); throw new Error(`${said.detail} ${said.hint}`); }
+    return { text: await answer.text(), offset: answer.headers.get("X-Log-Offset"), ended: answer.headers.get("X-Log-Ended") === "true" };
+  }
+
+  function add(text) {
+    const atEnd = box.scrollTop + box.clientHeight >= box.scrollHeight - 8;
+    box.append(text);
+    if (box.textContent.length > MOST_CHARACTERS) box.textContent = box.textContent.slice(-MOST_CHARACTERS);
+    if (atEnd) box.scrollTop = box.scrollHeight;
+  }
+
+  async function show() {
+    const mine = ++turn;
+    box.textContent = "";
+    if (!attempt.value) {
+      const begun = run.selectedOptions[0].dataset.begun !== "0";
+      note.textContent = begun ? "No log of this run is kept where the service looks (its --storage)." : "The run has not begun; reload the page once it has.";
+      return;
+    }
+    whole.href = `/v1/runs/${run.value}/logs?attempt=${attempt.value}`;
+    note.textContent = "Loading…";
+    try {
+      let last = await ask({ attempt: attempt.value, tail: TAIL });
+      while (mine === turn) {
+        add(last.text);
+        note.textContent = last.ended ? (box.textContent ? "" : "It printed nothing.") : "The attempt goes on; new lines appear here.";
+        if (last.ended) return;
+        do await new Promise((go) => setTimeout(go, REST_MS)); while (document.hidden);
+        if (mine === turn) last = await ask({ attempt: attempt.value, offset: last.offset });
+      }
+    } catch (error) {
+      if (mine === turn) note.textContent = error instanceof TypeError ? "The service does not answer; choose the run again to retry." : error.message;
+    }
+  }
+
+  run.addEventListener("change", () => { chooseRun(); show(); });
+  attempt.addEventListener("change", show);
+  document.addEventListener("DOMContentLoaded", () => { chooseRun(); show(); });
+})();
