@@ -7,6 +7,7 @@ Deviations: rectified steps too use √ŝ + ε (there: √s + ε).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +15,8 @@ from torch.optim.optimizer import ParamsT
 
 from admeta import options
 from admeta.base import RuleOptimizer
-from admeta.rule import Moments, UpdateRule
+from admeta.implementation import Flags
+from admeta.rule import UpdateRule, moments_of, rule_of
 
 __all__ = ["AdaBelief"]
 
@@ -41,6 +43,14 @@ class AdaBelief(RuleOptimizer):
         ValueError: a value is refused.
     """
 
+    checks = (
+        options.check_lr,
+        options.check_eps,
+        options.check_betas,
+        options.check_weight_decay,
+        options.check_rectification,
+    )
+
     def __init__(
         self,
         params: ParamsT,
@@ -59,7 +69,7 @@ class AdaBelief(RuleOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        defaults = {
+        own = {
             "lr": lr,
             "betas": betas,
             "eps": eps,
@@ -68,35 +78,9 @@ class AdaBelief(RuleOptimizer):
             "rho_min": rho_min,
             "unrectified": unrectified,
             "decoupled_weight_decay": decoupled_weight_decay,
-            "foreach": foreach,
-            "fused": fused,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
         }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def check_options(group: dict[str, Any]) -> None:
-        options.check_lr(group)
-        options.check_eps(group)
-        options.check_betas(group)
-        options.check_weight_decay(group)
-        options.check_rectification(group)
+        super().__init__(params, own, Flags(foreach, fused, maximize, capturable, differentiable))
 
     @staticmethod
     def rule_of(group: dict[str, Any]) -> UpdateRule:
-        return UpdateRule(
-            beta1=group["betas"][0],
-            weight_decay=group["weight_decay"],
-            decoupled=group["decoupled_weight_decay"],
-            maximize=group["maximize"],
-            moments=Moments(
-                beta2=group["betas"][1],
-                eps=group["eps"],
-                belief=True,
-                rectify=group["rectify"],
-                rho_min=group["rho_min"],
-                step_unrectified=group["unrectified"] == "sgd",
-            ),
-        )
+        return rule_of(group, beta1=group["betas"][0], moments=replace(moments_of(group), belief=True))

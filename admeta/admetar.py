@@ -16,8 +16,9 @@ from torch.optim.optimizer import ParamsT
 
 from admeta import options
 from admeta.base import RuleOptimizer
+from admeta.implementation import Flags
 from admeta.presets import ADMETAR_PRESETS, FROM_PRESET, FromPreset, preset_options
-from admeta.rule import Moments, UpdateRule, dema_of, slow_schedule_of
+from admeta.rule import UpdateRule, dema_of, moments_of, rule_of, slow_schedule_of
 
 __all__ = ["AdmetaR"]
 
@@ -50,6 +51,16 @@ class AdmetaR(RuleOptimizer):
     Raises:
         ValueError: a value is refused. UnknownPresetError (a ValueError): no such preset.
     """
+
+    checks = (
+        options.check_lr,
+        options.check_eps,
+        options.check_betas,
+        options.check_weight_decay,
+        options.check_dema,
+        options.check_slow,
+        options.check_rectification,
+    )
 
     def __init__(
         self,
@@ -85,7 +96,7 @@ class AdmetaR(RuleOptimizer):
             "unrectified": unrectified,
             "gate_exp_avg_sq": gate_exp_avg_sq,
         }
-        defaults = {
+        own = {
             "lr": lr,
             "betas": betas,
             "eps": eps,
@@ -94,39 +105,15 @@ class AdmetaR(RuleOptimizer):
             "k": k,
             **preset_options("AdmetaR", ADMETAR_PRESETS, preset, given),
             "decoupled_weight_decay": decoupled_weight_decay,
-            "foreach": foreach,
-            "fused": fused,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
         }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def check_options(group: dict[str, Any]) -> None:
-        options.check_lr(group)
-        options.check_eps(group)
-        options.check_betas(group)
-        options.check_weight_decay(group)
-        options.check_dema(group)
-        options.check_slow(group)
-        options.check_rectification(group)
+        super().__init__(params, own, Flags(foreach, fused, maximize, capturable, differentiable))
 
     @staticmethod
     def rule_of(group: dict[str, Any]) -> UpdateRule:
-        return UpdateRule(
+        return rule_of(
+            group,
             beta1=group["betas"][0],
-            weight_decay=group["weight_decay"],
-            decoupled=group["decoupled_weight_decay"],
-            maximize=group["maximize"],
             dema=dema_of(group["dema"], lambd=group["lambd"], nu_scale=group["nu_scale"]),
-            moments=Moments(
-                beta2=group["betas"][1],
-                eps=group["eps"],
-                rectify=group["rectify"],
-                rho_min=group["rho_min"],
-                step_unrectified=group["unrectified"] == "sgd",
-                gate=group["gate_exp_avg_sq"],
-            ),
+            moments=moments_of(group),
             slow=slow_schedule_of(group["slow_step"], k=group["k"]),
         )

@@ -16,8 +16,9 @@ from torch.optim.optimizer import ParamsT
 
 from admeta import options
 from admeta.base import RuleOptimizer
+from admeta.implementation import Flags
 from admeta.presets import ADMETAS_PRESETS, FROM_PRESET, FromPreset, preset_options
-from admeta.rule import UpdateRule, dema_of, slow_schedule_of
+from admeta.rule import UpdateRule, dema_of, rule_of, slow_schedule_of
 
 __all__ = ["AdmetaS"]
 
@@ -46,6 +47,14 @@ class AdmetaS(RuleOptimizer):
         ValueError: a value is refused. UnknownPresetError (a ValueError): no such preset.
     """
 
+    checks = (
+        options.check_lr,
+        options.check_beta,
+        options.check_weight_decay,
+        options.check_dema,
+        options.check_slow,
+    )
+
     def __init__(
         self,
         params: ParamsT,
@@ -67,7 +76,7 @@ class AdmetaS(RuleOptimizer):
         differentiable: bool = False,
     ) -> None:
         given = {"dema": dema, "nu_scale": nu_scale, "slow_step": slow_step}
-        defaults = {
+        own = {
             "lr": lr,
             "beta": beta,
             "lambd": lambd,
@@ -75,29 +84,14 @@ class AdmetaS(RuleOptimizer):
             "weight_decay": weight_decay,
             **preset_options("AdmetaS", ADMETAS_PRESETS, preset, given),
             "decoupled_weight_decay": decoupled_weight_decay,
-            "foreach": foreach,
-            "fused": fused,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
         }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def check_options(group: dict[str, Any]) -> None:
-        options.check_lr(group)
-        options.check_beta(group)
-        options.check_weight_decay(group)
-        options.check_dema(group)
-        options.check_slow(group)
+        super().__init__(params, own, Flags(foreach, fused, maximize, capturable, differentiable))
 
     @staticmethod
     def rule_of(group: dict[str, Any]) -> UpdateRule:
-        return UpdateRule(
+        return rule_of(
+            group,
             beta1=group["beta"],
-            weight_decay=group["weight_decay"],
-            decoupled=group["decoupled_weight_decay"],
-            maximize=group["maximize"],
             dema=dema_of(group["dema"], lambd=group["lambd"], nu_scale=group["nu_scale"]),
             slow=slow_schedule_of(group["slow_step"], k=group["k"]),
         )

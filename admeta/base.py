@@ -9,33 +9,38 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, overload
+from typing import Any, ClassVar, overload
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import (
     Optimizer,
     ParamsT,
-    _get_scalar_dtype,
     _global_optimizer_post_hooks,
     _global_optimizer_pre_hooks,
     _use_grad_for_differentiable,
 )
 
 from admeta.coefficients import Number
-from admeta.fused import fused_available, refuse_unfused
+from admeta.implementation import (
+    Flags,
+    check_capturable,
+    check_flags,
+    fused_available,
+    prefers_fused,
+    refuse_unfused,
+    uses_foreach,
+)
 from admeta.multi import multi_tensor_update
-from admeta.options import check_flags
 from admeta.plans import FusedPlan, PlanCache
 from admeta.rule import UpdateRule
 from admeta.single import single_tensor_update
-from admeta.state import WatchedState
-from admeta.tensors import PLAIN_TYPES, GroupTensors, centralized, local_grad, local_view, state_dtype
+from admeta.state import WatchedState, fill_state
+from admeta.tensors import GroupTensors, state_dtype, viewed
 
 __all__ = ["RuleOptimizer"]
 
 _HOST = torch.device("cpu")
-_CAPTURABLE_DEVICES = ("cuda", "xpu", "hpu")
 
 
 class RuleOptimizer(Optimizer, ABC):
@@ -43,18 +48,33 @@ class RuleOptimizer(Optimizer, ABC):
 
     State of a parameter, all but ``step`` of its shape and at least float32: ``step``, ``dema`` (J),
     ``exp_avg`` (m), ``exp_avg_sq`` (v), ``slow`` (φ), each only where the rule uses it.
+
+    Attributes:
+        checks: of a group's option values, in the order in which torch would make them.
     """
 
-    def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
-        self.check_options(defaults)
-        check_flags(defaults)
+    checks: ClassVar[tuple[Callable[[dict[str, Any]], None], ...]]
+
+    def __init__(self, params: ParamsT, options: dict[str, Any], flags: Flags) -> None:
+        """
+        Args:
+            params: parameters, (name, parameter) pairs, or groups of either.
+            options: what the optimizer's own arguments say, by name.
+            flags: how its steps run.
+
+        Raises:
+            ValueError, RuntimeError: a value or a combination of flags is refused.
+        """
+        defaults = {**options, **flags.as_options()}
+        self._check(defaults)
         self._plans = PlanCache(defaults)
         super().__init__(params, defaults)
 
-    @staticmethod
-    @abstractmethod
-    def check_options(group: dict[str, Any]) -> None:
-        """Refuses a group's option values with torch's messages (ValueError), in the order of the constructor."""
+    def _check(self, group: dict[str, Any]) -> None:
+        """Refuses a group's option values with torch's messages, in the order of ``checks``."""
+        for check in self.checks:
+            check(group)
+        check_flags(group)
 
     @staticmethod
     @abstractmethod
@@ -68,9 +88,7 @@ class RuleOptimizer(Optimizer, ABC):
             ValueError: an option's value is refused, or torch's own checks fail.
         """
         if isinstance(param_group, dict):
-            merged = {**self.defaults, **param_group}
-            self.check_options(merged)
-            check_flags(merged)
+            self._check({**self.defaults, **param_group})
         super().add_param_group(param_group)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -144,7 +162,7 @@ class RuleOptimizer(Optimizer, ABC):
                 or _global_optimizer_pre_hooks
                 or _global_optimizer_post_hooks
                 or torch.compiler.is_compiling()
-                or torch.autograd._profiler_enabled()
+                or torch._C._autograd._profiler_enabled()
             ):
                 return heard(self, *args, **kwargs)
             return func(self, *args, **kwargs)
@@ -211,10 +229,10 @@ class RuleOptimizer(Optimizer, ABC):
         rule = self.rule_of(group)
         lr: Number = group["lr"]
         on_device = group["capturable"] or torch.compiler.is_compiling()
-        if _uses_foreach(group, lr, on_device=on_device):
-            multi_tensor_update(_viewed(raw, rule), rule, lr=lr, on_device=on_device)
+        if uses_foreach(group, lr, on_device=on_device):
+            multi_tensor_update(viewed(raw, centralize=rule.centralize), rule, lr=lr, on_device=on_device)
         else:
-            single_tensor_update(_viewed(raw, rule), rule, lr=lr, on_device=on_device)
+            single_tensor_update(viewed(raw, centralize=rule.centralize), rule, lr=lr, on_device=on_device)
 
     def _update_fused(self, index: int, group: dict[str, Any], *, capturing: bool) -> None:
         plan = self._plan_for(index, group)
@@ -272,9 +290,9 @@ class RuleOptimizer(Optimizer, ABC):
         """
         rule = self.rule_of(group)
         compiling = torch.compiler.is_compiling()
-        on_device = group["capturable"] or _prefers_fused(group)
+        on_device = group["capturable"] or prefers_fused(group)
         if group["capturable"]:
-            _check_capturable(group["params"])
+            check_capturable(group["params"])
         for param in group["params"]:
             grad = param.grad
             if grad is None:
@@ -283,7 +301,7 @@ class RuleOptimizer(Optimizer, ABC):
                 raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
             state = self.state[param]
             if len(state) == 0:
-                _make_state(state, param, rule)
+                fill_state(state, param, rule)
             wanted = param.device if on_device else _HOST
             if not compiling and state["step"].device != wanted:
                 state["step"] = state["step"].to(wanted)
@@ -298,71 +316,3 @@ class RuleOptimizer(Optimizer, ABC):
             if rule.slow is not None:
                 slows.append(state["slow"])
         return False
-
-
-def _make_state(state: dict[str, Any], param: Tensor, rule: UpdateRule) -> None:
-    dtype = state_dtype(param)
-
-    def zeros() -> Tensor:
-        return torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
-
-    state["step"] = torch.zeros((), dtype=_get_scalar_dtype())
-    if rule.dema is not None:
-        state["dema"] = zeros()
-    state["exp_avg"] = zeros()
-    if rule.moments is not None:
-        state["exp_avg_sq"] = zeros()
-    if rule.slow is not None:
-        state["slow"] = param.to(dtype, copy=True, memory_format=torch.preserve_format)
-
-
-def _check_capturable(params: list[Tensor]) -> None:
-    """torch's rule: a capturable optimizer has its parameters on devices that can capture."""
-    if torch.compiler.is_compiling() or all(p.device.type in _CAPTURABLE_DEVICES for p in params):
-        return
-    raise AssertionError(
-        f"If capturable=True, params and state_steps must be on supported devices: {list(_CAPTURABLE_DEVICES)}."
-    )
-
-
-def _viewed(raw: GroupTensors, rule: UpdateRule) -> GroupTensors:
-    """What the update works on: local shards, real views; gradients centralised where the rule says so."""
-    if all(type(p) in PLAIN_TYPES and not p.is_complex() for p in raw.params):
-        if rule.centralize:
-            pairs = zip(raw.grads, raw.params, strict=True)
-            raw.grads = [centralized(g, p) if p.ndim > 1 else g for g, p in pairs]
-        return raw
-    grads = [local_grad(grad, param) for grad, param in zip(raw.grads, raw.params, strict=True)]
-    if rule.centralize:
-        grads = [centralized(g, p) for g, p in zip(grads, raw.params, strict=True)]
-    return GroupTensors(
-        [local_view(p) for p in raw.params],
-        grads,
-        [local_view(j) for j in raw.demas],
-        [local_view(m) for m in raw.exp_avgs],
-        [local_view(v) for v in raw.exp_avg_sqs],
-        [local_view(s) for s in raw.slows],
-        raw.steps,
-    )
-
-
-def _prefers_fused(group: dict[str, Any]) -> bool:
-    """Fused where it is asked for, or nothing is and all parameters can take it; never in a compiled step."""
-    if torch.compiler.is_compiling():
-        return False
-    if group["fused"] is not None:
-        return bool(group["fused"])
-    return group["foreach"] is None and not group["differentiable"] and fused_available(group["params"])
-
-
-def _uses_foreach(group: dict[str, Any], lr: Number, *, on_device: bool) -> bool:
-    """torch's choice: foreach unless told otherwise, differentiable, or lr is a tensor on an uncaptured step."""
-    foreach: bool | None = group["foreach"]
-    tensor_lr = isinstance(lr, Tensor) and not on_device
-    if foreach and group["differentiable"]:
-        raise AssertionError("_foreach ops don't support autograd")
-    if foreach and tensor_lr:
-        raise RuntimeError("lr as a Tensor is not supported for capturable=False and foreach=True")
-    if foreach is None:
-        return not group["differentiable"] and not tensor_lr
-    return foreach

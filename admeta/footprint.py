@@ -91,8 +91,8 @@ class Footprint:
 def _forms(grads: Sequence[Tensor], *, plain: bool) -> tuple[list[object], ...]:
     """Types, dtypes, strides, lazy signs; of distributed gradients also how they are laid out over processes."""
     types: list[object] = list(map(type, grads))
-    forms = (types, list(map(_dtype, grads)), list(map(_stride, grads)), list(map(_is_neg, grads)))
-    return forms if plain else (*forms, [getattr(g, "placements", None) for g in grads])
+    placements: list[object] = [] if plain else [getattr(g, "placements", None) for g in grads]
+    return types, list(map(_dtype, grads)), list(map(_stride, grads)), list(map(_is_neg, grads)), placements
 
 
 class Held:

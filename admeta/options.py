@@ -13,7 +13,6 @@ __all__ = [
     "check_betas",
     "check_dema",
     "check_eps",
-    "check_flags",
     "check_lr",
     "check_rectification",
     "check_slow",
@@ -81,14 +80,3 @@ def check_rectification(group: dict[str, Any]) -> None:
     if group["unrectified"] not in UNRECTIFIED_FORMS:
         known = ", ".join(UNRECTIFIED_FORMS)
         raise ValueError(f"Invalid unrectified value: {group['unrectified']!r}; it must be one of {known}")
-
-
-def check_flags(group: dict[str, Any]) -> None:
-    """Implementation flags that exclude one another, as torch.optim.Adam checks them."""
-    if group["fused"]:
-        if group["differentiable"]:
-            raise RuntimeError("`fused` does not support `differentiable`")
-        if group["foreach"]:
-            raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
-    if isinstance(group["lr"], Tensor) and group["foreach"] and not group["capturable"]:
-        raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")

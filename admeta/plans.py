@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from admeta.coefficients import Number
-from admeta.footprint import Change, Footprint, Held, addresses_of
+from admeta.footprint import Change, Footprint, Held, addresses_of, addresses_unchanged
 from admeta.fused import Launch
 from admeta.rule import UpdateRule
 from admeta.state import Changes, WatchedStates
@@ -160,6 +160,7 @@ class PlanCache:
         self._states: WatchedStates | None = None
         self._sampled: list[Tensor] = []
         self._sampled_addresses: list[int] = []
+        self._sampled_indices: list[int] = []
 
     def __contains__(self, index: int) -> bool:
         return index in self._plans
@@ -179,7 +180,9 @@ class PlanCache:
 
     def _state_holds(self, state: Mapping[Tensor, dict[str, Any]]) -> bool:
         return (
-            state is self._states and not self._changes.seen and addresses_of(self._sampled) == self._sampled_addresses
+            state is self._states
+            and not self._changes.seen
+            and addresses_unchanged(self._sampled, self._sampled_addresses, self._sampled_indices)
         )
 
     def untouched(
@@ -229,6 +232,7 @@ class PlanCache:
         ends = [next(iter(self._states.values())), next(reversed(self._states.values()))]
         self._sampled = [t for values in ends for t in values.values() if type(t) is Tensor]
         self._sampled_addresses = addresses_of(self._sampled)
+        self._sampled_indices = list(range(len(self._sampled)))
         self._changes.seen = False
         return self._states
 

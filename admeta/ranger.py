@@ -14,7 +14,8 @@ from torch.optim.optimizer import ParamsT
 
 from admeta import options
 from admeta.base import RuleOptimizer
-from admeta.rule import Moments, UpdateRule, slow_schedule_of
+from admeta.implementation import Flags
+from admeta.rule import UpdateRule, moments_of, rule_of, slow_schedule_of
 
 __all__ = ["Ranger"]
 
@@ -43,6 +44,15 @@ class Ranger(RuleOptimizer):
         ValueError: a value is refused.
     """
 
+    checks = (
+        options.check_lr,
+        options.check_eps,
+        options.check_betas,
+        options.check_weight_decay,
+        options.check_slow,
+        options.check_rectification,
+    )
+
     def __init__(
         self,
         params: ParamsT,
@@ -63,7 +73,7 @@ class Ranger(RuleOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        defaults = {
+        own = {
             "lr": lr,
             "betas": betas,
             "eps": eps,
@@ -74,36 +84,15 @@ class Ranger(RuleOptimizer):
             "unrectified": unrectified,
             "centralize": centralize,
             "decoupled_weight_decay": decoupled_weight_decay,
-            "foreach": foreach,
-            "fused": fused,
-            "maximize": maximize,
-            "capturable": capturable,
-            "differentiable": differentiable,
         }
-        super().__init__(params, defaults)
-
-    @staticmethod
-    def check_options(group: dict[str, Any]) -> None:
-        options.check_lr(group)
-        options.check_eps(group)
-        options.check_betas(group)
-        options.check_weight_decay(group)
-        options.check_slow(group)
-        options.check_rectification(group)
+        super().__init__(params, own, Flags(foreach, fused, maximize, capturable, differentiable))
 
     @staticmethod
     def rule_of(group: dict[str, Any]) -> UpdateRule:
-        return UpdateRule(
+        return rule_of(
+            group,
             beta1=group["betas"][0],
-            weight_decay=group["weight_decay"],
-            decoupled=group["decoupled_weight_decay"],
-            maximize=group["maximize"],
-            moments=Moments(
-                beta2=group["betas"][1],
-                eps=group["eps"],
-                rho_min=group["rho_min"],
-                step_unrectified=group["unrectified"] == "sgd",
-            ),
+            moments=moments_of(group),
             slow=slow_schedule_of(group["slow_step"], k=group["k"]),
             centralize=group["centralize"],
         )

@@ -18,10 +18,11 @@ h_gain_1 and j_gain_1. Source: Chen et al., ICML 2023, Algorithms 1 and 2, in th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from admeta.theory import dema_coefficients
 
-__all__ = ["Dema", "Moments", "SlowSchedule", "UpdateRule", "dema_of", "slow_schedule_of"]
+__all__ = ["Dema", "Moments", "SlowSchedule", "UpdateRule", "dema_of", "moments_of", "rule_of", "slow_schedule_of"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,40 @@ class UpdateRule:
     moments: Moments | None = None
     slow: SlowSchedule | None = None
     centralize: bool = False
+
+
+def rule_of(
+    group: dict[str, Any],
+    *,
+    beta1: float,
+    dema: Dema | None = None,
+    moments: Moments | None = None,
+    slow: SlowSchedule | None = None,
+    centralize: bool = False,
+) -> UpdateRule:
+    """The rule of these terms, and of the options that every parameter group has."""
+    return UpdateRule(
+        beta1=beta1,
+        weight_decay=group["weight_decay"],
+        decoupled=group["decoupled_weight_decay"],
+        maximize=group["maximize"],
+        dema=dema,
+        moments=moments,
+        slow=slow,
+        centralize=centralize,
+    )
+
+
+def moments_of(group: dict[str, Any]) -> Moments:
+    """The second moment of h; rectified and never gated where the group has no such option."""
+    return Moments(
+        beta2=group["betas"][1],
+        eps=group["eps"],
+        rectify=group.get("rectify", True),
+        rho_min=group["rho_min"],
+        step_unrectified=group["unrectified"] == "sgd",
+        gate=group.get("gate_exp_avg_sq", False),
+    )
 
 
 def dema_of(form: str, *, lambd: float, nu_scale: float) -> Dema | None:

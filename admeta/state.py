@@ -1,4 +1,7 @@
-"""Dictionaries of state that say when a tensor of theirs is replaced, so that nobody has to look at each step."""
+"""A parameter's state: what it starts as, and dictionaries that say when a tensor of theirs is replaced.
+
+The latter spare every step a look at each of them.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,31 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.optim.optimizer import _get_scalar_dtype
 
-__all__ = ["Changes", "WatchedState", "WatchedStates"]
+from admeta.rule import UpdateRule
+from admeta.tensors import state_dtype
+
+__all__ = ["Changes", "WatchedState", "WatchedStates", "fill_state"]
+
+
+def fill_state(state: dict[str, Any], param: Tensor, rule: UpdateRule) -> None:
+    """Makes the state of a parameter before its first update; ``step`` on the host."""
+    dtype = state_dtype(param)
+
+    def zeros() -> Tensor:
+        return torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
+
+    state["step"] = torch.zeros((), dtype=_get_scalar_dtype())
+    if rule.dema is not None:
+        state["dema"] = zeros()
+    state["exp_avg"] = zeros()
+    if rule.moments is not None:
+        state["exp_avg_sq"] = zeros()
+    if rule.slow is not None:
+        state["slow"] = param.to(dtype, copy=True, memory_format=torch.preserve_format)
 
 
 class Changes:

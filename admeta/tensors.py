@@ -22,6 +22,7 @@ __all__ = [
     "local_grad",
     "local_view",
     "state_dtype",
+    "viewed",
 ]
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
@@ -111,3 +112,24 @@ def centralized(grad: Tensor, param: Tensor) -> Tensor:
         )
     grad = grad.to(compute_dtype(param))
     return grad - grad.mean(dim=_ALL_BUT_FIRST[: param.ndim - 1], keepdim=True)
+
+
+def viewed(raw: GroupTensors, *, centralize: bool) -> GroupTensors:
+    """What the update works on: local shards, real views; gradients centralised if wanted."""
+    if all(type(p) in PLAIN_TYPES and not p.is_complex() for p in raw.params):
+        if centralize:
+            pairs = zip(raw.grads, raw.params, strict=True)
+            raw.grads = [centralized(g, p) if p.ndim > 1 else g for g, p in pairs]
+        return raw
+    grads = [local_grad(grad, param) for grad, param in zip(raw.grads, raw.params, strict=True)]
+    if centralize:
+        grads = [centralized(g, p) for g, p in zip(grads, raw.params, strict=True)]
+    return GroupTensors(
+        [local_view(p) for p in raw.params],
+        grads,
+        [local_view(j) for j in raw.demas],
+        [local_view(m) for m in raw.exp_avgs],
+        [local_view(v) for v in raw.exp_avg_sqs],
+        [local_view(s) for s in raw.slows],
+        raw.steps,
+    )

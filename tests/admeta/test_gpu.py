@@ -243,3 +243,29 @@ def test_channels_last_and_transposed_parameters() -> None:
             optimizer.step()
         results.append([p.detach() for p in params])
     assert_near(results[0], results[1], 2e-6)
+
+
+def test_launch_hooks_and_other_streams_are_heeded_in_a_repeated_step() -> None:
+    from triton import knobs
+
+    params = make_params()
+    optimizer, grads = admeta.AdmetaR(params), make_grads(params, 1)
+    for p, g in zip(params, grads[0], strict=True):
+        p.grad = g
+    for _ in range(6):
+        optimizer.step()
+    seen: list[Any] = []
+    knobs.runtime.launch_enter_hook.add(seen.append)
+    try:
+        optimizer.step()
+    finally:
+        knobs.runtime.launch_enter_hook.remove(seen.append)
+    assert len(seen) == 2
+    optimizer.step()
+    assert len(seen) == 2
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        optimizer.step()
+    side.synchronize()
+    assert optimizer.state[params[0]]["step"].item() == 9
