@@ -21,6 +21,7 @@ from service.models import (
     StudyRunView,
     StudyView,
     TaskView,
+    TokenView,
     TrialView,
 )
 
@@ -225,6 +226,17 @@ def parameters(optimizer: OptimizerView) -> Table:
         space = optimizer.default_space.get(parameter.name)
         searched = searched_in("", space) if space else ""
         table.add_row(parameter.name, _text(parameter.default), searched, parameter.rule, parameter.doc)
+    return table
+
+
+def token_list(tokens: Iterable[TokenView]) -> Table:
+    """A line a token."""
+    table = _table("id", "name", "scope", "begins with", "works", "created", "expires", "last used")
+    for token in tokens:
+        works = "yes" if token.active else "revoked" if token.revoked_at else "expired"
+        times = (token.created_at, token.expires_at, token.last_used_at)
+        shown = ["" if time is None else moment(time) for time in times]
+        table.add_row(token.id, token.name, token.scope, token.prefix, works, *shown)
     return table
 
 

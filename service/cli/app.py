@@ -53,6 +53,19 @@ _EPILOG = (
 )
 _SERVER_HINT = "This is the client alone; install what a service needs: pip install 'admeta-search[server]'."
 
+_COMMANDS_INSTEAD = {
+    "invalid_definition": "Correct it and submit again; `admeta optimizers` and `admeta tasks` list what there is.",
+    "no_result": "Submit a study with both, or wait for its first trial: `admeta list`.",
+    "run_not_found": "`admeta runs STUDY` lists a study's runs with their ids.",
+    "study_conflict": "`admeta show STUDY` shows the study as it is.",
+    "study_not_found": "`admeta list` lists the studies there are.",
+    "token_not_found": "`admeta token list` lists the tokens with their ids.",
+    "trial_not_found": "`admeta trials STUDY` lists a study's trials.",
+    "unknown_optimizer": "`admeta optimizers` lists the optimizers.",
+    "unknown_task": "`admeta tasks` lists the tasks.",
+}
+"""Hints by an error's name, for those of the service that name a REST address."""
+
 
 def build() -> typer.Typer:
     """The typer application."""
@@ -102,4 +115,10 @@ def report(error: ServiceError) -> None:
             typer.echo(f"  {field.field} = {field.value!r}: {field.rule}", err=True)
     else:
         typer.echo(f"error: {error.detail}", err=True)
-    typer.echo(f"hint: {error.hint}", err=True)
+    typer.echo(f"hint: {_hint(error)}", err=True)
+
+
+def _hint(error: ServiceError) -> str:
+    if isinstance(error, ClientError) and "/v1/" in error.hint:
+        return _COMMANDS_INSTEAD.get(error.error, error.hint)
+    return error.hint

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,15 +20,12 @@ from service.cli.names import ScopeName
 from service.cli.options import DatabaseUrl, Home, Output, OutputOption
 from service.cli.writing import emit
 from service.client import Client
-from service.models import TokenView
+from service.errors import ServiceError
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from sqlalchemy import Engine
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400}
-
-
 Service = Annotated[
     str | None, typer.Option("--url", help="Ask this service, with an admin's ADMETA_TOKEN.", metavar="URL")
 ]
@@ -55,6 +52,8 @@ def create(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a token and print it. It is shown this once; only its hash is kept."""
+    from service import tables
+
     lifetime = None if expires is None else _duration(expires)
     if not 1 <= len(name) <= 100:
         raise typer.BadParameter("must have 1 to 100 characters", param_hint="NAME")
@@ -64,15 +63,15 @@ def create(
                 name, scope=scope.value, expires_in_s=None if lifetime is None else lifetime.total_seconds()
             )
     else:
-        from service.database import tokens
-
         with _database(home, database_url) as engine:
+            from service.database import tokens
+
             made = tokens.create_token(engine, name=name, scope=tokens.Scope(scope.value), lifetime=lifetime)
     if output is not Output.TABLE:
-        emit(made, output, table=lambda view: _table([view]))
+        emit(made, output, table=lambda view: tables.token_list([view]))
         return
     typer.echo(made.token)
-    until = "until it is revoked" if made.expires_at is None else f"until {_time(made.expires_at)}"
+    until = "until it is revoked" if made.expires_at is None else f"until {tables.moment(made.expires_at)}"
     typer.echo(f"Token {made.id} ({made.scope}) works {until}. Keep it: it cannot be shown again.", err=True)
     typer.echo("The client and the commands take it from ADMETA_TOKEN.", err=True)
 
@@ -81,15 +80,17 @@ def show(
     home: Home = None, database_url: DatabaseUrl = None, url: Service = None, output: OutputOption = Output.TABLE
 ) -> None:
     """List all tokens, newest first, also those that no longer work."""
+    from service import tables
+
     if url is not None:
         with Client(url) as client:
             found = client.tokens()
     else:
-        from service.database import tokens
-
         with _database(home, database_url) as engine:
+            from service.database import tokens
+
             found = tokens.list_tokens(engine)
-    emit(found, output, table=_table)
+    emit(found, output, table=tables.token_list)
 
 
 def revoke(
@@ -100,19 +101,28 @@ def revoke(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """End a token at once."""
+    from service import tables
+
     if url is not None:
         with Client(url) as client:
             ended = client.revoke_token(token_id)
     else:
-        from service.database import tokens
-
         with _database(home, database_url) as engine:
+            from service.database import tokens
+
             ended = tokens.revoke_token(engine, token_id)
-    emit(ended, output, table=lambda view: _table([view]))
+    emit(ended, output, table=lambda view: tables.token_list([view]))
 
 
 @contextmanager
 def _database(home: Path | None, database_url: str | None) -> Iterator[Engine]:
+    from service.doctor.client import can_serve
+
+    if not can_serve():
+        raise ServiceError(
+            "this is the client alone: it opens no database.",
+            hint="Ask the service: --url URL, with an admin's ADMETA_TOKEN.",
+        )
     from service.database.engine import make_single_engine
     from service.database.schema import prepare
     from service.settings import load
@@ -132,20 +142,3 @@ def _duration(text: str) -> timedelta:
     if found is None:
         raise typer.BadParameter(f"'{text}' is no time; for example 90d, 12h or 30m", param_hint="--expires")
     return timedelta(seconds=int(found[1]) * _UNITS_S[found[2]])
-
-
-def _table(tokens: Iterable[TokenView]) -> Table:
-    from rich.table import Table
-
-    table = Table("id", "name", "scope", "begins with", "works", "created", "expires", "last used", box=None)
-    for token in tokens:
-        works = "yes" if token.active else "revoked" if token.revoked_at else "expired"
-        times = (token.created_at, token.expires_at, token.last_used_at)
-        table.add_row(token.id, token.name, token.scope, token.prefix, works, *map(_time, times))
-    return table
-
-
-def _time(time: datetime | None) -> str:
-    from service.tables import moment
-
-    return "" if time is None else moment(time)

@@ -25,7 +25,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, prepared_database: Path) ->
     shutil.copy(prepared_database, home / "admeta.sqlite3")
     settings = settings_in(home)
     engine = make_engine(settings.database_url)
-    fill(engine)
+    fill(engine, Path(settings.storage))
     first = list_runs(engine, "digits-four", limit=1).items[0]
     folder = Path(settings.storage) / run_place(engine, first.id).folder
     log = RunLog(log_file(folder, 1))

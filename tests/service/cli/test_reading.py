@@ -129,7 +129,7 @@ def test_export_by_the_name_of_the_file(say: Say, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "part"),
     [
-        ("show none", 1, "hint: GET /v1/studies"),
+        ("show none", 1, "hint: `admeta list` lists"),
         ("best --task digits --optimizer admetarr", 1, "did you mean 'admetar'"),
         ("best --task synthetic --optimizer admetar", 1, "no finished trial"),
         ("best --task synthetic", 1, "no finished trial on task 'synthetic'"),
