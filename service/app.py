@@ -37,6 +37,7 @@ from service.api.body import BodyLimit
 from service.api.etag import ETags
 from service.api.openapi import describe
 from service.api.optuna_pages import OptunaPages
+from service.api.shared import SharedReads
 from service.dashboard import routes as dashboard
 from service.database.engine import make_engine
 from service.database.idempotency import AnsweredBeforeError
@@ -134,6 +135,7 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
         app.include_router(module.router)
     app.openapi = describe(app)  # type: ignore[method-assign]
     app.add_middleware(OptunaPages)
+    app.add_middleware(SharedReads)
     app.add_middleware(ETags)
     app.add_middleware(BodyLimit, max_bytes=settings.quotas.max_body_bytes)
     app.add_middleware(HeadAsGet)

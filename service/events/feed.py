@@ -190,7 +190,8 @@ class Follower:
                 return missed
         if not self._waiting:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), patience_s)
+                async with asyncio.timeout(patience_s):  # wait_for would make a task each time
+                    await self._woken.wait()
         self._woken.clear()
         found, self._waiting = self._waiting, []
         if found:

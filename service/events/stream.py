@@ -126,7 +126,8 @@ class EventStream(Response):
 
     async def _send(self, send: Send, content: bytes) -> None:
         message = {"type": "http.response.body", "body": content, "more_body": True}
-        await asyncio.wait_for(send(message), self._stall_s)
+        async with asyncio.timeout(self._stall_s):
+            await send(message)
 
 
 async def _gone(receive: Receive) -> None:
