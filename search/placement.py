@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,19 +62,29 @@ def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Cal
     resources = definition.resources
     if resources.gpus != "auto":
         return Placement(each=Capacity(cpus=resources.cpus, gpus=resources.gpus), reason="as the study says")
-    if cluster_capacity().gpus == 0:
+    cluster = cluster_capacity()
+    if cluster.gpus == 0:
         return Placement(each=Capacity(cpus=resources.cpus, gpus=0), reason="the cluster has no GPU")
     if tasks.registry.get(definition.task.name).target is None:
         return Placement(each=Capacity(cpus=resources.cpus, gpus=0), reason="the task trains no network")
     spec = definition.optimizers[0]
     ask = ray.remote(_measure).options(num_cpus=0, num_gpus=1)
-    asked = ask.remote(definition.task.model_dump(mode="json"), spec.name, typical_settings(spec), data_dir)
+    task, settings = definition.task.model_dump(mode="json"), typical_settings(spec)
+    asked = ask.remote(task, spec.name, settings, data_dir, runs_beside(definition, cluster))
     packing = _answer(asked, is_stopping=is_stopping, patience_s=PATIENCE_S)
     if packing is None:
         reason = f"one run a card: none was free to measure on within {PATIENCE_S:.0f} s"
         return Placement(each=Capacity(cpus=resources.cpus, gpus=1), reason=reason)
     gpus, reason = packing
     return Placement(each=Capacity(cpus=resources.cpus, gpus=gpus), reason=reason)
+
+
+def runs_beside(definition: StudyDefinition, cluster: Capacity) -> int:
+    """Runs that could ever share a card: what the CPUs beside it hold, and what the study lets run at a time."""
+    at_once = [cluster.cpus / definition.resources.cpus / cluster.gpus]
+    if definition.max_concurrent_trials is not None:
+        at_once.append(math.ceil(definition.max_concurrent_trials / cluster.gpus))
+    return max(1, math.floor(min(at_once) + 1e-6))
 
 
 def typical_settings(spec: OptimizerSearch) -> dict[str, Any]:
@@ -100,16 +109,20 @@ def _check(task: dict[str, Any], data_dir: str | None) -> None:
     tasks.runs.check(tasks.registry.parse_config(task), data_dir=_path(data_dir))
 
 
-def _measure(task: dict[str, Any], optimizer: str, settings: dict[str, Any], data_dir: str | None) -> tuple[float, str]:
-    from tasks.engine import packing, sharing
+def _measure(
+    task: dict[str, Any], optimizer: str, settings: dict[str, Any], data_dir: str | None, at_most: int
+) -> tuple[float, str]:
+    from tasks.engine import packing
 
-    refusal = sharing.join(os.environ)
     chosen = packing.measure_packing(
-        tasks.registry.parse_config(task), optimizer=optimizer, params=settings, data_dir=_path(data_dir)
+        tasks.registry.parse_config(task),
+        optimizer=optimizer,
+        params=settings,
+        data_dir=_path(data_dir),
+        at_most=at_most,
     )
     totals = ", ".join(f"{n}: {total:.0f}/s" for n, total in chosen.totals.items())
-    reason = f"{chosen.trials_per_gpu} a card: {chosen.reason} (samples by runs at once: {totals})"
-    return chosen.gpus, f"{reason}; {refusal}" if refusal else reason
+    return chosen.gpus, f"{chosen.trials_per_gpu} a card: {chosen.reason} (samples by runs at once: {totals})"
 
 
 def _answer(asked: Any, *, is_stopping: Callable[[], bool], patience_s: float = math.inf) -> Any | None:

@@ -92,7 +92,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         assignment = self._assignment
         self._saved_at = time.monotonic()
         config = parse_config(assignment.task)
-        share_note = _share_card() if 0 < assignment.gpus < 1 else ""
+        share_note = _share_card(assignment.gpus) if 0 < assignment.gpus < 1 else ""
         run = open_run(
             config,
             optimizer=assignment.optimizer,
@@ -163,11 +163,11 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._saved_at = time.monotonic()
 
 
-def _share_card() -> str:
+def _share_card(share: float) -> str:
     """Run beside the other trials on this card and not by turns with them; must come before CUDA starts."""
     from tasks.engine import sharing
 
-    return sharing.join(os.environ)
+    return sharing.join(os.environ, share=share)
 
 
 def _initial_weights(assignment: Assignment, config: TaskConfig) -> Path | None:

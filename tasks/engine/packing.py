@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tasks.config import TaskConfig
+from tasks.engine import sharing
 from tasks.engine.measure import Measurement, measure_together, total_samples_per_s
 from tasks.errors import OutOfMemory
 
-CANDIDATES = (1, 2, 4, 8)
+CANDIDATES = (1, 2, 4, 8, 16)
 MIN_GAIN = 1.05  # a further doubling must raise the total by this, or each trial slows down for nothing
 MEMORY_SHARE = 0.9  # of the card; the rest is left for fragmentation and for an evaluation's peak
 
@@ -40,18 +42,19 @@ class Packing:
         return 1.0 / self.trials_per_gpu
 
 
-def choose_packing(measure: Measure, *, card_bytes: int, candidates: Sequence[int] = CANDIDATES) -> Packing:
+def choose_packing(measure: Measure, *, card_bytes: int, at_most: int = CANDIDATES[-1]) -> Packing:
     """Try more and more trials at once until memory or speed says stop.
 
     Args:
         measure: measures that many trials at once.
         card_bytes: the card's memory.
-        candidates: rising numbers of trials, the first being 1.
+        at_most: trials that could ever run on one card; no more are tried.
 
     Raises:
         OutOfMemory: not even one trial fits.
     """
     totals: dict[int, float] = {}
+    candidates = [n for n in CANDIDATES if n <= max(1, at_most)]
     best, memory_bytes, reason = 1, 0, f"more than {candidates[-1]} were not tried"
     for n_trials in candidates:
         if n_trials * memory_bytes > MEMORY_SHARE * card_bytes:
@@ -82,11 +85,20 @@ def measure_packing(
     data_dir: Path | None = None,
     device: str = "cuda",
     seconds: float = 3.0,
+    at_most: int = CANDIDATES[-1],
 ) -> Packing:
-    """`choose_packing` on this machine's card, measured with the study's own task; takes about a minute."""
+    """`choose_packing` on this machine's card, measured with the study's own task; takes one to two minutes.
+
+    Trials at once run as a study's do: side by side where NVIDIA's multi-process service can be joined, or by turns.
+    """
     import torch
 
+    refusals: list[str] = []
+
     def together(n_processes: int) -> Sequence[Measurement]:
+        environment = dict(os.environ)
+        if n_processes > 1:
+            refusals.append(sharing.join(environment, share=1 / n_processes))
         return measure_together(
             config,
             n_processes=n_processes,
@@ -95,9 +107,13 @@ def measure_packing(
             data_dir=data_dir,
             device=device,
             seconds=seconds,
+            environment=environment,
         )
 
-    return choose_packing(together, card_bytes=torch.cuda.get_device_properties(device).total_memory)
+    card_bytes = torch.cuda.get_device_properties(device).total_memory
+    packing = choose_packing(together, card_bytes=card_bytes, at_most=at_most)
+    told = [packing.reason, *dict.fromkeys(filter(None, refusals))]
+    return replace(packing, reason="; ".join(told))
 
 
 def _gib(n_bytes: int) -> str:

@@ -2,8 +2,12 @@
 
 Without it the processes on a card take turns, each alone for a slice of time; a small network's kernels fill a
 fraction of the card, so packed trials gain little. Under it they run side by side. It is a program of the driver's
-package, started by a user for a folder of pipes; it needs no setting of the card. Processes join it by an environment
-variable that CUDA reads when it starts, so a worker must call `join` before it touches CUDA.
+package, started by a user for a folder of pipes; it needs no setting of the card. Processes join it by environment
+variables that CUDA reads when it starts, so a worker must call `join` before it touches CUDA.
+
+Each process is held to a part of the card's multiprocessors: twice its share, so that neighbours fill each other's
+gaps. Libraries then choose kernels that do the work in the least time on that part, where on the whole idle card they
+choose those that spread it thinnest; on a full card the former are the cheaper (docs/benchmarks.md).
 
 One fatal fault (an illegal access, say) ends all processes under the service; running out of memory does not.
 
@@ -23,6 +27,8 @@ from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
 TIMEOUT_S = 20.0
+OVERLAP = 2.0  # a process's part of the multiprocessors over its share of the card
+MIN_PERCENT = 25  # of the multiprocessors; 16 processes at 25 % were faster than 8 at 25 %
 
 
 def pipe_folder() -> Path:
@@ -30,11 +36,12 @@ def pipe_folder() -> Path:
     return Path(tempfile.gettempdir()) / f"admeta-mps-{os.getuid()}"
 
 
-def join(environment: MutableMapping[str, str]) -> str:
+def join(environment: MutableMapping[str, str], *, share: float) -> str:
     """Start the service where it is not running, and point an environment at it.
 
     Args:
         environment: `os.environ` of a process that has not touched CUDA yet, or that of one to be started.
+        share: of the card, in (0, 1], that the process is to have.
 
     Returns:
         The empty string, or why trials on this machine will take turns.
@@ -52,7 +59,13 @@ def join(environment: MutableMapping[str, str]) -> str:
         if not _answers(variables) and (refusal := _start(variables)):
             return refusal
     environment.update(variables)
+    environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(active_percent(share))
     return ""
+
+
+def active_percent(share: float) -> int:
+    """The part of the multiprocessors for a share of the card, in percent."""
+    return min(100, max(MIN_PERCENT, round(100 * OVERLAP * share)))
 
 
 def leave() -> None:
@@ -63,11 +76,13 @@ def leave() -> None:
 
 
 def _start(variables: dict[str, str]) -> str:
+    # It serves the cards it sees, so it must see more than the one that Ray shows to the worker which came first.
+    environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     try:
-        # A session of its own: it must outlive the worker that happened to come first.
+        # A session of its own: it must outlive that worker.
         started = subprocess.run(
             [CONTROL, "-d"],
-            env={**os.environ, **variables},
+            env={**environment, **variables},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

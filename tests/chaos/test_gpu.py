@@ -121,6 +121,7 @@ def test_the_service_packs_trials_on_the_card(tmp_path: Path) -> None:
         optimizers=[SGDM],
         budget={"trials_per_optimizer": 8},
         resources={"cpus": 1, "gpus": "auto"},
+        max_concurrent_trials=4,
     )
     with installed(tmp_path) as (_, client):
         submitted = client.submit(study).study

@@ -41,6 +41,13 @@ def test_memory_is_asked_before_trying() -> None:
     assert packing.reason == "8 trials of 15.0 GiB do not fit in 80.0 GiB"
 
 
+def test_no_more_are_tried_than_could_ever_run() -> None:
+    packing = choose_packing(lambda n: seen(100.0 * n, n), card_bytes=80 * GIB, at_most=5)
+    assert list(packing.totals) == [1, 2, 4]
+    assert packing.reason == "more than 4 were not tried"
+    assert choose_packing(lambda n: seen(100.0, n), card_bytes=80 * GIB, at_most=0).trials_per_gpu == 1
+
+
 def test_running_out_of_memory_is_a_measurement_too() -> None:
     def measure(n: int) -> Sequence[Measurement]:
         if n > 1:

@@ -19,7 +19,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.write_text(
         "#!/bin/sh\n"
         f'log={tmp_path}/calls; up="$CUDA_MPS_PIPE_DIRECTORY/up"\n'
-        'if [ "$1" = "-d" ]; then echo start >> $log; touch "$up"; exit 0; fi\n'
+        'if [ "$1" = "-d" ]; then echo "start on:$CUDA_VISIBLE_DEVICES" >> $log; touch "$up"; exit 0; fi\n'
         'read command; echo "$command" >> $log\n'
         'if [ ! -f "$up" ]; then echo "Cannot find MPS control daemon process"; exit 1; fi\n'
         'if [ "$command" = quit ]; then rm "$up"; fi\n'
@@ -30,14 +30,16 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "calls"
 
 
-def test_started_once_and_stopped(control: Path) -> None:
+def test_started_once_and_stopped(control: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # as Ray sets it for the worker that comes first
     first: dict[str, str] = {}
     second: dict[str, str] = {}
-    assert sharing.join(first) == ""
-    assert sharing.join(second) == ""
+    assert sharing.join(first, share=0.125) == ""
+    assert sharing.join(second, share=0.125) == ""
     assert first == second
+    assert first["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
     assert first["CUDA_MPS_PIPE_DIRECTORY"] == str(sharing.pipe_folder())
-    assert control.read_text().split().count("start") == 1
+    assert control.read_text().count("start on:\n") == 1
     sharing.leave()
     assert control.read_text().split()[-1] == "quit"
 
@@ -45,11 +47,19 @@ def test_started_once_and_stopped(control: Path) -> None:
 def test_without_the_program_trials_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     environment: dict[str, str] = {}
-    assert sharing.join(environment) == "nvidia-cuda-mps-control is not installed: trials on one card take turns"
+    assert (
+        sharing.join(environment, share=0.5)
+        == "nvidia-cuda-mps-control is not installed: trials on one card take turns"
+    )
     assert environment == {}
 
 
 def test_a_failed_start_is_told(control: Path) -> None:
     program = Path(os.environ["PATH"].split(":")[0]) / sharing.CONTROL
     program.write_text("#!/bin/sh\necho no such device; exit 1\n")
-    assert "did not start (no such device)" in sharing.join({})
+    assert "did not start (no such device)" in sharing.join({}, share=0.5)
+
+
+@pytest.mark.parametrize(("share", "percent"), [(1.0, 100), (0.5, 100), (0.3, 60), (0.25, 50), (0.125, 25), (0.01, 25)])
+def test_a_process_may_use_twice_its_share(share: float, percent: int) -> None:
+    assert sharing.active_percent(share) == percent
