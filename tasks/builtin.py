@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from tasks.audio.config import AudioFolderConfig, CommonLanguageConfig, FsddConfig, SuperbKsConfig
 from tasks.digits.config import DigitsConfig
+from tasks.entities.config import Conll2003Config
 from tasks.info import Direction, TaskInfo
 from tasks.synthetic.config import SyntheticConfig
 from tasks.text.config import (
@@ -193,6 +194,21 @@ TASKS: Mapping[str, TaskInfo] = {
         target="tasks.text.own:TextRegressionTask",
         metrics=CORRELATIONS,
         default_metric="val_spearman",
+        needs_data=True,
+        space="finetune",
+        kind="text",
+    ),
+    "conll2003": TaskInfo(
+        name="conll2003",
+        title="CoNLL-2003 named entities",
+        description="14,041 / 3,250 / 3,453 sentences from the news; F1 of whole entities. The shared task's files, or "
+        "your own of that layout.",
+        config=Conll2003Config,
+        target="tasks.entities.task:Conll2003Task",
+        metrics=MappingProxyType(
+            {"val_f1": "maximize", "val_precision": "maximize", "val_recall": "maximize", "val_loss": "minimize"}
+        ),
+        default_metric="val_f1",
         needs_data=True,
         space="finetune",
         kind="text",

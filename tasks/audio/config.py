@@ -83,7 +83,7 @@ class FsddConfig(SplitAudioConfig):
 
     name: Literal["fsdd"] = "fsdd"
     model: str = Field(SPECTROGRAM, description="as in audio_folder")
-    epochs: Epochs = 20
+    epochs: Epochs = 30
     accumulation: Count = Field(
         1, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step"
     )

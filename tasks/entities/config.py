@@ -1,0 +1,26 @@
+"""The configuration of named entity recognition. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.config import BatchSize, Count, Number
+from tasks.text.config import TextConfig
+
+
+class Conll2003Config(TextConfig):
+    """CoNLL-2003: 14,041 sentences from the news with persons, places, organisations and others; 3 epochs of batch 8.
+
+    Source: Chen et al., ICML 2023, appendix, Natural Language Understanding.
+    """
+
+    name: Literal["conll2003"] = "conll2003"
+    batch_size: BatchSize = 8
+    max_length: Count = Field(
+        256, ge=8, le=8192, description="tokens, special ones included; words beyond are taken as no entity"
+    )
+    val_fraction: Number = Field(
+        0.1, gt=0.0, lt=1.0, description="of the training sentences, where there is no validation file"
+    )
