@@ -22,6 +22,7 @@ from tasks.engine.step import EagerStep, StepParts
 from tasks.engine.task import Batch
 
 N_EAGER = 3  # workspaces, algorithm choice and optimizer state are made in the first steps
+N_EAGER_LATER = 1  # a further shape only has its own algorithms to choose
 MAX_GRAPHS = 64
 
 _Key = tuple[tuple[tuple[str, torch.Size, torch.dtype], ...], ...]
@@ -61,7 +62,7 @@ class GraphStep(EagerStep):
         begin = time.perf_counter()
         self._step(key, micro_batches)
         self._seen[key] = self._seen.get(key, 0) + 1
-        if key not in self._backward and self._seen[key] >= N_EAGER:
+        if key not in self._backward and self._seen[key] >= (N_EAGER if self._gradients is None else N_EAGER_LATER):
             self._capture_backward(key, micro_batches)
         elif self._gradients is not None and self._update_graph is None and not self._update_refused:
             self._capture_update()

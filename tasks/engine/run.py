@@ -6,6 +6,7 @@ The task gives model, batches, loss and evaluation; `step.py` and `graph.py` mak
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import time
@@ -196,7 +197,7 @@ class TrainingRun(Progress):
         model.to(device=self._device, memory_format=self._task.memory_format)  # type: ignore[call-overload]
         if self._compiled:
             for region in self._task.compile_regions(model):
-                region.compile(dynamic=False)
+                region.compile(dynamic=self._task.compile_shapes == "many")
         return model
 
     def _build_optimizer(
@@ -298,7 +299,9 @@ class TrainingRun(Progress):
             raise OutOfMemory(phase=phase, device=str(self._device), detail=first_words(error)) from error
 
 
+@functools.cache
 def _own_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """One for all runs of the process: libraries keep their workspaces by stream, 32 MiB for each new one."""
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 

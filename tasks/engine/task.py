@@ -35,6 +35,9 @@ class Task(ABC, Generic[ConfigT, DataT]):
     """What bf16 is: "layers", autocast, which keeps norms and sums float32; or "all", every weight, without autocast
     (`tasks.engine.weights`), as transformers are trained. Evaluations of "all" use the float32 weights and TF32."""
 
+    compile_shapes: Literal["one", "many"] = "one"
+    """For torch.compile: code for the training batch's shape, or one code for batches of many shapes."""
+
     def __init__(self, config: ConfigT, data: DataT, *, device: torch.device) -> None:
         self.config = config
         self.data = data

@@ -62,6 +62,7 @@ class TextTask(Task[TextConfigT, TextDataT], Generic[TextConfigT, TextDataT]):
     """Fine-tuning of a transformers checkpoint; the model's forward is its own, padding is masked."""
 
     bf16_weights = "all"
+    compile_shapes = "many"
     auto_class: ClassVar[str]
     """The head, by the name of its class in transformers."""
 
