@@ -2,16 +2,20 @@
 
     python -m benchmarks.followers [--clients 50] [--trials 12] [--slots 4] [--postgres URL]
 
-The service runs in a process of its own, the clients in another. Trials are played by threads as a driver would record
-them: created, started, a point every 0.1 s of "training", finished. The same trials run without and with the clients,
-interleaved; a trial's time is from its creation to its end, its writes included.
+The service runs in a process of its own, the clients in another, which gives way to all others (nice 19): real ones are
+on other machines. Trials are played by threads as a driver would record them: created, started, a point every 0.1 s of
+"training", finished. The same trials run without and with the clients, interleaved; a trial's time is from its creation
+to its end, its writes included. The seconds of processor that the service took say what the clients cost, also on a
+machine that is busy otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import multiprocessing
+import os
 import socket
 import statistics
 import tempfile
@@ -33,7 +37,7 @@ from search.records import Lease, Point, RunOutcome, RunState, Stage, StudyState
 from service.app import create_app
 from service.database import SqlStore, make_engine, prepare
 from service.database.studies import create_study
-from service.models import EventView
+from service.models import NodeView
 from service.settings import load
 
 N_POINTS = 20
@@ -51,6 +55,12 @@ class NoSupervisor:
     def ray_status(self) -> str:
         return "ok"
 
+    def needs_new_process(self) -> bool:
+        return False
+
+    def nodes(self) -> list[NodeView]:
+        return []
+
 
 def serve(home: str, database_url: str, port: int) -> None:
     """The service, until it is terminated."""
@@ -61,6 +71,7 @@ def serve(home: str, database_url: str, port: int) -> None:
 
 def clients(url: str, study: str, n: int, stop: Event, results: Any) -> None:
     """Followers and pollers, until told to stop; puts event delays, poll times and errors."""
+    os.nice(19)
     delays: list[float] = []
     polls: list[float] = []
     errors: list[str] = []
@@ -69,8 +80,8 @@ def clients(url: str, study: str, n: int, stop: Event, results: Any) -> None:
         async with http.stream("GET", f"/v1/studies/{study}/events", timeout=None) as response:
             async for line in response.aiter_lines():
                 if line.startswith("data: "):
-                    event = EventView.model_validate_json(line.removeprefix("data: "))
-                    delays.append((datetime.now(UTC) - event.at).total_seconds())
+                    at = datetime.fromisoformat(json.loads(line.removeprefix("data: "))["at"])
+                    delays.append((datetime.now(UTC) - at).total_seconds())
 
     async def poll(http: httpx.AsyncClient, number: int) -> None:
         await asyncio.sleep(number / n * POLL_EVERY_S)
@@ -125,32 +136,44 @@ def trials(store: SqlStore, name: str, *, n: int, slots: int) -> Iterator[list[f
 
 
 @contextmanager
-def running(target: Any, *args: Any) -> Iterator[None]:
-    """A process for the time of the block."""
+def running(target: Any, *args: Any) -> Iterator[int]:
+    """A process for the time of the block; its pid."""
     process = multiprocessing.get_context("spawn").Process(target=target, args=args)
     process.start()
+    assert process.pid is not None
     try:
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.join()
 
 
-def measure(store: SqlStore, url: str, name: str, arguments: argparse.Namespace, n_clients: int) -> Any:
-    """Trial times, event delays, poll times and errors with so many clients of each kind."""
+def measure(
+    store: SqlStore, url: str, name: str, arguments: argparse.Namespace, n_clients: int, service: int
+) -> tuple[list[float], list[float], list[float], list[str], float]:
+    """Trial times, event delays, poll times, errors and the service's share of a processor, with so many clients."""
     study = trials(store, name, n=arguments.trials, slots=arguments.slots)
     next(study)
     if n_clients == 0:
-        return next(study), [], [], []
+        return next(study), [], [], [], 0.0
     context = multiprocessing.get_context("spawn")
     stop, results = context.Event(), context.Queue()
     with running(clients, url, name, n_clients, stop, results):
         while f"admeta_event_followers {float(n_clients)}" not in httpx.get(f"{url}/metrics", timeout=30).text:
             time.sleep(0.2)
+        began, used = time.perf_counter(), processor_s(service)
         times = next(study)
+        spent = (processor_s(service) - used) / (time.perf_counter() - began)
         time.sleep(1)
         stop.set()
-        return times, *results.get(timeout=60)
+        delays, polls, errors = results.get(timeout=60)
+        return times, delays, polls, errors, spent
+
+
+def processor_s(pid: int) -> float:
+    """Seconds of processor that a process has had (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -173,18 +196,24 @@ def main() -> None:
         prepare(database_url)
         store = SqlStore(make_engine(database_url))
         url = f"http://127.0.0.1:{port}"
-        with running(serve, home, database_url, port):
+        with running(serve, home, database_url, port) as service:
             _wait_for(url)
             alone: list[float] = []
             beside: list[float] = []
             delays: list[float] = []
             polls: list[float] = []
             errors: list[str] = []
+            spent: list[float] = []
             for _ in range(arguments.repeats):
-                alone += measure(store, url, f"alone-{uuid.uuid4().hex[:8]}", arguments, 0)[0]
-                found = measure(store, url, f"beside-{uuid.uuid4().hex[:8]}", arguments, arguments.clients)
-                for kept, new in zip((beside, delays, polls, errors), found, strict=True):
-                    kept.extend(new)
+                alone += measure(store, url, f"alone-{uuid.uuid4().hex[:8]}", arguments, 0, service)[0]
+                found = measure(store, url, f"beside-{uuid.uuid4().hex[:8]}", arguments, arguments.clients, service)
+                beside, delays, polls, errors = (
+                    beside + found[0],
+                    delays + found[1],
+                    polls + found[2],
+                    errors + found[3],
+                )
+                spent.append(found[4])
     slower = statistics.mean(beside) / statistics.mean(alone) - 1
     print(f"{store.engine.dialect.name}, {arguments.clients} followers and {arguments.clients} pollers (1/s each)")
     print(f"  a trial alone    mean {statistics.mean(alone):.3f} s, longest {max(alone):.3f} s")
@@ -193,6 +222,7 @@ def main() -> None:
     print(f"p95 {percentile(delays, 0.95):.3f} s")
     print(f"  polls            {len(polls)}, p50 {1e3 * percentile(polls, 0.5):.0f} ms, ", end="")
     print(f"p95 {1e3 * percentile(polls, 0.95):.0f} ms")
+    print(f"  service          {statistics.mean(spent):.2f} of a processor")
     print(f"  errors           {len(errors)} {errors[:1] or ''}")
 
 
