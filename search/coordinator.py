@@ -122,15 +122,13 @@ class Coordinator:
         if ticket not in self._live:
             return True  # cancelled meanwhile
         loop, run = self._live[ticket]
-        if report.start is not None:
-            self._store.describe_attempt(self._lease, run.id, report.start)
-        loop.report(run, report.points)
-        outcome = report.end
-        if outcome is None and loop.should_prune(run):
-            outcome = RunOutcome(state=RunState.PRUNED, value=report.points[-1].value)
-        if outcome is None:
-            return False
-        loop.finish(run, outcome)
+        if report.end is not None:
+            loop.finish(run, report.end, points=report.points, start=report.start)
+        else:
+            loop.report(run, report.points, start=report.start)
+            if not loop.should_prune(run):
+                return False
+            loop.finish(run, RunOutcome(state=RunState.PRUNED, value=report.points[-1].value))
         del self._live[ticket]
         self._begun.pop(ticket, None)
         return True

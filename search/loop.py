@@ -6,19 +6,15 @@ Starts from SQL alone. Knows nothing of Ray: the coordinator says when a run sta
 from __future__ import annotations
 
 import json
-import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-import optuna
-from optuna.trial import TrialState
-
-from search import pruners, samplers
+from search import samplers
 from search.curves import advanced, changed, copied
 from search.definition import OptimizerSearch, StudyDefinition, WarmStart
-from search.evidence import FAILURE_KIND
 from search.records import (
+    AttemptStart,
     FailureKind,
     Lease,
     Point,
@@ -28,14 +24,9 @@ from search.records import (
     SearchRecord,
     Stage,
 )
-from search.space import draw, fit
+from search.space import fit
 from search.store import Store
-
-_OPTUNA_STATES = {
-    RunState.COMPLETE: TrialState.COMPLETE,
-    RunState.PRUNED: TrialState.PRUNED,
-    RunState.FAIL: TrialState.FAIL,
-}
+from search.trials import Trials
 
 _ACCIDENTS = (FailureKind.ERROR, FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.CANCELLED)
 
@@ -65,20 +56,13 @@ class SearchLoop:
         self._waiting: deque[int] = deque(run.id for run in runs if not run.state.is_finished)
         self._live: set[int] = set()
         self._twins: dict[int, list[int]] = {}
-        self._trials: dict[int, optuna.Trial] = {}
         self._n_asked = len(self._search_runs())
         self._confirm_planned = False
         self._search_over = False
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            self._study = optuna.create_study(
-                study_name=record.optuna_name,
-                storage=store.optuna_storage(),
-                direction=definition.objective.direction,
-                pruner=pruners.build(definition.pruner, max_epochs=definition.task.epochs),
-                load_if_exists=True,
-            )
-        self._adoptable = self._reconcile()
+        self._trials = Trials(
+            store.optuna_storage(), record.optuna_name, definition=definition, spec=self.spec, points=store.points
+        )
+        self._trials.reconcile({run.trial_number: run for run in self._search_runs()})
         if definition.warm_start is not None and not self._runs:
             self._warm_start(definition.warm_start)
 
@@ -118,32 +102,35 @@ class SearchLoop:
             elif not self._plan_confirm():
                 return None
 
-    def report(self, run: RunRecord, points: Sequence[Point]) -> None:
+    def report(self, run: RunRecord, points: Sequence[Point], *, start: AttemptStart | None = None) -> None:
         """Store points of the curve, also as Optuna's intermediate values; those stored already are skipped.
 
         What an attempt trains again, since its last checkpoint is older, takes the place of what was stored: the rest
         of the curve goes on from there.
-        """
-        known = self._runs[run.id]
-        if any(point.epoch <= known.epoch for point in points):
-            points = changed(points, stored=self._store.points(run.id))
-        if not points:
-            return
-        trial = self._trial(run) if run.stage is Stage.SEARCH else None
-        self._store.add_points(self._lease, run.id, points)
-        self._runs[run.id] = advanced(known, points)
-        for point in points:
-            if trial is not None and point.value is not None:
-                self._report_to_optuna(trial, step=point.epoch, value=point.value)
 
-    def _report_to_optuna(self, trial: optuna.Trial, *, step: int, value: float) -> None:
-        """As `Trial.report`, which would leave out a step that was reported before."""
-        self._study._storage.set_trial_intermediate_value(trial._trial_id, step, value)
-        trial._cached_frozen_trial.intermediate_values[step] = value
+        Args:
+            start: where the attempt runs, with its first points.
+        """
+        points = self._news(run, points)
+        if not points and start is None:
+            return
+        self._store.add_points(self._lease, run.id, points, start=start)
+        self._advance(run, points)
+
+    def _news(self, run: RunRecord, points: Sequence[Point]) -> Sequence[Point]:
+        if all(point.epoch > self._runs[run.id].epoch for point in points):
+            return points
+        return changed(points, stored=self._store.points(run.id))
+
+    def _advance(self, run: RunRecord, points: Sequence[Point]) -> None:
+        if run.stage is Stage.SEARCH:
+            self._trials.report(self._runs[run.id], points)
+        if points:
+            self._runs[run.id] = advanced(self._runs[run.id], points)
 
     def should_prune(self, run: RunRecord) -> bool:
         """Whether the pruner would stop this trial, compared with others of this optimizer only."""
-        return run.stage is Stage.SEARCH and self._trial(run).should_prune()
+        return run.stage is Stage.SEARCH and self._trials.should_prune(self._runs[run.id])
 
     def epoch_of(self, run: RunRecord) -> int:
         """How far the run's curve goes by now."""
@@ -153,13 +140,26 @@ class SearchLoop:
         """Take over what the store says of the run."""
         self._runs[run.id] = run
 
-    def finish(self, run: RunRecord, outcome: RunOutcome) -> None:
-        """Record the end of a run: in our tables, then in Optuna's. May be repeated; the first end stands."""
+    def finish(
+        self,
+        run: RunRecord,
+        outcome: RunOutcome,
+        *,
+        points: Sequence[Point] = (),
+        start: AttemptStart | None = None,
+    ) -> None:
+        """Record the end of a run: in our tables, then in Optuna's. May be repeated; the first end stands.
+
+        Args:
+            points, start: what was told together with the end; see `report`.
+        """
         self._live.discard(run.id)
-        self._runs[run.id] = self._store.finish_run(self._lease, run.id, outcome)
+        points = self._news(run, points)
+        ended = self._store.finish_run(self._lease, run.id, outcome, points=points, start=start)
+        self._advance(run, points)
+        self._runs[run.id] = ended
         if run.stage is Stage.SEARCH:
-            self._tell(self._trial(run), self._runs[run.id])
-            self._trials.pop(run.id, None)
+            self._trials.tell(ended)
             for twin in self._twins.pop(run.id, []):
                 if self._runs[twin].state.is_finished:
                     continue
@@ -209,31 +209,18 @@ class SearchLoop:
 
     def _ask(self) -> RunRecord:
         """A new trial with its parameters and its run; one that a dead driver left half-made is completed first."""
-        number = self._adoptable[0] if self._adoptable else self._next_number()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            self._study.sampler = samplers.build(
-                self._definition.sampler, self.spec.space, label=self.spec.label, trial_number=number
-            )
-            trial = self._open_trial(self._adoptable.popleft()) if self._adoptable else self._study.ask()
-            params = draw(trial, self.spec.space)
+        number, params = self._trials.ask()
         run = self._store.create_run(
             self._lease,
             self.record.id,
-            trial_number=trial.number,
+            trial_number=number,
             stage=Stage.SEARCH,
             seed=self._definition.training_seed,
             params=params,
         )
         self._add(run)
         self._n_asked += 1
-        self._trials[run.id] = trial
         return run
-
-    def _next_number(self) -> int:
-        """That of the trial which `ask` will give: the first that a warm start queued, or a new one."""
-        trials = self._study.get_trials(deepcopy=False)
-        return next((trial.number for trial in trials if trial.state is TrialState.WAITING), len(trials))
 
     def _warm_start(self, source: WarmStart) -> None:
         """Queue the best configurations of earlier studies; those queued by a driver that died here are kept."""
@@ -247,62 +234,10 @@ class SearchLoop:
         for settings in known:
             params = fit(settings, self.spec.space)
             if params:
-                self._study.enqueue_trial(params, skip_if_exists=True)
-
-    def _trial(self, run: RunRecord) -> optuna.Trial:
-        if run.id not in self._trials:
-            self._trials[run.id] = self._open_trial(run.trial_number)
-            self._catch_up(self._trials[run.id], run)
-        return self._trials[run.id]
-
-    def _catch_up(self, trial: optuna.Trial, run: RunRecord) -> None:
-        """Report to Optuna the points that a driver stored and died before it could."""
-        if run.epoch == 0:
-            return
-        known = self._study._storage.get_trial(trial._trial_id)
-        for point in [] if known.state.is_finished() else self._store.points(run.id):
-            if point.value is not None and point.epoch not in known.intermediate_values:
-                trial.report(point.value, step=point.epoch)
-
-    def _open_trial(self, number: int) -> optuna.Trial:
-        storage = self._study._storage
-        trial_id = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
-        return optuna.Trial(self._study, trial_id)
-
-    def _tell(self, trial: optuna.Trial, run: RunRecord) -> None:
-        """Tell Optuna how the run ended, and why it failed: samplers learn from a divergence (search.evidence)."""
-        if self._study._storage.get_trial(trial._trial_id).state.is_finished():
-            return
-        if run.failure is not None and run.state is RunState.FAIL:
-            trial.set_user_attr(FAILURE_KIND, run.failure.value)
-        if run.error is not None:
-            trial.set_user_attr("failure", run.error[:2000])
-        self._study.tell(
-            trial,
-            run.value if run.state is RunState.COMPLETE else None,
-            state=_OPTUNA_STATES[run.state],
-            skip_if_finished=True,
-        )
-
-    def _reconcile(self) -> deque[int]:
-        """Tell Optuna the ends it missed; the numbers of unfinished trials that have no run yet."""
-        by_number = {run.trial_number: run for run in self._search_runs()}
-        adoptable: deque[int] = deque()
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            run = by_number.get(trial.number)
-            if run is None:
-                adoptable.append(trial.number)
-            elif run.state.is_finished:
-                self._tell(self._trial(run), run)
-        return adoptable
+                self._trials.enqueue(params)
 
     def _fail_unborn(self) -> None:
-        """End the trials that will have no run: queued by a warm start, or left half-made by a dead driver."""
-        self._adoptable.clear()
-        born = {run.trial_number for run in self._search_runs()}
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)):
-            if trial.number not in born:
-                self._study._storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
+        self._trials.fail_unborn({run.trial_number for run in self._search_runs()})
 
     # The same configuration twice -----------------------------------------------------------------------------------
 
@@ -321,12 +256,9 @@ class SearchLoop:
         return True
 
     def _finish_twin(self, twin: RunRecord, *, original: RunRecord) -> None:
-        self.report(twin, copied(self._store.points(original.id)))
-        self._trial(twin).set_user_attr("same_as_trial", original.trial_number)
-        self.finish(
-            twin,
-            RunOutcome(state=original.state, value=original.value, failure=original.failure, error=original.error),
-        )
+        self._trials.note(twin, "same_as_trial", original.trial_number)
+        outcome = RunOutcome(state=original.state, value=original.value, failure=original.failure, error=original.error)
+        self.finish(twin, outcome, points=copied(self._store.points(original.id)))
 
     # Confirmation ---------------------------------------------------------------------------------------------------
 

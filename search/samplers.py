@@ -155,7 +155,7 @@ def build(sampler: Sampler, space: Space, *, label: str, trial_number: int) -> o
             return optuna.samplers.RandomSampler(seed=fresh)
         case GridSampler():
             values = {name: space[name].grid_values() for name in sorted(space)}
-            return _build_grid(values, seed=fixed)
+            return optuna.samplers.GridSampler(values, seed=fixed)
 
 
 def _joint(space: Mapping[str, Parameter]) -> dict[str, optuna.distributions.BaseDistribution]:
@@ -206,15 +206,3 @@ def _build_sobol(space: Space, *, seed: int, independent_seed: int, index: int) 
         independent_sampler=optuna.samplers.RandomSampler(seed=independent_seed),
         warn_independent_sampling=False,
     )
-
-
-def _build_grid(values: dict[str, list[bool | int | float | str | None]], *, seed: int) -> optuna.samplers.BaseSampler:
-    import optuna
-
-    class AskTellGrid(optuna.samplers.GridSampler):  # type: ignore[misc]
-        """Optuna's grid, without its attempt to stop an `optimize` loop that ask and tell don't have."""
-
-        def after_trial(self, *_: object) -> None:
-            pass
-
-    return AskTellGrid(values, seed=seed)

@@ -109,14 +109,15 @@ class Store(Protocol):
         """Count a new attempt and set the run RUNNING; attempts left open by a dead driver are closed as LOST."""
         ...
 
-    def describe_attempt(self, lease: Lease, run_id: int, start: AttemptStart) -> None:
-        """Record where the current attempt runs."""
-        ...
-
-    def add_points(self, lease: Lease, run_id: int, points: Sequence[Point]) -> None:
+    def add_points(
+        self, lease: Lease, run_id: int, points: Sequence[Point], *, start: AttemptStart | None = None
+    ) -> None:
         """Put points on the run's curve; one of an epoch that was trained again takes the place of the stored one.
 
         A point that is stored already changes nothing; every other one adds to what the run has cost.
+
+        Args:
+            start: where the current attempt runs, to be recorded with it.
         """
         ...
 
@@ -132,6 +133,17 @@ class Store(Protocol):
         """Ids of the study's runs that ended as cancelled: by a request for one trial, while the study goes on."""
         ...
 
-    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> RunRecord:
-        """Close the run and its attempt. A run that is finished stays as it is. The run as it is afterwards."""
+    def finish_run(
+        self,
+        lease: Lease,
+        run_id: int,
+        outcome: RunOutcome,
+        *,
+        points: Sequence[Point] = (),
+        start: AttemptStart | None = None,
+    ) -> RunRecord:
+        """Close the run and its attempt, with what was reported last. The run as it is afterwards.
+
+        A run that is finished stays as it is.
+        """
         ...

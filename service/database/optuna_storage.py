@@ -126,6 +126,7 @@ class _PatientStorage:
     def __init__(self, storage: RDBStorage, policy: RetryPolicy) -> None:
         self._storage = storage
         self._policy = policy
+        self._newborn: FrozenTrial | None = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a database storage cannot be pickled: it would carry the password; open one where it is used")
@@ -144,6 +145,9 @@ class _PatientStorage:
         on_retry: Callable[[BaseException], None] | None = None,
         **kwargs: Any,
     ) -> Any:
+        if writes:
+            self._newborn = None
+
         def attempt() -> Any:
             with immediate() if writes else nullcontext():
                 return method(*args, **kwargs)
@@ -179,7 +183,16 @@ class _PatientStorage:
                 template.datetime_start = row.datetime_start
             return template
 
-        return cast(FrozenTrial, self._call(attempt, writes=True, on_retry=broken.note))
+        born = cast(FrozenTrial, self._call(attempt, writes=True, on_retry=broken.note))
+        self._newborn = copy.deepcopy(born)
+        return born
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """A trial made just now is what was written, and need not be read: Optuna asks right after it made one."""
+        newborn, self._newborn = self._newborn, None
+        if newborn is not None and newborn._trial_id == trial_id:
+            return newborn
+        return cast(FrozenTrial, self._call(self._storage.get_trial, trial_id, writes=False))
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
         broken = _Broken()

@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import CursorResult, Engine, delete, insert, or_, select, update
+from sqlalchemy import CursorResult, Engine, or_, select, update
 from sqlalchemy.orm import Session
 
-from search.curves import changed
 from search.definition import Objective, StudyDefinition
 from search.errors import SearchError, StudyNotFoundError
 from search.records import (
@@ -33,14 +32,14 @@ from search.records import (
     StudyRecord,
     StudyState,
 )
-from service.database import events, neighbours, retry
+from service.database import events, neighbours, progress, retry
 from service.database.engine import reading, writing
 from service.database.events import EventKind
 from service.database.lease import lease_end, lease_is_free
 from service.database.leased import leased, lost, open_attempts, run_of
 from service.database.models import Attempt, AttemptState, CurvePoint, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
-from service.database.rows import point, point_row, run_record, search_record, study_record
+from service.database.rows import point, run_record, search_record, study_record
 
 if TYPE_CHECKING:
     import optuna
@@ -276,51 +275,21 @@ class SqlStore:
             return run_record(run)
 
     @_patient
-    def describe_attempt(self, lease: Lease, run_id: int, start: AttemptStart) -> None:
+    def add_points(
+        self, lease: Lease, run_id: int, points: Sequence[Point], *, start: AttemptStart | None = None
+    ) -> None:
         with leased(self.engine, lease) as session:
             run = run_of(session, lease, run_id)
-            session.execute(
-                update(Attempt)
-                .where(Attempt.run_id == run_id, Attempt.attempt == run.attempt)
-                .values(
-                    node=start.node,
-                    pid=start.pid,
-                    device=start.device,
-                    environment=dict(start.environment),
-                    resumed_from_epoch=start.resumed_from_epoch,
-                )
-            )
-
-    @_patient
-    def add_points(self, lease: Lease, run_id: int, points: Sequence[Point]) -> None:
-        with leased(self.engine, lease) as session:
-            run = run_of(session, lease, run_id)
-            epochs = [point.epoch for point in points]
-            stored = []
-            if any(epoch <= run.epoch for epoch in epochs):
-                query = select(CurvePoint).where(CurvePoint.run_id == run_id, CurvePoint.epoch.in_(epochs))
-                stored = [point(row) for row in session.execute(query).scalars()]
-            new = changed(points, stored=stored)
-            if not new:
-                return
-            if stored:
-                again = CurvePoint.epoch.in_([point.epoch for point in new])
-                session.execute(delete(CurvePoint).where(CurvePoint.run_id == run_id, again))
-            session.execute(insert(CurvePoint), [point_row(run_id, point) for point in new])
-            if new[-1].epoch > run.epoch:
-                run.epoch, run.step = new[-1].epoch, new[-1].step
-            run.train_s += sum(point.train_s for point in new)
-            run.gpu_s += sum(point.gpu_s for point in new)
-            run.optimizer_s += sum(point.optimizer_s for point in new)
-            label = self._label(session, run)
-            events.record_points(session, run, new, study_id=lease.study_id, label=label)
+            progress.describe(session, run, start)
+            self._add_points(session, run, points, lease)
 
     @_patient
     def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:
         with leased(self.engine, lease) as session:
             run = run_of(session, lease, run_id)
             if run.state == RunState.RUNNING:
-                self._close_attempts(session, run_id, AttemptState(outcome.state.value), error=outcome.error)
+                state = AttemptState(outcome.state.value)
+                progress.close_attempts(session, run_id, state, error=outcome.error, at=self._clock())
                 run.state = RunState.WAITING
                 run.n_failures += 1
                 self._tell(session, "waiting", run, lease, error=outcome.error, failure=outcome.failure)
@@ -331,7 +300,8 @@ class SqlStore:
         with leased(self.engine, lease) as session:
             run = run_of(session, lease, run_id)
             if run.state == RunState.RUNNING:
-                self._close_attempts(session, run_id, AttemptState.INTERRUPTED, error=reason)
+                state = AttemptState.INTERRUPTED
+                progress.close_attempts(session, run_id, state, error=reason, at=self._clock())
                 run.state = RunState.WAITING
                 self._tell(session, "waiting", run, lease, error=reason, failure=None)
             return run_record(run)
@@ -347,19 +317,33 @@ class SqlStore:
             return set(session.execute(query).scalars())
 
     @_patient
-    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> RunRecord:
+    def finish_run(
+        self,
+        lease: Lease,
+        run_id: int,
+        outcome: RunOutcome,
+        *,
+        points: Sequence[Point] = (),
+        start: AttemptStart | None = None,
+    ) -> RunRecord:
         if not outcome.state.is_finished:
             raise ValueError(f"a run cannot finish as {outcome.state}; use COMPLETE, PRUNED or FAIL")
         with leased(self.engine, lease) as session:
             run = run_of(session, lease, run_id)
             if run.state.is_finished:
                 return run_record(run)
-            self._close_attempts(session, run_id, AttemptState(outcome.state.value), error=outcome.error)
-            run.state, run.value, run.failure = outcome.state, outcome.value, outcome.failure
-            run.error, run.test_metrics = outcome.error, dict(outcome.test_metrics)
-            run.finished_at = self._clock()
+            progress.describe(session, run, start)
+            self._add_points(session, run, points, lease)
+            now = self._clock()
+            progress.close_attempts(session, run_id, AttemptState(outcome.state.value), error=outcome.error, at=now)
+            progress.finish(run, outcome, at=now)
             self._tell(session, "finished", run, lease, error=outcome.error)
             return run_record(run)
+
+    def _add_points(self, session: Session, run: Run, points: Sequence[Point], lease: Lease) -> None:
+        new = progress.add_points(session, run, points)
+        if new:
+            events.record_points(session, run, new, study_id=lease.study_id, label=self._label(session, run))
 
     def _tell(self, session: Session, change: str, run: Run, lease: Lease, **more: Any) -> None:
         label = self._label(session, run)
@@ -369,11 +353,6 @@ class SqlStore:
         if run.search_id not in self._labels:
             self._labels[run.search_id] = session.get_one(Search, run.search_id).label
         return self._labels[run.search_id]
-
-    def _close_attempts(self, session: Session, run_id: int, state: AttemptState, *, error: str | None) -> None:
-        for attempt in open_attempts(session, run_id):
-            attempt.state, attempt.error = state, error
-            attempt.finished_at = self._clock()
 
     def _definition(self, row: Study) -> StudyDefinition:
         known = self._definitions.get(row.id)

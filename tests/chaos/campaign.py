@@ -6,7 +6,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,7 +21,8 @@ from tests.chaos.ledger import Expected, RunKey, Snapshot, Verdict, audit, look
 from tests.chaos.postgres import Postgres, own_postgres
 from tests.chaos.processes import descendants, is_alive, kill, titled, wait_until
 
-STUDY_PATIENCE_S = 240.0
+STILL_PATIENCE_S = 300.0
+"""How long nothing at all may happen in a study before it counts as stuck: a busy machine is slow, but goes on."""
 EXPECTED = Expected(
     n_trials=studies.N_TRIALS,
     n_confirm_runs=len(studies.SEEDS),
@@ -133,11 +134,11 @@ def field_of(target: Target, database: Database, *, dice: random.Random, folder:
 
 
 def run(target: Target, database: Database, *, n_rounds: int, seed: int, folder: Path | None = None) -> Tally:
-    """As many kills as rounds, in as many studies as they need; see `field_of` for `folder`."""
+    """As many kills as rounds, in as many studies as they need, or up to a stuck one; `folder`: see `field_of`."""
     tally = Tally(target=target, database=database)
     begin = time.monotonic()
     with field_of(target, database, dice=random.Random(f"{target}/{database}/{seed}"), folder=folder) as place:
-        while tally.n_rounds < n_rounds:
+        while tally.n_rounds < n_rounds and not tally.n_stuck:
             _one_study(place, tally, n_kills=min(target.kills_per_study, n_rounds - tally.n_rounds))
     tally.wall_s = time.monotonic() - begin
     return tally
@@ -153,11 +154,13 @@ def _one_study(place: Field, tally: Tally, *, n_kills: int) -> None:
             break
         snapshots.append(strike(place, study.id))
         tally.n_rounds += 1
-    with place.service.client as client:
-        ended = client.wait(study.id, poll_s=0.2, timeout_s=STUDY_PATIENCE_S)
+    ended = _await_end(place, study.id)
     verdict = audit(place.engine, study.id, expected=EXPECTED, snapshots=snapshots)
-    if ended.state != "COMPLETED":
-        verdict.lost.append(f"the study ended as {ended.state}: {ended.reason}")
+    if ended == "RUNNING":
+        verdict.stuck.append(f"nothing happened in study {study.id} for {STILL_PATIENCE_S:g} s")
+    elif ended != "COMPLETED":
+        with place.service.client as client:
+            verdict.lost.append(f"the study ended as {ended}: {client.study(study.id).reason}")
     tally.add(verdict)
 
 
@@ -214,17 +217,30 @@ def _wait_for_workers(place: Field) -> list[int]:
 
 
 def _wait_for_progress(place: Field, study: str) -> bool:
-    """Whether a run was begun since now; False where the study ended first."""
-    before = _n_attempts(place, study)
-    ended = False
+    """Whether a run was begun since now; False where the study ended first, or nothing happens in it."""
+    before = _moves(place, study)[0]
+    return _await(place, study, lambda: _moves(place, study)[0] > before) in ("QUEUED", "RUNNING")
 
-    def moved() -> bool:
-        nonlocal ended
-        ended = _state(place, study) not in ("QUEUED", "RUNNING")
-        return ended or _n_attempts(place, study) > before
 
-    wait_until(moved, timeout_s=STUDY_PATIENCE_S, what=f"a run of study {study} begins", poll_s=0.2)
-    return not ended
+def _await_end(place: Field, study: str) -> str:
+    """The study's state once it has ended; RUNNING where nothing happens in it any more."""
+    state = _await(place, study, lambda: False)
+    return "RUNNING" if state == "STUCK" else state
+
+
+def _await(place: Field, study: str, condition: Callable[[], bool]) -> str:
+    """The study's state once the condition holds or the study has ended; STUCK where nothing happens in it."""
+    last, since = _moves(place, study), time.monotonic()
+    while True:
+        state = _state(place, study)
+        if condition() or state not in ("QUEUED", "RUNNING"):
+            return state
+        now = _moves(place, study)
+        if now != last:
+            last, since = now, time.monotonic()
+        if time.monotonic() - since > STILL_PATIENCE_S:
+            return "STUCK"
+        time.sleep(0.2)
 
 
 def _still_runs(place: Field, study: str, after_s: float) -> bool:
@@ -232,11 +248,14 @@ def _still_runs(place: Field, study: str, after_s: float) -> bool:
     return _state(place, study) == "RUNNING"
 
 
-def _n_attempts(place: Field, study: str) -> int:
-    query = """SELECT count(*) FROM admeta_attempts a JOIN admeta_runs r ON r.id = a.run_id
-        JOIN admeta_searches s ON s.id = r.search_id WHERE s.study_id = :study"""
+def _moves(place: Field, study: str) -> tuple[int, int]:
+    """Attempts and points so far: where anything happens in a study, one of them grows."""
+    query = """SELECT count(DISTINCT (a.run_id * 1000 + a.attempt)), count(DISTINCT p.epoch + 1000 * p.run_id)
+        FROM admeta_runs r JOIN admeta_searches s ON s.id = r.search_id JOIN admeta_attempts a ON a.run_id = r.id
+        LEFT JOIN admeta_points p ON p.run_id = r.id WHERE s.study_id = :study"""
     with place.engine.connect() as connection:
-        return int(connection.execute(text(query), {"study": study}).scalar_one())
+        n_attempts, n_points = connection.execute(text(query), {"study": study}).one()
+        return int(n_attempts), int(n_points)
 
 
 def _state(place: Field, study: str) -> str:

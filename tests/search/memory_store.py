@@ -161,12 +161,12 @@ class MemoryStore:
     def start_attempt(self, lease: Lease, run_id: int) -> RunRecord:
         return self._update(lease, run_id, state=RunState.RUNNING, attempt=self.all_runs[run_id].attempt + 1)
 
-    def describe_attempt(self, lease: Lease, run_id: int, start: AttemptStart) -> None:
+    def add_points(
+        self, lease: Lease, run_id: int, points: Sequence[Point], *, start: AttemptStart | None = None
+    ) -> None:
         self._check(lease)
-        self.starts.setdefault(run_id, []).append(start)
-
-    def add_points(self, lease: Lease, run_id: int, points: Sequence[Point]) -> None:
-        self._check(lease)
+        if start is not None:
+            self.starts.setdefault(run_id, []).append(start)
         new = changed(points, stored=self.points(run_id))
         if new:
             self.curves.setdefault(run_id, {}).update({point.epoch: point for point in new})
@@ -191,9 +191,18 @@ class MemoryStore:
     def cancelled_runs(self, study_id: str) -> set[int]:
         return {run.id for run in self.runs(study_id) if run.failure is FailureKind.CANCELLED}
 
-    def finish_run(self, lease: Lease, run_id: int, outcome: RunOutcome) -> RunRecord:
+    def finish_run(
+        self,
+        lease: Lease,
+        run_id: int,
+        outcome: RunOutcome,
+        *,
+        points: Sequence[Point] = (),
+        start: AttemptStart | None = None,
+    ) -> RunRecord:
         if self.all_runs[run_id].state.is_finished:
             return self.all_runs[run_id]
+        self.add_points(lease, run_id, points, start=start)
         return self._update(
             lease,
             run_id,

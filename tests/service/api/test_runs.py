@@ -79,7 +79,7 @@ def test_where_an_attempt_ran_is_told_of_one_run(api: TestClient, store: SqlStor
     record = run(store, lease, search, 0, None)
     environment = {"device_name": "H", "versions": {"torch": "2"}, "placement": "4 a card", "gpus": 0.25}
     start = AttemptStart(node="n", pid=1, device="cuda:0", resumed_from_epoch=0, environment=environment)
-    store.describe_attempt(lease, record.id, start)
+    store.add_points(lease, record.id, [], start=start)
     assert api.get(f"/v1/runs/{record.id}").json()["attempts"][0]["environment"] == environment
     assert api.get("/v1/studies/digits/runs").json()["items"][0]["attempts"][0]["environment"] is None
 

@@ -151,6 +151,19 @@ def test_nothing_is_done_twice_when_an_answer_is_lost(storage: BaseStorage, flak
     assert (second.number, second.state) == (1, TrialState.RUNNING)
 
 
+def test_a_new_trial_reads_as_it_was_written(storage: BaseStorage) -> None:
+    """Right after it was made it is not asked for in the database; later it is."""
+    study = new_study(storage)
+    trial_id = storage.create_new_trial(study._study_id)
+    first = storage.get_trial(trial_id)
+    assert (first.number, first.state, first.params) == (0, TrialState.RUNNING, {})
+    first.user_attrs["mine"] = 1  # a copy of the reader's own
+    storage.set_trial_user_attr(trial_id, "a", 2)
+    second = storage.get_trial(trial_id)
+    assert second.user_attrs == {"a": 2}
+    assert (second.datetime_start, second.system_attrs) == (first.datetime_start, first.system_attrs)
+
+
 def test_real_conflicts_stay_errors(storage: BaseStorage) -> None:
     study = new_study(storage)
     with pytest.raises(DuplicatedStudyError):

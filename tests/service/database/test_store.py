@@ -123,7 +123,7 @@ def test_attempt_is_described(store: SqlStore, two_searches: StudyDefinition) ->
     lease, (search, _) = leased(store, two_searches)
     record = run(store, lease, search, 0, None)
     start = AttemptStart(node="n1", pid=2**31, device="cuda:0", resumed_from_epoch=3, environment={"torch": "2"})
-    store.describe_attempt(lease, record.id, start)
+    store.add_points(lease, record.id, [], start=start)
     (attempt,) = get_trial(store.engine, "digits", "admetar", 0).runs[0].attempts
     assert (attempt.node, attempt.device, attempt.resumed_from_epoch) == ("n1", "cuda:0", 3)
 
@@ -225,7 +225,7 @@ def test_every_write_is_fenced(store: SqlStore, two_searches: StudyDefinition) -
         lambda: store.set_study_state(lease, StudyState.FAILED),
         lambda: store.create_run(lease, search.id, trial_number=1, stage=Stage.SEARCH, seed=0, params={}),
         lambda: store.start_attempt(lease, record.id),
-        lambda: store.describe_attempt(lease, record.id, start),
+        lambda: store.add_points(lease, record.id, [], start=start),
         lambda: store.add_points(lease, record.id, curve(0.1)),
         lambda: store.fail_attempt(lease, record.id, outcome=CRASHED),
         lambda: store.interrupt_attempt(lease, record.id, reason="paused"),

@@ -1,0 +1,175 @@
+"""One search's trials in Optuna's tables: asked for, reported to and ended, by trial number.
+
+Owns what Optuna is told and when its samplers and pruners are asked; the order of things is the search loop's. A search
+has one writer, the study's driver, so nothing is read back that was just written: on a database each call counts.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
+
+import optuna
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.trial import TrialState
+
+from search import pruners, samplers
+from search.definition import OptimizerSearch, StudyDefinition
+from search.evidence import FAILURE_KIND
+from search.records import Point, RunRecord, RunState
+from search.space import draw
+
+_STATES = {
+    RunState.COMPLETE: TrialState.COMPLETE,
+    RunState.PRUNED: TrialState.PRUNED,
+    RunState.FAIL: TrialState.FAIL,
+}
+
+
+class Trials:
+    """The trials of one search.
+
+    Args:
+        name: of the Optuna study, made where there is none.
+        points: calls back the stored curve of a run.
+    """
+
+    def __init__(
+        self,
+        storage: optuna.storages.BaseStorage,
+        name: str,
+        *,
+        definition: StudyDefinition,
+        spec: OptimizerSearch,
+        points: Callable[[int], Sequence[Point]],
+    ) -> None:
+        self._definition = definition
+        self._spec = spec
+        self._points = points
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            self._study = optuna.create_study(
+                study_name=name,
+                storage=storage,
+                direction=definition.objective.direction,
+                pruner=pruners.build(definition.pruner, max_epochs=definition.task.epochs),
+                load_if_exists=True,
+            )
+        self._storage = self._study._storage  # the study may have put a cache before the one it was given
+        self._open: dict[int, optuna.Trial] = {}
+        self._half_made: deque[int] = deque()
+        self._queued: deque[int] = deque()
+        self._n = 0
+        self._look()
+
+    def reconcile(self, runs: Mapping[int, RunRecord]) -> None:
+        """Tell Optuna the ends that it missed, as a driver died; trials without a run are left to be asked for.
+
+        Args:
+            runs: by trial number.
+        """
+        self._half_made.clear()
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            run = runs.get(trial.number)
+            if run is None:
+                self._half_made.append(trial.number)
+            elif run.state.is_finished:
+                self.tell(run)
+
+    def enqueue(self, params: Mapping[str, Any]) -> None:
+        """Have this configuration asked for first; not again where a driver that died has queued it."""
+        self._study.enqueue_trial(dict(params), skip_if_exists=True)
+        self._look()
+
+    def ask(self) -> tuple[int, dict[str, Any]]:
+        """Number and parameters of a trial: one left half-made, then those queued, then a new one."""
+        half_made, queue = bool(self._half_made), self._half_made or self._queued
+        number = queue[0] if queue else self._n
+        self._study._thread_local.cached_all_trials = None  # as `Study.ask`: samplers see what has happened since
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            self._study.sampler = samplers.build(
+                self._definition.sampler, self._spec.space, label=self._spec.label, trial_number=number
+            )
+            if queue:
+                queue.popleft()
+                if not half_made:
+                    self._storage.set_trial_state_values(self._id(number), state=TrialState.RUNNING)
+                trial = optuna.Trial(self._study, self._id(number))
+            else:
+                trial = optuna.Trial(self._study, self._storage.create_new_trial(self._study._study_id))
+                self._n += 1
+            params = draw(trial, self._spec.space)
+        self._open[trial.number] = trial
+        return trial.number, params
+
+    def report(self, run: RunRecord, points: Sequence[Point]) -> None:
+        """Store the points' values; a step that was reported before takes the new one."""
+        trial = self._trial(run)
+        for point in points:
+            if point.value is not None:
+                self._report(trial, point.epoch, point.value)
+
+    def should_prune(self, run: RunRecord) -> bool:
+        """Whether the pruner would stop this trial, compared with the others of this search."""
+        return bool(self._trial(run).should_prune())
+
+    def note(self, run: RunRecord, key: str, value: int | str) -> None:
+        """Add a user attribute to the run's trial."""
+        self._trial(run).set_user_attr(key, value)
+
+    def tell(self, run: RunRecord) -> None:
+        """Tell how the run ended, and why it failed: samplers learn from a divergence (search.evidence)."""
+        try:
+            trial = self._trial(run)
+            if run.failure is not None and run.state is RunState.FAIL:
+                trial.set_user_attr(FAILURE_KIND, run.failure.value)
+            if run.error is not None:
+                trial.set_user_attr("failure", run.error[:2000])
+            is_result = run.state is not RunState.FAIL and run.value is not None and math.isfinite(run.value)
+            values = [run.value] if is_result else None
+            self._storage.set_trial_state_values(trial._trial_id, _STATES[run.state], values)
+        except UpdateFinishedTrialError:
+            pass  # told before
+        self._open.pop(run.trial_number, None)
+
+    def fail_unborn(self, born: Set[int]) -> None:
+        """End the trials that will have no run: queued by a warm start, or left half-made by a dead driver."""
+        self._half_made.clear()
+        self._queued.clear()
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)):
+            if trial.number not in born:
+                self._storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
+
+    def _look(self) -> None:
+        trials = self._study.get_trials(deepcopy=False)
+        self._n = len(trials)
+        self._queued = deque(trial.number for trial in trials if trial.state is TrialState.WAITING)
+
+    def _trial(self, run: RunRecord) -> optuna.Trial:
+        trial = self._open.get(run.trial_number)
+        if trial is None:
+            trial = self._open[run.trial_number] = optuna.Trial(self._study, self._id(run.trial_number))
+            self._catch_up(trial, run)
+        return trial
+
+    def _catch_up(self, trial: optuna.Trial, run: RunRecord) -> None:
+        """Report the points that a driver stored and died before it could."""
+        known = self._storage.get_trial(trial._trial_id)
+        if run.epoch == 0 or known.state.is_finished():
+            return
+        for point in self._points(run.id):
+            if point.value is not None and known.intermediate_values.get(point.epoch) != point.value:
+                self._report(trial, point.epoch, point.value)
+
+    def _report(self, trial: optuna.Trial, step: int, value: float) -> None:
+        """As `Trial.report`, which would leave out a step that was reported before."""
+        self._storage.set_trial_intermediate_value(trial._trial_id, step, value)
+        trial._cached_frozen_trial.intermediate_values[step] = value
+
+    def _id(self, number: int) -> int:
+        trial_id: int = self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+        return trial_id

@@ -1,0 +1,72 @@
+"""What a worker's news change in the rows of its run, within a transaction that holds the study's lease.
+
+The caller (`service.database.store`) owns the transaction and tells of the changes (`service.database.events`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.orm import Session
+
+from search.curves import changed
+from search.records import AttemptStart, Point, RunOutcome
+from service.database.leased import open_attempts
+from service.database.models import Attempt, AttemptState, CurvePoint, Run
+from service.database.rows import point as stored_point
+from service.database.rows import point_row
+
+
+def describe(session: Session, run: Run, start: AttemptStart | None) -> None:
+    """Record where the current attempt runs."""
+    if start is None:
+        return
+    session.execute(
+        update(Attempt)
+        .where(Attempt.run_id == run.id, Attempt.attempt == run.attempt)
+        .values(
+            node=start.node,
+            pid=start.pid,
+            device=start.device,
+            environment=dict(start.environment),
+            resumed_from_epoch=start.resumed_from_epoch,
+        )
+    )
+
+
+def add_points(session: Session, run: Run, points: Sequence[Point]) -> list[Point]:
+    """Put points on the run's curve and their cost on its account; gives those that were news."""
+    stored = []
+    if any(point.epoch <= run.epoch for point in points):
+        query = select(CurvePoint).where(
+            CurvePoint.run_id == run.id, CurvePoint.epoch.in_([point.epoch for point in points])
+        )
+        stored = [stored_point(row) for row in session.execute(query).scalars()]
+    new = changed(points, stored=stored)
+    if not new:
+        return new
+    if stored:
+        again = CurvePoint.epoch.in_([point.epoch for point in new])
+        session.execute(delete(CurvePoint).where(CurvePoint.run_id == run.id, again))
+    session.execute(insert(CurvePoint), [point_row(run.id, point) for point in new])
+    if new[-1].epoch > run.epoch:
+        run.epoch, run.step = new[-1].epoch, new[-1].step
+    run.train_s += sum(point.train_s for point in new)
+    run.gpu_s += sum(point.gpu_s for point in new)
+    run.optimizer_s += sum(point.optimizer_s for point in new)
+    return new
+
+
+def close_attempts(session: Session, run_id: int, state: AttemptState, *, error: str | None, at: datetime) -> None:
+    """End the run's attempts that are open."""
+    for attempt in open_attempts(session, run_id):
+        attempt.state, attempt.error, attempt.finished_at = state, error, at
+
+
+def finish(run: Run, outcome: RunOutcome, *, at: datetime) -> None:
+    """Write the run's end into its row."""
+    run.state, run.value, run.failure = outcome.state, outcome.value, outcome.failure
+    run.error, run.test_metrics = outcome.error, dict(outcome.test_metrics)
+    run.finished_at = at
