@@ -7,7 +7,7 @@ plan ready; new gradient addresses cost one small copy to the device; anything e
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
@@ -187,15 +187,15 @@ class PlanCache:
 
     def untouched(
         self, groups: Sequence[dict[str, Any]], state: Mapping[Tensor, dict[str, Any]]
-    ) -> list[FusedPlan] | None:
-        """Plans of all groups where nothing at all changed since the last step; None where a closer look is needed."""
+    ) -> Iterable[FusedPlan] | None:
+        """Plans of all groups, in order; None where something changed since the last step, or may have."""
         plans = self._plans
         if len(plans) != len(groups) or not self._state_holds(state):
             return None
-        for index, group in enumerate(groups):
-            if index not in plans or not plans[index].untouched(group["params"], self.options_of(group)):
+        for plan, group in zip(plans.values(), groups, strict=True):
+            if not plan.untouched(group["params"], self.options_of(group)):
                 return None
-        return [plans[index] for index in range(len(groups))]
+        return plans.values()
 
     def renewed(
         self,
@@ -225,7 +225,7 @@ class PlanCache:
         if not plan.reusable:
             self._plans.pop(index, None)
             return state
-        self._plans[index] = plan
+        self._plans = dict(sorted({**self._plans, index: plan}.items()))  # in the groups' order
         if self._states is None or state is not self._states:
             self._states = WatchedStates(state, self._changes)
         self._states.watch_all()
