@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from service.models import (
     BestView,
@@ -24,6 +23,7 @@ from service.models import (
     TokenView,
     TrialView,
 )
+from service.sheets import Sheet
 
 PIPE_WIDTH = 240
 _FIRST = ("lr", "lambd", "beta")
@@ -36,23 +36,22 @@ def console() -> Console:
     return plain if plain.is_terminal else Console(highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
 
 
-def study_list(studies: Iterable[StudyView]) -> Table:
+def study_list(studies: Iterable[StudyView]) -> Sheet:
     """A line a study."""
-    table = _table("study", "state", "task", "model", "optimizers", "trials", "submitted")
+    table = Sheet("study", "state", "task", "model", "optimizers", "trials", "age", wrapped=["optimizers"])
+    now = datetime.now(UTC)
     for study in studies:
         finished = sum(n_finished(search) for search in study.searches)
         planned = sum(search.n_trials for search in study.searches)
         labels = ", ".join(search.label for search in study.searches)
-        submitted = moment(study.created_at)
-        table.add_row(
-            study.name, study.state, study.task, study.model or "", labels, f"{finished}/{planned}", submitted
-        )
+        age = rough_duration((now - study.created_at).total_seconds())
+        table.add_row(study.name, study.state, study.task, study.model or "", labels, f"{finished}/{planned}", age)
     return table
 
 
-def cluster(view: ClusterView) -> Table:
+def cluster(view: ClusterView) -> Sheet:
     """A line a machine: what it has, what is free, what trains there."""
-    table = _table("host", "address", "alive", "CPUs free", "GPUs free", "runs")
+    table = Sheet("host", "address", "alive", "CPUs free", "GPUs free", "runs")
     for node in view.nodes:
         runs = [f"{run.study}/{run.label}/{run.trial}" for run in view.runs if run.node == node.address]
         cpus, gpus = f"{node.cpus_free:g}/{node.cpus:g}", f"{node.gpus_free:g}/{node.gpus:g}"
@@ -60,9 +59,11 @@ def cluster(view: ClusterView) -> Table:
     return table
 
 
-def searches(study: StudyView) -> Table:
+def searches(study: StudyView) -> Sheet:
     """A line an optimizer's search: how far it is."""
-    table = _table("optimizer", "stage", "trials", "pruned", "failed", "confirm", f"best {study.metric}", "with")
+    best = f"best {study.metric}"
+    columns = ("optimizer", "stage", "trials", "pruned", "failed", "confirm", best, "with")
+    table = Sheet(*columns, wrapped=[best, "with"])
     for search in study.searches:
         table.add_row(
             search.label,
@@ -77,9 +78,9 @@ def searches(study: StudyView) -> Table:
     return table
 
 
-def trial_list(trials: Iterable[TrialView], *, metric: str) -> Table:
+def trial_list(trials: Iterable[TrialView], *, metric: str) -> Sheet:
     """A line a trial."""
-    table = _table("trial", "state", metric, "epochs", "seconds", "error", "settings")
+    table = Sheet("trial", "state", metric, "epochs", "seconds", "error", "settings", wrapped=["error", "settings"])
     for trial in trials:
         run = trial.runs[0] if trial.runs else None
         error = next((r.error or r.failure for r in trial.runs if r.error or r.failure), None)
@@ -95,9 +96,9 @@ def trial_list(trials: Iterable[TrialView], *, metric: str) -> Table:
     return table
 
 
-def run_list(runs: Iterable[StudyRunView]) -> Table:
+def run_list(runs: Iterable[StudyRunView]) -> Sheet:
     """A line a run."""
-    table = _table("run", "trial", "stage", "seed", "state", "value", "epoch", "seconds", "attempt", "device", "why")
+    table = Sheet("run", "trial", "stage", "seed", "state", "value", "epoch", "seconds", "attempt", "device", "why")
     for run in runs:
         last = run.attempts[-1] if run.attempts else None
         where = [part for part in (last.node, last.device) if part] if last else []
@@ -117,11 +118,11 @@ def run_list(runs: Iterable[StudyRunView]) -> Table:
     return table
 
 
-def curve(points: Iterable[PointView]) -> Table:
+def curve(points: Iterable[PointView]) -> Sheet:
     """A line an evaluation."""
     points = list(points)
     names = list(dict.fromkeys(name for point in points for name in point.metrics))
-    table = _table("epoch", "step", *names, "lr")
+    table = Sheet("epoch", "step", *names, "lr")
     for point in points:
         table.add_row(
             str(point.epoch), str(point.step), *(number(point.metrics.get(name)) for name in names), number(point.lr)
@@ -129,10 +130,11 @@ def curve(points: Iterable[PointView]) -> Table:
     return table
 
 
-def comparison(view: ComparisonView) -> Table:
+def comparison(view: ComparisonView) -> Sheet:
     """A line an optimizer, best first; fits 80 columns."""
     test = next((row.test_metric for row in view.rows if row.test_metric), "test")
-    table = _table("optimizer", view.metric, test, "n", "trials", "pruned", "failed", "train (step) s")
+    columns = ("optimizer", view.metric, test, "n", "trials", "pruned", "failed", "train (step) s")
+    table = Sheet(*columns, wrapped=["failed", "train (step) s"])
     for row in view.rows:
         table.add_row(
             row.label,
@@ -141,15 +143,16 @@ def comparison(view: ComparisonView) -> Table:
             str(row.validation.n or ""),
             str(row.n_complete + row.n_pruned + row.n_failed),
             str(row.n_pruned),
-            f"{row.n_failed}" if not row.n_diverged else f"{row.n_failed} ({row.n_diverged} diverged)",
+            f"{row.n_failed}" if not row.n_diverged else f"{row.n_failed}, {row.n_diverged} diverged",
             f"{row.train_s:.1f} ({row.optimizer_s:.1f})",
         )
     return table
 
 
-def pairs(view: ComparisonView) -> Table:
+def pairs(view: ComparisonView) -> Sheet:
     """A line for every two optimizers: whether their confirm runs show one to be better."""
-    table = _table("optimizers", "difference", "95 % interval", "p", "p (Holm)", "shown")
+    columns = ("optimizers", "difference", "95 % interval", "p", "p (Holm)", "shown")
+    table = Sheet(*columns, wrapped=["optimizers", "95 % interval", "shown"])
     for pair in view.pairs:
         interval = "" if pair.low is None else f"{number(pair.low)} to {number(pair.high)}"
         table.add_row(
@@ -158,40 +161,39 @@ def pairs(view: ComparisonView) -> Table:
             interval,
             number(pair.p_value),
             number(pair.p_holm),
-            f"{pair.better} is better" if pair.better else pair.note or "no difference at the 5 % level",
+            f"{pair.better} is better" if pair.better else pair.note or "no difference",
         )
     return table
 
 
-def importance(views: Iterable[ImportanceView]) -> Table:
+def importance(views: Iterable[ImportanceView]) -> Sheet:
     """A line an optimizer's search: its parameters, what mattered most first."""
-    table = _table("optimizer", "method", "trials", "share of each parameter")
+    table = Sheet("optimizer", "method", "trials", "share of each parameter")
     for view in views:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in view.shares.items())
         table.add_row(view.label, view.method or "", str(view.n_trials), shares or view.reason or "")
     return table
 
 
-def best(views: Iterable[BestView]) -> Table:
+def best(views: Iterable[BestView]) -> Sheet:
     """A line an optimizer: its best settings."""
-    table = _table("task", "optimizer", "validation", "test", "evidence", "study", "trial", "settings")
+    columns = ("optimizer", "validation", "test", "evidence", "from", "settings")
+    table = Sheet(*columns, wrapped=["evidence", "from", "settings"])
     for view in views:
         table.add_row(
-            view.task,
             view.optimizer,
             spread(view.validation) if view.validation.n else number(view.search_value),
             spread(view.test),
             view.evidence,
-            view.study,
-            str(view.trial),
+            f"{view.study} {view.label}/{view.trial}",
             settings(view.settings),
         )
     return table
 
 
-def task_list(tasks: Iterable[TaskView]) -> Table:
+def task_list(tasks: Iterable[TaskView]) -> Sheet:
     """A line a task."""
-    table = _table("task", "models", "metrics", "what it is")
+    table = Sheet("task", "models", "metrics", "what it is", wrapped=["models", "metrics", "what it is"])
     for task in tasks:
         metrics = ", ".join(f"{name} ({direction})" for name, direction in task.metrics.items())
         models = ", ".join(task.models[:_FEW])
@@ -200,9 +202,9 @@ def task_list(tasks: Iterable[TaskView]) -> Table:
     return table
 
 
-def task_settings(task: TaskView) -> Table:
+def task_settings(task: TaskView) -> Sheet:
     """A line a setting: what a study's `task` may say."""
-    table = _table("setting", "default", "what it is")
+    table = Sheet("setting", "default", "what it is", wrapped=["default", "what it is"])
     models = f"one of {', '.join(task.models)}"
     for name, field in task.config_schema.get("properties", {}).items():
         what = field.get("description") or (models if name == "model" else "")
@@ -210,18 +212,19 @@ def task_settings(task: TaskView) -> Table:
     return table
 
 
-def optimizer_list(optimizers: Iterable[OptimizerView]) -> Table:
+def optimizer_list(optimizers: Iterable[OptimizerView]) -> Sheet:
     """A line an optimizer."""
-    table = _table("optimizer", "searched by default", "fixed by default", "what it is")
+    texts = ("searched by default", "fixed by default", "what it is")
+    table = Sheet("optimizer", *texts, wrapped=texts)
     for optimizer in optimizers:
         space = ", ".join(searched_in(name, parameter) for name, parameter in optimizer.default_space.items())
         table.add_row(optimizer.name, space, settings(optimizer.fixed), optimizer.description)
     return table
 
 
-def parameters(optimizer: OptimizerView) -> Table:
+def parameters(optimizer: OptimizerView) -> Sheet:
     """A line a parameter of one optimizer."""
-    table = _table("parameter", "default", "default space", "rule", "what it is")
+    table = Sheet("parameter", "default", "default space", "rule", "what it is", wrapped=["rule", "what it is"])
     for parameter in optimizer.parameters:
         space = optimizer.default_space.get(parameter.name)
         searched = searched_in("", space) if space else ""
@@ -229,9 +232,9 @@ def parameters(optimizer: OptimizerView) -> Table:
     return table
 
 
-def token_list(tokens: Iterable[TokenView]) -> Table:
+def token_list(tokens: Iterable[TokenView]) -> Sheet:
     """A line a token."""
-    table = _table("id", "name", "scope", "begins with", "works", "created", "expires", "last used")
+    table = Sheet("id", "name", "scope", "begins with", "works", "created", "expires", "last used")
     for token in tokens:
         works = "yes" if token.active else "revoked" if token.revoked_at else "expired"
         times = (token.created_at, token.expires_at, token.last_used_at)
@@ -255,6 +258,14 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(max(round(seconds), 0), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def rough_duration(seconds: float) -> str:
+    """In the largest unit that leaves a whole number: 40 s, 12 min, 3 h, 5 d."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
 
 
 def moment(time: datetime) -> str:
@@ -293,11 +304,3 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_text(item) for item in value) + "]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _table(*columns: str) -> Table:
-    """A table whose columns keep their width, but for the last: it takes what is left."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
-    for column in columns:
-        table.add_column(column, no_wrap=column != columns[-1], overflow="fold")
-    return table

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from service.client import Client
 
 _BAR_WIDTH = 24
+_WIDE = 110
 _REFRESHES_PER_S = 4
 _POLL_S = 0.5
 
@@ -74,7 +75,8 @@ class _Picture:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._study is not None:
-            yield Group(_headline(self._study, self._clock()), _table(self._study))
+            table = _table(self._study) if options.max_width >= _WIDE else _narrow_table(self._study)
+            yield Group(_headline(self._study, self._clock()), table)
         if self._away:
             yield Text(self._away, style="yellow")
 
@@ -133,10 +135,21 @@ def _table(study: StudyView) -> Table:
     return table
 
 
-def _bar(search: SearchView) -> ProgressBar:
+def _narrow_table(study: StudyView) -> Table:
+    """What matters most, for 80 columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(width=_BAR_WIDTH // 2)
+    table.add_column(overflow="fold")
+    for search in study.searches:
+        table.add_row(search.label, _bar(search, width=_BAR_WIDTH // 2), _told(search))
+    return table
+
+
+def _bar(search: SearchView, *, width: int = _BAR_WIDTH) -> ProgressBar:
     total = max(search.n_trials + search.n_confirm_runs, 1)
     done = total if search.stage == "done" else n_finished(search) + search.n_confirm_finished
-    return ProgressBar(total=total, completed=done, width=_BAR_WIDTH)
+    return ProgressBar(total=total, completed=done, width=width)
 
 
 def _told(search: SearchView) -> str:

@@ -1,13 +1,16 @@
-"""Texts of others in our tables: shown as they are."""
+"""Tables: texts of others shown as they are, and nothing cut off."""
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, datetime
 
 import pytest
+from rich.console import Console
 
 from service import tables
 from service.models import StudyRunView
+from service.sheets import Sheet
 
 
 def test_markup_in_an_error_is_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,6 +22,47 @@ def test_markup_in_an_error_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     )  # fmt: skip
     tables.console().print(tables.run_list([run]))
     assert "error: ValueError: [/red] [bold] :smile:" in capsys.readouterr().out
+
+
+def _drawn(sheet: Sheet, width: int) -> list[str]:
+    text = io.StringIO()
+    Console(file=text, width=width, highlight=False, markup=False).print(sheet)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+def test_nothing_is_cut_off_however_narrow_the_terminal() -> None:
+    sheet = Sheet("study", "trials", "settings")
+    sheet.add_row("a-long-name", "16/16", "lr=0.01 lambd=0.2742")
+    sheet.add_row("other", "", "lr=0.1")
+    assert _drawn(sheet, 60) == [
+        "study        trials  settings",
+        "a-long-name  16/16   lr=0.01 lambd=0.2742",
+        "other                lr=0.1",
+    ]
+    assert _drawn(sheet, 35) == [
+        "study        trials  settings",
+        "a-long-name  16/16   lr=0.01",
+        "                     lambd=0.2742",
+        "other                lr=0.1",
+    ]
+    assert _drawn(sheet, 25) == [
+        "study     a-long-name",
+        "trials    16/16",
+        "settings  lr=0.01",
+        "          lambd=0.2742",
+        "",
+        "study     other",
+        "settings  lr=0.1",
+    ]
+    with pytest.raises(ValueError, match="2 cells for 3 columns"):
+        sheet.add_row("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(-1, "0 s"), (59, "59 s"), (61, "1 min"), (7199, "1 h"), (90_000, "1 d")]
+)
+def test_rough_durations(seconds: float, shown: str) -> None:
+    assert tables.rough_duration(seconds) == shown
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (59.6, "1:00"), (3723, "1:02:03"), (-1, "0:00")])

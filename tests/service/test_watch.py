@@ -44,9 +44,9 @@ STORY = [
 ]
 
 
-def told(*chapters: StudyView | ClientError, terminal: bool = False) -> str:
+def told(*chapters: StudyView | ClientError, terminal: bool = False, width: int = 120) -> str:
     text = io.StringIO()
-    with shown(Console(file=text, force_terminal=terminal, width=100, highlight=False)) as display:
+    with shown(Console(file=text, force_terminal=terminal, width=width, highlight=False)) as display:
         for chapter in chapters:
             if isinstance(chapter, ClientError):
                 display.away(chapter)
@@ -76,6 +76,12 @@ def test_a_live_table_on_a_terminal() -> None:
     assert "study s (digits, mlp) is RUNNING" in last
     assert re.search(r"admetar +━+.* 2/4 +1 +1 +0\.9 +0/3", last)
     assert "waiting for the service" in last
+
+
+def test_a_narrow_terminal_shows_all_that_matters() -> None:
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", told(STORY[3], terminal=True, width=80))  # type: ignore[arg-type]
+    assert re.search(r"admetar +━+.* 4/4 trials · 1 pruned · 1 failed · best 0\.95", text)
+    assert "0/3" in text
 
 
 def test_bars_are_full_when_a_search_is_done() -> None:
