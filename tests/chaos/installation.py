@@ -105,8 +105,7 @@ class Service:
         if self._process.poll() is not None:
             raise RuntimeError(f"the service ended with {self._process.returncode}; see {self.home / 'output.log'}")
         with suppress(ClientError), self.client as client:
-            client.health()
-            return True
+            return client.health().status == "ok"
         return False
 
 
