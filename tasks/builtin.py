@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from tasks.answering.config import SquadV1Config, SquadV2Config
 from tasks.audio.config import AudioFolderConfig, CommonLanguageConfig, FsddConfig, SuperbKsConfig
 from tasks.digits.config import DigitsConfig
 from tasks.entities.config import Conll2003Config
@@ -31,6 +32,9 @@ F1: Mapping[str, Direction] = MappingProxyType({"val_f1": "maximize", **VISION_M
 MCC: Mapping[str, Direction] = MappingProxyType({"val_mcc": "maximize", **VISION_METRICS})
 CORRELATIONS: Mapping[str, Direction] = MappingProxyType(
     {"val_spearman": "maximize", "val_pearson": "maximize", "val_loss": "minimize"}
+)
+SQUAD: Mapping[str, Direction] = MappingProxyType(
+    {"val_f1": "maximize", "val_exact_match": "maximize", "val_loss": "minimize"}
 )
 GLUE_FILES = "From GLUE's own files in the data folder, or fetched from the hub; its development set is the test set."
 
@@ -194,6 +198,32 @@ TASKS: Mapping[str, TaskInfo] = {
         target="tasks.text.own:TextRegressionTask",
         metrics=CORRELATIONS,
         default_metric="val_spearman",
+        needs_data=True,
+        space="finetune",
+        kind="text",
+    ),
+    "squad_v1": TaskInfo(
+        name="squad_v1",
+        title="SQuAD 1.1",
+        description="87,599 questions answered by a span of a passage; exact match and F1. Its official files, or "
+        "fetched from the hub; its development set (10,570) is the test set.",
+        config=SquadV1Config,
+        target="tasks.answering.task:SquadV1Task",
+        metrics=SQUAD,
+        default_metric="val_f1",
+        needs_data=True,
+        space="finetune",
+        kind="text",
+    ),
+    "squad_v2": TaskInfo(
+        name="squad_v2",
+        title="SQuAD 2.0",
+        description="130,319 questions, a third of them without an answer; exact match and F1. Its official files, or "
+        "fetched from the hub; its development set (11,873) is the test set.",
+        config=SquadV2Config,
+        target="tasks.answering.task:SquadV2Task",
+        metrics=MappingProxyType({**SQUAD, "val_best_f1": "maximize", "val_best_exact_match": "maximize"}),
+        default_metric="val_f1",
         needs_data=True,
         space="finetune",
         kind="text",

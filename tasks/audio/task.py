@@ -77,8 +77,9 @@ class AudioTask(Task[AudioConfigT, AudioData], Generic[AudioConfigT]):
 
     def compile_regions(self, model: nn.Module) -> Sequence[nn.Module]:
         """The layers of the longest stack."""
-        stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-        return list(max(stacks, key=lambda stack: len(stack))) if stacks else [model]
+        stacks = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
+        longest: list[nn.Module] = max(stacks, key=len, default=[model])
+        return longest
 
     def train_batches(self, *, seed: int, epoch: int) -> Iterator[Batch]:
         """Batches {"waves": (batch, width) int16, "lengths": (batch,), "labels": (batch,)}."""

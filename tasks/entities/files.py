@@ -40,8 +40,8 @@ def conll_files(*, data_dir: Path | None, inner: str | None) -> Mapping[str, Pat
     missing = f"conll2003 is not in {_literal(where)} and could not be fetched ({{reason}}). Put {expected} there"
     if inner is not None:
         raise DataError(missing.format(reason="data_dir is given, so nothing else is looked for"))
-    folder = built_once("conll2003", str(FORMAT), lambda folder: _fetch(folder, missing))
-    return _complete({split: folder / name for split, name in NAMES[1].items()})
+    fetched = built_once("conll2003", str(FORMAT), lambda folder: _fetch(folder, missing))
+    return _complete({split: fetched / name for split, name in NAMES[1].items()})
 
 
 def _literal(text: object) -> str:

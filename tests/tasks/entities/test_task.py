@@ -179,7 +179,7 @@ def test_what_the_hub_has_becomes_files(tmp_path: Path, monkeypatch: pytest.Monk
     table = datasets.Dataset.from_dict(rows, features=features)
     fetched: list[str] = []
 
-    def load(name: str, **options: Any) -> Any:
+    def load(name: str, *args: Any, **options: Any) -> Any:
         fetched.append(name)
         return {"train": table, "validation": table, "test": table}
 
