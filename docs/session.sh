@@ -27,6 +27,7 @@ show admeta trials digits --order best --limit 3
 show admeta trials digits admetar/0
 show admeta runs digits --optimizer admetar --stage confirm
 run=$(admeta runs digits --stage confirm --limit 1 -o json | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["id"])')
+show admeta run "$run"
 show admeta logs "$run" --tail 3
 show admeta importance digits
 show "admeta export digits digits.csv && head -n 2 digits.csv | cut -c 1-100"

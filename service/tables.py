@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from service.models import (
+    AttemptView,
     BestView,
     ClusterView,
     ComparisonView,
@@ -28,6 +29,7 @@ from service.sheets import Sheet
 PIPE_WIDTH = 240
 _FIRST = ("lr", "lambd", "beta")
 _FEW = 4
+_ATTEMPT_TEXTS = ("started", "device", "environment", "error")
 
 
 def console() -> Console:
@@ -114,6 +116,22 @@ def run_list(runs: Iterable[StudyRunView]) -> Sheet:
             str(last.attempt) if last else "",
             " ".join(where),
             ": ".join(part for part in (run.failure, (run.error or "").strip().split("\n")[-1][:80]) if part),
+        )
+    return table
+
+
+def attempts(views: Iterable[AttemptView]) -> Sheet:
+    """A line an attempt of a run: where and on what it ran, and how it ended."""
+    table = Sheet("attempt", "state", "started", "from epoch", "device", "environment", "error", wrapped=_ATTEMPT_TEXTS)
+    for view in views:
+        table.add_row(
+            str(view.attempt),
+            view.state,
+            moment(view.started_at),
+            "" if view.resumed_from_epoch is None else str(view.resumed_from_epoch),
+            " ".join(part for part in (view.node, view.device) if part),
+            settings(view.environment),
+            (view.error or "").strip().split("\n")[-1],
         )
     return table
 

@@ -30,6 +30,7 @@ _GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
         "best": results.best,
         "trials": trials.trials,
         "runs": trials.runs,
+        "run": trials.run,
         "logs": trials.logs,
         "importance": results.importance,
         "export": results.export,

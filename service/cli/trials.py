@@ -1,4 +1,4 @@
-"""Commands on what a study has tried: trials, runs, logs."""
+"""Commands on what a study has tried: trials, runs, run, logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from service.cli.exits import INTERRUPTED
 from service.cli.names import FailureName, RunStateName, StageName
 from service.cli.options import Label, Output, OutputOption, StudyArgument, Url, parse_trial
-from service.cli.writing import emit, emit_item, show
+from service.cli.writing import emit, emit_item, emit_plain, show
 from service.client import Client
 from service.models import LogView, StudyRunView, TrialView
 
@@ -77,6 +77,30 @@ def runs(
             )
         )
     emit(found, output, table=tables.run_list)
+
+
+def run(
+    run: Annotated[int, typer.Argument(help="A run's id, from `admeta runs`.", min=1, metavar="RUN")],
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show one run: its attempts, on what they ran, how each ended, and its curve."""
+    from service import tables
+
+    with Client(url) as client:
+        view, points = client.run(run), client.curve(run)
+    if output is not Output.TABLE:
+        emit_plain(
+            {**view.model_dump(mode="json"), "curve": [point.model_dump(mode="json") for point in points]}, output
+        )
+        return
+    why = f" ({view.failure})" if view.failure else ""
+    typer.echo(f"run {view.id} of study {view.study}, trial {view.label}/{view.trial}, is {view.state}{why}")
+    typer.echo(f"{view.stage}, seed {view.seed}: {tables.settings(view.settings)}")
+    found = (tables.attempts(view.attempts), *([tables.curve(points)] if points else []))
+    show(*found)
+    if view.error:
+        typer.echo(f"\n{view.error.rstrip()}")
 
 
 def logs(

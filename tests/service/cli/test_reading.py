@@ -35,6 +35,8 @@ def _service(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("runs digits-four --stage confirm --optimizer admetar", ["admetar/7", "confirm", "COMPLETE"]),
         ("runs digits-four --failure diverged", ["diverged", "FloatingPointError"]),
         ("runs running --state running", ["RUNNING"]),
+        ("run 8", ["run 8 of study digits-four", "admetar/7", "COMPLETE", "attempt", "val_accuracy"]),
+        ("run 11", ["FAIL (diverged)", "FloatingPointError"]),
         ("importance digits-four", ["admetar", "has begun"]),
         ("tasks", ["digits", "synthetic"]),
         ("tasks digits", ["epochs", "batch_size", "convnet"]),
