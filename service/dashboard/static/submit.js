@@ -25,6 +25,8 @@
     byHand = false;
     event.detail.issueRequest(true);
   });
+  /* What is typed while the answer is on its way stays. */
+  document.addEventListener("htmx:beforeSwap", (event) => { if (event.detail.target.id === "yaml" && byHand) event.detail.shouldSwap = false; });
   document.addEventListener("htmx:afterSettle", mark);
   document.addEventListener("htmx:responseError", (event) => {
     let said = null;

@@ -43,10 +43,10 @@ def test_every_address_is_shown_and_requests_can_be_sent(browser: Any, settings:
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(f"{url}/docs")
-        page.wait_for_selector("main:not([aria-busy])")
+        page.wait_for_selector("#operations:not([aria-busy])")
         schema = page.evaluate("fetch('/openapi.json').then((answer) => answer.json())")
         expected = {f"{m.upper()}{path}" for path, operations in schema["paths"].items() for m in operations}
-        assert {node.get_attribute("id") for node in page.query_selector_all("main > details")} == expected
+        assert {node.get_attribute("id") for node in page.query_selector_all("#operations > details")} == expected
 
         submit = page.locator("details[id='POST/v1/studies']")
         submit.locator("> summary").click()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,39 +17,79 @@ import pytest
 from search.records import StudyState
 from service.database import SqlStore
 from service.database.engine import make_engine
+from service.database.tokens import Scope, create_token
 from tests.service.dashboard.test_pages import PAGES
 from tests.service.database.fill import definition, leased
-from tests.service.fakes import settings_in
+from tests.service.fakes import live, settings_in
 
 pytestmark = pytest.mark.browser
+TOLD_TWICE = {"/studies/digits-four/trials/admetar/7", "/studies/waiting", "/studies/broken"}
+"""Pages of which another one like them is looked at."""
 
 
 @contextmanager
-def visit(browser: Any, url: str, *, width: int = 1280, scheme: str = "light") -> Iterator[Any]:
-    """A page, watched: at the end nothing may have gone wrong, and no request may have left."""
+def visit(browser: Any, url: str, *, width: int = 1280, scheme: str = "light", missing: bool = False) -> Iterator[Any]:
+    """A page, watched: at the end nothing may have gone wrong, and no request may have left.
+
+    Args:
+        missing: the page itself is an error's, which a browser tells on its console.
+    """
     problems: list[str] = []
     asked: set[str] = set()
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()
+    page.set_default_timeout(120_000)  # the explorer's first answer waits for torch
     page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("request", lambda request: asked.add(urlsplit(request.url).netloc))
     page.goto(url)
+    if missing:
+        problems.clear()
     yield page
     context.close()
     assert problems == []
     assert asked <= {urlsplit(url).netloc, ""}  # "": data:, the empty icon
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_a_page_draws_and_fits(browser: Any, address: str, path: str) -> None:
-    for width, scheme in ((1280, "light"), (390, "dark")):
-        with visit(browser, address + path, width=width, scheme=scheme) as page:
-            page.locator(".plot:empty").first.wait_for(state="detached")
-            page.get_by_text("Loading…").first.wait_for(state="detached")
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
-            unnamed = "[...document.querySelectorAll('select, input')].filter(one => !one.labels.length).length"
-            assert page.evaluate(unnamed) == 0
+@cache
+def axe() -> str:
+    """axe-core's script, from the package that brings it."""
+    pytest.importorskip(
+        "axe_playwright_python", reason="axe-core comes with the package axe-playwright-python (extra dev)"
+    )
+    return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+
+
+def faults(page: Any) -> list[str]:
+    """What axe-core finds serious or critical, with the element at fault."""
+    page.evaluate(axe())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{fault['id']}: {node['html'][:160]}"
+        for fault in found["violations"]
+        if fault["impact"] in ("serious", "critical")
+        for node in fault["nodes"]
+    ]
+
+
+def drawn(page: Any) -> None:
+    """Wait until nothing is left to load."""
+    page.locator(".plot:empty").first.wait_for(state="detached")
+    page.get_by_text("Loading…").first.wait_for(state="detached")
+    page.locator(".fate", has_text="…").first.wait_for(state="detached")
+
+
+@pytest.mark.parametrize("path", [*sorted({*PAGES} - TOLD_TWICE), "/nowhere", "/docs"])
+def test_a_page_draws_fits_and_can_be_used_by_all(browser: Any, address: str, path: str) -> None:
+    with visit(browser, address + path, missing=path == "/nowhere") as page:
+        drawn(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+        assert faults(page) == []
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.emulate_media(color_scheme="dark")
+        drawn(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        assert faults(page) == []
 
 
 def test_the_plots_of_a_study_follow_their_controls(browser: Any, address: str) -> None:
@@ -79,3 +123,99 @@ def test_a_study_is_followed(browser: Any, address: str, filled_home: Path) -> N
         store.set_study_state(lease, StudyState.COMPLETED)
         page.locator(".title .state-completed").wait_for()
     engine.dispose()
+
+
+def test_the_explorer_works_out_what_is_chosen(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/explorer?n_steps=20") as page:
+        drawn(page)
+        assert page.locator(".walk polyline").count() == 5
+        page.locator("#verdict", has_text="here s = 0.1 ").wait_for()
+        page.locator("[name=lr]").fill("0.2")
+        page.locator("#verdict", has_text="not stable").wait_for()
+        assert "lr=0.2" in page.url
+        page.get_by_label("λ, inner decay, slider").press("ArrowLeft")
+        page.wait_for_url("**lambd=0.89**")
+        page.locator("[name=k]").fill("0")
+        page.locator("#said", has_text="k: ").wait_for()
+        assert "lr=0.2" in page.locator("[data-data=csv]").get_attribute("href")
+
+
+def test_a_study_is_made_by_the_form(browser: Any, address: str) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with visit(browser, f"{address}/submit") as page:
+        page.locator("[name='budget.trials_per_optimizer']").fill("0")
+        page.locator(".faults", has_text="budget.trials_per_optimizer = 0").wait_for()
+        assert page.locator("[aria-invalid]").get_attribute("name") == "budget.trials_per_optimizer"
+        page.locator("[name='budget.trials_per_optimizer']").fill("3")
+        page.locator("[name='task.name']").select_option("synthetic")
+        page.locator("[name='task.model']").select_option("rosenbrock")
+        page.locator("[name=name]").fill("by-browser")
+        page.locator("#verdict", has_text="4 optimizers × 3 trials on synthetic").wait_for()
+        text = page.locator("#definition")
+        sync_api.expect(text).to_have_value(re.compile("by-browser"))
+        text.fill(text.input_value().replace("{name: sgdm}", "{name: sgdmm}"))
+        page.locator(".faults", has_text="sgdmm").wait_for()
+        text.fill(text.input_value().replace("sgdmm", "sgdm"))
+        page.locator("#verdict", has_text="can run").wait_for()
+        page.get_by_role("button", name="Submit the study").click()
+        page.get_by_role("heading", name="by-browser").wait_for()
+
+
+def test_the_overview_filters_as_one_types(browser: Any, address: str) -> None:
+    with visit(browser, address) as page:
+        page.get_by_label("Name").press_sequentially("four")
+        page.locator("#studies .study + .study").first.wait_for(state="detached")
+        assert "q=four" in page.url
+        page.get_by_label("State").select_option("FAILED")
+        page.get_by_role("heading", name="No study fits these filters").wait_for()
+
+
+def test_trials_are_sorted_and_filtered(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/studies/digits-four/searches/sgdm") as page:
+        first = page.locator("#trial-table tbody th a").first
+        page.locator("[aria-sort=descending]", has_text="val_accuracy").wait_for()
+        assert first.inner_text() == "7"
+        page.get_by_role("button", name="Trial", exact=True).press("Enter")
+        page.locator("[aria-sort=ascending]", has_text="Trial").wait_for()
+        assert first.inner_text() == "0"
+        page.locator("[name=where]").fill("trial > 9, state = COMPLETE")
+        page.get_by_text("4 of 4 trials that fit, 16 in all").wait_for()
+        page.locator("[name=where]").fill("size > 9")
+        page.get_by_text("is no condition").wait_for()
+
+
+def test_a_log_is_shown(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/studies/digits-four/trials/admetar/7") as page:
+        page.locator("pre.log", has_text="epoch 12, step 240: <img").wait_for()
+        page.locator("[data-log] [name=run]").select_option(index=3)
+        page.locator("pre.log", has_text="epoch 12").wait_for()
+
+
+def test_a_result_opens_its_settings(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/results") as page:
+        page.locator("button.cell.leads").first.press("Enter")
+        page.get_by_role("dialog").get_by_role("button", name="Copy as Python").wait_for()
+        page.keyboard.press("Escape")
+        page.get_by_role("dialog").first.wait_for(state="hidden")
+
+
+def test_signing_out(browser: Any, filled_home: Path) -> None:
+    settings = replace(settings_in(filled_home), require_token=True)
+    engine = make_engine(settings.database_url)
+    token = create_token(engine, name="browser", scope=Scope.READ).token
+    engine.dispose()
+    with live(settings) as url, visit(browser, f"{url}/cluster", missing=True) as page:
+        page.locator("input[name=token]").fill(token)
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="Cluster").wait_for()
+        page.get_by_role("button", name="Sign out").click()
+        page.locator("input[name=token]").wait_for()
+
+
+def test_what_is_printed_is_what_one_reads(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/studies/digits-four", scheme="dark") as page:
+        drawn(page)
+        page.emulate_media(media="print")
+        assert not page.locator(".top nav").is_visible()
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert page.evaluate("getComputedStyle(document.querySelector('h1')).color") == "rgb(27, 34, 39)"
