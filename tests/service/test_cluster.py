@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,3 +70,22 @@ def test_an_embedded_node_is_lost_when_it_is_dead_or_silent(
 def test_a_cluster_may_lose_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, silent: int) -> None:
     ray_with(monkeypatch, nodes=[node(silent)])
     assert not cluster.node_is_lost(load({}, home=tmp_path, ray_address="10.0.0.1:6379"))
+
+
+@pytest.mark.parametrize(("address", "mode"), [(None, "disabled"), ("10.0.0.1:6379", "token")])
+def test_only_the_embedded_ray_goes_without_tokens_and_none_hears_of_the_database(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str | None, mode: str
+) -> None:
+    """Ray asks for tokens unless it is told otherwise, and all its processes inherit the environment."""
+    seen: dict[str, Any] = {}
+
+    def init(**options: Any) -> None:
+        seen.update(options, mode=os.environ["RAY_AUTH_MODE"], told="ADMETA_DATABASE_URL" in os.environ)
+
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=init))
+    monkeypatch.setattr(cluster.joining, "has_node", lambda: True)
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("ADMETA_DATABASE_URL", "postgresql://u:secret@h/d")
+    cluster.join(load({}, home=tmp_path, ray_address=address))
+    assert (seen["mode"], seen["told"], seen["address"]) == (mode, False, address or "local")
+    assert os.environ["ADMETA_DATABASE_URL"] == "postgresql://u:secret@h/d"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import optuna
 import pytest
@@ -45,10 +46,24 @@ def test_order_of_keys_is_no_difference(engine: Engine) -> None:
     assert not create_study(engine, type(definition()).model_validate(backwards))[1]
 
 
-def test_other_definition_is_a_conflict(engine: Engine) -> None:
-    view, _ = create_study(engine, definition())
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_failures": 7},
+        {
+            "objective": {"metric": "val_accuracy", "direction": "minimize"}
+        },  # Optuna would keep the old one and say nothing
+        {"optimizers": [{"name": "sgdm", "space": {"lr": {"type": "categorical", "choices": [0.1, 0.2]}}}]},
+    ],
+    ids=["failures", "direction", "choices"],
+)
+def test_other_definition_is_a_conflict(engine: Engine, change: dict[str, Any]) -> None:
+    """The last one is optuna issue 2199: Optuna raises only when the trial after the change is asked for."""
+    space = {"lr": {"type": "categorical", "choices": [0.1, 0.3]}}
+    before = {"optimizers": [{"name": "sgdm", "space": space}]}
+    view, _ = create_study(engine, definition(**before))
     with pytest.raises(StudyConflictError, match=rf"'digits' exists with another definition \(id {view.id}, QUEUED\)"):
-        create_study(engine, definition(max_failures=7))
+        create_study(engine, definition(**(before | change)))
 
 
 def test_many_at_once_make_one_study(engine: Engine) -> None:
