@@ -197,7 +197,7 @@ def main() -> None:
         store = SqlStore(make_engine(database_url))
         url = f"http://127.0.0.1:{port}"
         with running(serve, home, database_url, port) as service:
-            _wait_for(url)
+            wait_for(url)
             alone: list[float] = []
             beside: list[float] = []
             delays: list[float] = []
@@ -226,7 +226,8 @@ def main() -> None:
     print(f"  errors           {len(errors)} {errors[:1] or ''}")
 
 
-def _wait_for(url: str) -> None:
+def wait_for(url: str) -> None:
+    """Until the service answers."""
     for _ in range(300):
         try:
             httpx.get(f"{url}/healthz")

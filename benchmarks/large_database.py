@@ -1,60 +1,24 @@
-"""How fast pages are read from a large database.
+"""A database as years of use would leave it: a thousand studies, a hundred thousand trials, a million curve points.
 
-    python benchmarks/database.py                                       SQLite in a temporary folder
-    python benchmarks/database.py --url postgresql://user@host/empty    PostgreSQL, in an empty database
-
-Fills the database with studies, trials and curve points past the store, then reads each page many times, each time
-another study or trial, and prints the median, the 95th percentile and the slowest in milliseconds. The times are those
-of the queries and of building the answer's models; HTTP is not in them.
+Fills the tables past the store, in seconds. Values look random and are the same on every database.
 """
 
 from __future__ import annotations
 
-import argparse
-import random
-import statistics
-import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, insert, text
 
 from search.definition import StudyDefinition
 from search.records import StudyState
-from service.database import make_engine, prepare
-from service.database.closing import unclosed_studies
 from service.database.models import Search, Study
-from service.database.queries import best, comparison, get_study_view, get_trial, list_studies, list_trials
-from service.database.studies import definition_sha256, runnable_studies
+from service.database.studies import definition_sha256
 
 OPTIMIZERS = ("admetar", "admetas", "adamw", "sgdm")
-
-
-def main() -> None:
-    options = parse()
-    with tempfile.TemporaryDirectory() as folder:
-        url = options.url or f"sqlite:///{Path(folder) / 'bench.sqlite3'}"
-        prepare(url)
-        engine = make_engine(url)
-        started = time.perf_counter()
-        fill(engine, n_studies=options.studies, n_trials=options.trials, n_points=options.points)
-        print(f"{engine.url.render_as_string()}: filled in {time.perf_counter() - started:.0f} s")
-        print_sizes(engine)
-        measure(engine, n_studies=options.studies, n_trials=options.trials, repeats=options.repeats)
-        engine.dispose()
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", help="an empty database")
-    parser.add_argument("--studies", type=int, default=1000)
-    parser.add_argument("--trials", type=int, default=25, help="of each of a study's four optimizers")
-    parser.add_argument("--points", type=int, default=10, help="of each run")
-    parser.add_argument("--repeats", type=int, default=100)
-    return parser.parse_args()
+LARGE = "large"
+"""The study of `fill_large_study`."""
 
 
 def fill(engine: Engine, *, n_studies: int, n_trials: int, n_points: int) -> None:
@@ -75,19 +39,31 @@ def fill(engine: Engine, *, n_studies: int, n_trials: int, n_points: int) -> Non
         connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("ANALYZE"))
 
 
-def definition(i: int) -> dict[str, Any]:
-    optimizers = [{"name": name} for name in OPTIMIZERS]
-    raw = {"name": f"study-{i}", "task": {"name": "digits"}, "optimizers": optimizers}
+def fill_large_study(engine: Engine, *, n_trials: int) -> None:
+    """One study of one optimizer with very many trials, without curves: what an export has to stream."""
+    with engine.begin() as connection:
+        connection.execute(insert(Study), [study_row(-1, n_studies=0, name=LARGE, optimizers=OPTIMIZERS[:1])])
+        connection.execute(insert(Search), [search_row(-1, 0, OPTIMIZERS[0], n_trials=n_trials, name=LARGE)])
+        fill_runs(connection, n_trials=n_trials, n_points=0, of=LARGE)
+    with engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("ANALYZE"))
+
+
+def definition(name: str, optimizers: Sequence[str]) -> dict[str, Any]:
+    raw = {"name": name, "optimizers": [{"name": optimizer} for optimizer in optimizers], "task": {"name": "digits"}}
     return StudyDefinition.model_validate(raw).to_json()
 
 
-def study_row(i: int, *, n_studies: int) -> dict[str, Any]:
-    content = definition(i)
+def study_row(
+    i: int, *, n_studies: int, name: str | None = None, optimizers: Sequence[str] = OPTIMIZERS
+) -> dict[str, Any]:
+    name = name or f"study-{i}"
+    content = definition(name, optimizers)
     time_ = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=i)
     state = StudyState.RUNNING if i >= n_studies - 10 else StudyState.COMPLETED
     return {
-        "id": f"{i:012x}",
-        "name": f"study-{i}",
+        "id": study_id(i),
+        "name": name,
         "task": "digits",
         "model": "convnet",
         "metric": "val_accuracy",
@@ -102,13 +78,17 @@ def study_row(i: int, *, n_studies: int) -> dict[str, Any]:
     }
 
 
-def search_row(i: int, position: int, optimizer: str, *, n_trials: int) -> dict[str, Any]:
+def study_id(i: int) -> str:
+    return f"{i % 2**48:012x}"
+
+
+def search_row(i: int, position: int, optimizer: str, *, n_trials: int, name: str | None = None) -> dict[str, Any]:
     return {
-        "study_id": f"{i:012x}",
+        "study_id": study_id(i),
         "label": optimizer,
         "position": position,
         "optimizer": optimizer,
-        "optuna_name": f"study-{i}/{optimizer}",
+        "optuna_name": f"{name or f'study-{i}'}/{optimizer}",
         "fixed": {},
         "n_trials": n_trials,
         "n_confirm_runs": 3,
@@ -128,10 +108,12 @@ SELECT s.id, CASE :stage WHEN 'search' THEN n.i ELSE 1 END, :stage, CASE :stage 
        CASE WHEN :stage = 'search' AND n.i % 10 = 9 THEN 'diverged' END,
        '{{"test_accuracy": 0.9}}', 10.0, 10.0, 1.0, t.created_at, t.created_at, t.created_at
 FROM admeta_searches s JOIN admeta_studies t ON t.id = s.study_id CROSS JOIN n
+WHERE :of = '' OR t.name = :of
 """
 ATTEMPTS = """
 INSERT INTO admeta_attempts (run_id, attempt, owner, state, node, device, started_at, finished_at)
 SELECT id, 1, 'driver', state, 'node-1', 'cpu', started_at, finished_at FROM admeta_runs
+WHERE id NOT IN (SELECT run_id FROM admeta_attempts)
 """
 POINTS = """
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :n)
@@ -141,56 +123,18 @@ FROM admeta_runs r CROSS JOIN n
 """
 
 
-def fill_runs(connection: Connection, *, n_trials: int, n_points: int) -> None:
+def fill_runs(connection: Connection, *, n_trials: int, n_points: int, of: str = "") -> None:
     # Typed by hand: PostgreSQL cannot tell the type of a bare parameter.
     runs = RUNS.replace(":stage", "CAST(:stage AS VARCHAR(16))").replace(":points", "CAST(:points AS INTEGER)")
-    statement = text(runs.replace(":salt", "CAST(:salt AS INTEGER)"))
-    connection.execute(statement, {"n": n_trials, "stage": "search", "points": n_points, "salt": 0})
-    connection.execute(statement, {"n": 3, "stage": "confirm", "points": n_points, "salt": 13})
+    statement = text(runs.replace(":salt", "CAST(:salt AS INTEGER)").replace(":of", "CAST(:of AS VARCHAR(100))"))
+    connection.execute(statement, {"n": n_trials, "stage": "search", "points": n_points, "salt": 0, "of": of})
+    connection.execute(statement, {"n": 3, "stage": "confirm", "points": n_points, "salt": 13, "of": of})
     connection.execute(text(ATTEMPTS))
 
 
 def print_sizes(engine: Engine) -> None:
+    """How many rows there are."""
     with engine.connect() as connection:
         for table in ("studies", "searches", "runs", "points"):
             n = connection.execute(text(f"SELECT count(*) FROM admeta_{table}")).scalar()
             print(f"  {table:<9}{n:>10,}")
-
-
-def measure(engine: Engine, *, n_studies: int, n_trials: int, repeats: int) -> None:
-    draw = random.Random(0)
-
-    def study() -> str:
-        return f"study-{draw.randrange(n_studies)}"
-
-    second_page = list_studies(engine).next_cursor
-    reads: dict[str, Callable[[], object]] = {
-        "list studies": lambda: list_studies(engine),
-        "list studies, second page": lambda: list_studies(engine, cursor=second_page),
-        "list studies of an optimizer": lambda: list_studies(engine, optimizer="sgdm", state=StudyState.COMPLETED),
-        "one study": lambda: get_study_view(engine, study()),
-        "trials of a study": lambda: list_trials(engine, study()),
-        "trials of a study, best first": lambda: list_trials(engine, study(), order="best"),
-        "one trial": lambda: get_trial(engine, study(), draw.choice(OPTIMIZERS), draw.randrange(n_trials)),
-        "comparison": lambda: comparison(engine, study()),
-        "best": lambda: best(engine, task="digits", optimizer=draw.choice(OPTIMIZERS)),
-        "supervisor: runnable studies": lambda: runnable_studies(engine),
-        "supervisor: unclosed studies": lambda: unclosed_studies(engine),
-    }
-    print(f"{'ms':<32}{'median':>9}{'p95':>9}{'max':>9}")
-    for name, read in reads.items():
-        read()
-        times = sorted(timed(read) for _ in range(repeats))
-        p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
-        print(f"{name:<32}{statistics.median(times):>9.1f}{p95:>9.1f}{times[-1]:>9.1f}")
-
-
-def timed(read: Callable[[], object]) -> float:
-    """Milliseconds of one call."""
-    started = time.perf_counter()
-    read()
-    return 1000 * (time.perf_counter() - started)
-
-
-if __name__ == "__main__":
-    main()
