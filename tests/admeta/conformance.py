@@ -23,30 +23,32 @@ class Counts:
     """A pytest plugin: outcomes by optimizer and implementation, as tests' ids tell them."""
 
     def __init__(self) -> None:
-        self.passed: Counter[tuple[str, str]] = Counter()
-        self.others: Counter[tuple[str, str]] = Counter()
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        if session.config.option.collectonly:
+            for item in session.items:
+                self._count(item.nodeid, "passed")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when != "call" and not (report.when == "setup" and report.skipped):
-            return
-        name = report.nodeid.partition("[")[2]
+        if report.when == "call" or (report.when == "setup" and not report.passed):
+            self._count(report.nodeid, report.outcome)
+
+    def _count(self, nodeid: str, outcome: str) -> None:
+        name = nodeid.partition("[")[2]
         optimizer = _OPTIMIZER.search(name)
         if optimizer is None:
             return
         ran = _IMPLEMENTATION.search(_FOREACH_FALSE.sub("single", name))
-        key = optimizer[0].lower(), ran[0] if ran else IMPLEMENTATIONS[-1]
-        if report.passed:
-            self.passed[key] += 1
-        else:
-            self.others[key[0], f"{report.outcome}"] += 1
+        column = (ran[0] if ran else IMPLEMENTATIONS[-1]) if outcome == "passed" else outcome
+        self._counts[optimizer[0].lower(), column] += 1
 
     def table(self) -> str:
         """Markdown: passed by implementation, then what was skipped or failed."""
         columns = (*IMPLEMENTATIONS, "skipped", "failed")
         lines = [f"| passed | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
         for optimizer in OURS:
-            cells = [self.passed[optimizer, name] for name in IMPLEMENTATIONS]
-            cells += [self.others[optimizer, name] for name in ("skipped", "failed")]
+            cells = [self._counts[optimizer, column] for column in columns]
             lines.append(f"| {optimizer} | {' | '.join(map(str, cells))} |")
         return "\n".join(lines)
 
