@@ -8,7 +8,6 @@ Source: Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform", ICLR 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,9 +19,8 @@ from tasks.errors import DataError
 from tasks.paths import resolve_inside
 from tasks.text.config import GlueConfig
 from tasks.text.files import class_names, numbers, read_columns, texts
+from tasks.text.hub import load_from_hub
 from tasks.text.sentences import ClassificationTask, RegressionTask, SentenceFiles, Sentences
-
-log = logging.getLogger(__name__)
 
 HUB_NAME = "nyu-mll/glue"
 FORMAT = 1  # of the fetched files; raise it when their layout changes
@@ -175,28 +173,14 @@ def _fetch(folder: Path, name: str, *, root: Path | None) -> None:
     task = GLUE[name]
     where = root if root is not None else "the data folder (set ADMETA_DATA or --data)"
     files = ", ".join(["train.tsv", *(file for file, _ in task.dev.values())])
-    log.info("fetching %s/%s from the hub", HUB_NAME, name)
-    import httpx
-    from datasets.exceptions import DatasetsError
-
-    try:
-        loaded = _load_from_hub(name)
-    except (OSError, ValueError, KeyError, RuntimeError, DatasetsError, httpx.HTTPError) as error:
-        raise DataError(
-            f"{name} is not in {where} and could not be fetched ({type(error).__name__}: "
-            f"{(str(error).splitlines() or ['no message'])[0]}). Put GLUE's folder {task.folder}/ with {files} there"
-        ) from error
+    missing = (
+        f"{name} is not in {where} and could not be fetched ({{reason}}). Put GLUE's {task.folder}/ with {files} there"
+    )
+    loaded = load_from_hub(HUB_NAME, name, missing=missing)
     for split, hub_split in {"train": "train", **{ours: hub for ours, (_, hub) in task.dev.items()}}.items():
         with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
             for row in loaded[hub_split]:
                 file.write(json.dumps(_own_row(row, task), ensure_ascii=False) + "\n")
-
-
-def _load_from_hub(name: str) -> Any:
-    from datasets import disable_progress_bars, load_dataset
-
-    disable_progress_bars()
-    return load_dataset(HUB_NAME, name)
 
 
 def _own_row(row: Mapping[str, Any], task: GlueFiles) -> dict[str, Any]:

@@ -204,10 +204,21 @@ def _has_weights(folder: Path) -> bool:
 
 
 def _load(source: ModelSource, load: Callable[[], LoadedT]) -> LoadedT:
+    from safetensors import SafetensorError
+
     try:
         with _quiet():
             return load()
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, RuntimeError) as error:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        ImportError,
+        RuntimeError,
+        SafetensorError,
+    ) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(f"{source.origin} cannot be loaded from {source.folder}: {reason}") from error
 
