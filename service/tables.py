@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -29,13 +30,16 @@ from service.sheets import Sheet
 PIPE_WIDTH = 240
 _FIRST = ("lr", "lambd", "beta")
 _FEW = 4
-_ATTEMPT_TEXTS = ("started", "device", "environment", "error")
 
 
 def console() -> Console:
-    """stdout; wide where it is not a terminal, so that piped tables are not folded."""
+    """stdout; wide where it is no terminal and COLUMNS does not say how wide, so that piped tables are not folded."""
     plain = Console(highlight=False, markup=False, emoji=False)
-    return plain if plain.is_terminal else Console(highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
+    return (
+        plain
+        if plain.is_terminal or "COLUMNS" in os.environ
+        else Console(highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
+    )
 
 
 def study_list(studies: Iterable[StudyView]) -> Sheet:
@@ -121,8 +125,10 @@ def run_list(runs: Iterable[StudyRunView]) -> Sheet:
 
 
 def attempts(views: Iterable[AttemptView]) -> Sheet:
-    """A line an attempt of a run: where and on what it ran, and how it ended."""
-    table = Sheet("attempt", "state", "started", "from epoch", "device", "environment", "error", wrapped=_ATTEMPT_TEXTS)
+    """A line an attempt of a run: where it ran, from which epoch on, and how it ended."""
+    table = Sheet(
+        "attempt", "state", "started", "from epoch", "device", "error", wrapped=["started", "device", "error"]
+    )
     for view in views:
         table.add_row(
             str(view.attempt),
@@ -130,7 +136,6 @@ def attempts(views: Iterable[AttemptView]) -> Sheet:
             moment(view.started_at),
             "" if view.resumed_from_epoch is None else str(view.resumed_from_epoch),
             " ".join(part for part in (view.node, view.device) if part),
-            settings(view.environment),
             (view.error or "").strip().split("\n")[-1],
         )
     return table

@@ -99,6 +99,9 @@ def run(
     typer.echo(f"{view.stage}, seed {view.seed}: {tables.settings(view.settings)}")
     found = (tables.attempts(view.attempts), *([tables.curve(points)] if points else []))
     show(*found)
+    for attempt in view.attempts[-1:]:
+        if attempt.environment:
+            typer.echo(f"\nattempt {attempt.attempt} ran with {tables.settings(attempt.environment)}")
     if view.error:
         typer.echo(f"\n{view.error.rstrip()}")
 
