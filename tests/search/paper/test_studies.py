@@ -15,6 +15,7 @@ from search.space import CategoricalParameter
 FOLDER = Path(__file__).resolve().parents[3] / "studies" / "paper"
 FILES = sorted(FOLDER.glob("*.yaml"))
 TABLE_1 = ("cifar10-resnet110", "cifar10-pyramidnet110", "cifar100-resnet110", "cifar100-pyramidnet110")
+GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
 VARIANTS = {
     "": None, "no-dema": "-DEMA", "no-lb": "-LB", "no-lf": "-LF", "no-lb-lf": "-LB-LF", "constant-lf": "constant LF",
 }  # fmt: skip
@@ -95,6 +96,24 @@ def test_ablation_is_the_papers_rows() -> None:
         for name, value in {**best.params, **row.changes}.items():
             assert point[name] == value, (search.label, name)
     assert not rows
+
+
+@pytest.mark.parametrize("model", ["bert-base", "bert-large"])
+@pytest.mark.parametrize("task", GLUE)
+def test_glue_is_trained_with_the_papers_settings_and_budgets(task: str, model: str) -> None:
+    study = _study(f"{task}-{model}")
+    setup = paper.setup_of(task=task, model=model)
+    assert setup is not None
+    assert paper.model_id(study.task.model) == model
+    for field, value in setup.training.items():
+        assert getattr(study.task, field) == value, field
+    assert [search.name for search in study.optimizers] == list(setup.optimizers)
+    for search in study.optimizers:
+        best = paper.best_settings(task=task, model=model, optimizer=search.name)
+        assert best is not None
+        point = _only_point(search)
+        assert {name: point.get(name) for name in best.arguments} == best.arguments
+    assert study.objective.metric.removeprefix("val_") in {result.metric for result in paper.results(task=task)}
 
 
 @pytest.mark.parametrize("task", ["cifar10", "cifar100"])
