@@ -40,7 +40,10 @@ def test_fsdd_is_split_by_take(tmp_path: Path) -> None:
         for speaker in ("ann", "bo"):
             for take in (0, 4, 5, 10, 49):
                 write_tone(tmp_path / f"fsdd/recordings/{digit}_{speaker}_{take}.wav", 300.0, seconds=0.1)
-    for data in (load(tmp_path, name="fsdd", val_fraction=0.2), load(tmp_path, name="fsdd", data_dir="fsdd")):
+    for data in (
+        load(tmp_path, name="fsdd", val_fraction=0.2),
+        load(tmp_path, name="fsdd", data_dir="fsdd", val_fraction=0.2),
+    ):
         assert data.classes == tuple("0123456789")
         assert sizes(data)[2] == 40  # takes 0 and 4
         assert sum(sizes(data)) == 100
