@@ -1,4 +1,4 @@
-"""The command line: `admeta`. A command is a few calls of `service.client`; only those on the service itself load it."""
+"""The command line: `admeta`. A command is a few calls of `service.client`; those on the service itself load it."""
 
 from __future__ import annotations
 
