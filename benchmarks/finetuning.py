@@ -47,6 +47,12 @@ def main() -> None:
     parser.add_argument(
         "--more-seeds", type=int, nargs="*", default=[], help="for the small tasks, whose noise is large"
     )
+    parser.add_argument(
+        "--sampling",
+        default="group_by_length",
+        choices=["group_by_length", "random"],
+        help="the Trainer's order in the accuracy part: its groups are sorted, so batches near in time are alike",
+    )
     parser.add_argument("--epochs", type=int, help="instead of the paper's, for trying")
     parser.add_argument("--at-once", type=int, default=12, help="children of the accuracy part side by side")
     parser.add_argument("--device", default="cuda")
@@ -122,7 +128,6 @@ def _speed(options: argparse.Namespace) -> list[dict[str, Any]]:
                 request = {"part": "speed", "task": task, "system": system, "model": options.base}
                 request |= {"data": str(data), "device": options.device}
                 figures += _run(request) or [{"task": task, "system": system, "error": "no answer"}]
-                print(figures[-1], flush=True)
     return figures
 
 
@@ -142,6 +147,7 @@ def _accuracy(options: argparse.Namespace) -> list[dict[str, Any]]:
                         "seed": seed,
                         "model": options.model,
                         "epochs": options.epochs,
+                        "sampling": options.sampling,
                         "data": str(options.data.resolve()),
                         "device": options.device,
                     }
@@ -159,6 +165,8 @@ def _run(request: Mapping[str, Any]) -> list[dict[str, Any]]:
         check=False,
     )
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"task"')]
+    for figures in found:
+        print(json.dumps(figures), flush=True)
     if done.returncode:
         print(f"{request} failed:\n{done.stderr[-2000:]}", file=sys.stderr, flush=True)
         if request["part"] == "speed":
@@ -261,7 +269,8 @@ def _trainer(run: Any, request: Mapping[str, Any], *, lr: float, seed: int, max_
     settings: dict[str, Any] = {}
     if well_set:
         on_gpu = request["device"] == "cuda"
-        settings = {"bf16": on_gpu, "train_sampling_strategy": "group_by_length", "optim": "adamw_torch_fused"}
+        settings = {"bf16": on_gpu, "optim": "adamw_torch_fused"}
+        settings["train_sampling_strategy"] = request.get("sampling", "group_by_length")
         settings |= {"logging_strategy": "no", "dataloader_num_workers": 2 if on_gpu else 0}
     arguments = TrainingArguments(
         output_dir=tempfile.mkdtemp(),
