@@ -16,6 +16,10 @@ FOLDER = Path(__file__).resolve().parents[3] / "studies" / "paper"
 FILES = sorted(FOLDER.glob("*.yaml"))
 TABLE_1 = ("cifar10-resnet110", "cifar10-pyramidnet110", "cifar100-resnet110", "cifar100-pyramidnet110")
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte")
+FINE_TUNED = [
+    *((task, model) for task in (*GLUE, "squad_v1", "squad_v2", "conll2003") for model in ("bert-base", "bert-large")),
+    *((task, "wav2vec2-base") for task in ("superb_ks", "common_language")),
+]
 VARIANTS = {
     "": None, "no-dema": "-DEMA", "no-lb": "-LB", "no-lf": "-LF", "no-lb-lf": "-LB-LF", "constant-lf": "constant LF",
 }  # fmt: skip
@@ -98,10 +102,9 @@ def test_ablation_is_the_papers_rows() -> None:
     assert not rows
 
 
-@pytest.mark.parametrize("model", ["bert-base", "bert-large"])
-@pytest.mark.parametrize("task", GLUE)
-def test_glue_is_trained_with_the_papers_settings_and_budgets(task: str, model: str) -> None:
-    study = _study(f"{task}-{model}")
+@pytest.mark.parametrize(("task", "model"), FINE_TUNED)
+def test_tables_2_to_4_have_the_papers_settings_and_budgets(task: str, model: str) -> None:
+    study = _study(f"{task.replace('_', '-')}-{model}")
     setup = paper.setup_of(task=task, model=model)
     assert setup is not None
     assert paper.model_id(study.task.model) == model
