@@ -185,7 +185,8 @@ class RuleOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._plans.drop_stale(self.state)
+        if not torch.compiler.is_compiling():  # a compiled step has no plans, and couldn't trace the look at them
+            self._plans.drop_stale(self.state)
         for index, group in enumerate(self.param_groups):
             if self._uses_fused(index, group):
                 self._update_fused(index, group, capturing=capturing)
