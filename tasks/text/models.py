@@ -34,6 +34,9 @@ _PICKLED = ("*.json", "pytorch_model*.bin")  # older repositories; torch reads t
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.txt", "*.model", "vocab.json")
 
+# Their first token stands at the position after the padding token's number, so two positions of 514 are never used.
+_COUNT_AFTER_PADDING = ("camembert", "data2vec-text", "longformer", "mpnet", "roberta", "xlm-roberta", "xmod")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSource:
@@ -145,8 +148,11 @@ def check_length(source: ModelSource, *, tokenizer: Any, max_length: int) -> Non
     Raises:
         ConfigError: with both numbers.
     """
-    positions = getattr(load_config(source), "max_position_embeddings", None) or max_length
-    longest = min(int(positions), int(tokenizer.model_max_length))  # RoBERTa's positions count two more
+    config = load_config(source)
+    positions = int(getattr(config, "max_position_embeddings", None) or max_length)
+    if config.model_type in _COUNT_AFTER_PADDING:
+        positions -= int(config.pad_token_id or 0) + 1
+    longest = min(positions, int(tokenizer.model_max_length))
     if max_length > longest:
         raise ConfigError(
             f"max_length {max_length} is more than the {longest} tokens that {source.origin} takes; lower max_length"
