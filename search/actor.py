@@ -25,9 +25,16 @@ class DriverActor:
     """Holds one driver. Its name is unique to the study, so that Ray itself refuses a second one."""
 
     def run(
-        self, study_id: str, *, open_store: Callable[[str], Store], database_url: str, options: DriverOptions
+        self,
+        study_id: str,
+        *,
+        open_store: Callable[[str], Store],
+        database_url: str,
+        options: DriverOptions,
+        set_up_log: Callable[[str], None],
     ) -> StudyState | None:
         """Drive the study; see `search.driver.drive`."""
+        set_up_log(study_id)
         try:
             return drive(study_id, store=open_store(database_url), options=options)
         finally:

@@ -98,6 +98,35 @@ def configure(path: Path, *, format: LogFormat, console: bool) -> None:
     logging.getLogger("ray._private.worker").setLevel(logging.ERROR)
 
 
+def driver_log(home: Path, study_id: str) -> Path:
+    """Where a study's driver logs: under the service's home, on the host where the driver runs (Ray's head)."""
+    return home / "logs" / "drivers" / f"{study_id}.log"
+
+
+def configure_driver(study_id: str, *, home: Path, format: LogFormat) -> None:
+    """Send the log of a study's driver, a process of its own, to its file. One that cannot be written costs the log."""
+    try:
+        configure(driver_log(home, study_id), format=format, console=False)
+    except OSError as error:
+        logging.getLogger(__name__).warning("study %s: its driver keeps no log: %s", study_id, error)
+        return
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(_About({"study": study_id}))  # for all threads, which have no surroundings in common
+
+
+class _About(logging.Filter):
+    """Lets all lines pass, and says what they are about."""
+
+    def __init__(self, fields: Mapping[str, object]) -> None:
+        super().__init__()
+        self._about = fields
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the fields."""
+        record.about = {**self._about, **getattr(record, "about", {})}
+        return True
+
+
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     """What a line is about: its surroundings' fields, then those given with `extra={"about": {…}}`."""
     return {**_context.get(), **getattr(record, "about", {})}

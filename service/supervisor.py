@@ -14,6 +14,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -29,7 +30,7 @@ from service.database.errors import DatabaseUnavailableError
 from service.database.retry import REQUEST
 from service.database.store import SqlStore
 from service.database.studies import runnable_studies, study_progress
-from service.logs import about
+from service.logs import about, configure_driver
 from service.models import NodeView
 from service.nodes import read_nodes
 from service.settings import Settings
@@ -221,7 +222,13 @@ class Supervisor:
         settings = self._settings
         options = DriverOptions(owner=_new_owner(), storage=settings.storage, data_dir=str(settings.data))
         driver = actor.launch(study_id)
-        answer = driver.run.remote(study_id, open_store=open_store, database_url=settings.database_url, options=options)
+        answer = driver.run.remote(
+            study_id,
+            open_store=open_store,
+            database_url=settings.database_url,
+            options=options,
+            set_up_log=partial(configure_driver, home=settings.home, format=settings.log_format),
+        )
         lease = Lease(study_id=study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
         self._drivers[study_id] = Driver(driver, answer, lease)
         logger.info("study %s: driver started", study_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -22,6 +23,7 @@ from service.cloning import merged
 from service.database import queries, studies
 from service.database.deletion import delete_study
 from service.database.idempotency import Once
+from service.logs import driver_log
 from service.models import CloneRequest, ErrorView, FieldError, Page, StudyView
 from service.quotas import Quotas, n_runs
 from service.settings import Settings
@@ -118,7 +120,10 @@ async def clone_study(
 def remove_study(engine: Database, request: Request, study: str) -> None:
     """Delete an ended study with all results and checkpoints. 409 until it has ended and its last run has stopped."""
     settings: Settings = request.app.state.settings
-    remove_checkpoints(settings.storage, delete_study(engine, study))
+    study_id = delete_study(engine, study)
+    remove_checkpoints(settings.storage, study_id)
+    with suppress(OSError):  # it may never have had one here
+        driver_log(settings.home, study_id).unlink()
 
 
 async def _create(

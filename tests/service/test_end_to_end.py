@@ -17,6 +17,7 @@ import pytest
 
 from service.cli.app import run as run_command
 from service.client import Client
+from service.logs import driver_log
 from service.models import StudyView
 from tests.service.fakes import definition
 
@@ -99,6 +100,9 @@ def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str])
         log = httpx.get(f"{served.url}/v1/runs/{run.id}/logs")
         assert re.search(r" attempt 1, seed \d+: node .*\n.* epoch 1, step .*(.*\n)+.* complete: ", log.text), log.text
 
+        lines = driver_log(served.home, study.id).read_text()
+        assert re.search(rf"admetar trial 0 \(search, seed \d+\): attempt 1 starts \[study={study.id} ", lines), lines
+
         comparison = client.comparison("e2e")
         assert comparison.complete
         assert [row.rank for row in comparison.rows] == [1, 2]
@@ -112,7 +116,7 @@ def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str])
             assert best.evidence == "confirmed"
     for path in ("", "/trials", "/comparison"):
         _strictly(httpx.get(f"{served.url}/v1/studies/e2e{path}"))
-    for command in (["status", "e2e"], ["trials", "e2e", "--order", "best"], ["compare", "e2e"]):
+    for command in (["show", "e2e"], ["trials", "e2e", "--order", "best"], ["compare", "e2e"]):
         assert run_command([*command, "--url", served.url]) == 0
         assert "admetar" in capsys.readouterr().out
 

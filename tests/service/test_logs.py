@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from fastapi.testclient import TestClient
 
 from service.api.observation import REQUEST_ID
 from service.database.tokens import PREFIX
-from service.logs import JsonFormatter, TextFormatter, about, configure, without_secrets
+from service.logs import JsonFormatter, TextFormatter, about, configure, configure_driver, driver_log, without_secrets
 from service.settings import LogFormat
 from tests.service.fakes import definition
 
@@ -92,6 +93,19 @@ def test_configured(tmp_path: Path, root: logging.Logger) -> None:
     assert json.loads(path.read_text())["study"] == "s"
     configure(path, format=LogFormat.TEXT, console=True)
     assert len(root.handlers) == 2
+
+
+def test_a_driver_s_lines_say_their_study_in_every_thread(tmp_path: Path, root: logging.Logger) -> None:
+    configure_driver("abc", home=tmp_path, format=LogFormat.JSON)
+    extra = {"about": {"trial": 3}}
+    thread = threading.Thread(target=lambda: logging.getLogger("search.x").warning("lost %s", TOKEN, extra=extra))
+    thread.start()
+    thread.join()
+    line = driver_log(tmp_path, "abc").read_text()
+    assert (json.loads(line)["study"], json.loads(line)["trial"]) == ("abc", 3)
+    assert TOKEN not in line
+    (tmp_path / "file").write_text("")
+    configure_driver("abc", home=tmp_path / "file", format=LogFormat.TEXT)  # costs the log alone
 
 
 def test_requests_have_ids_and_lines(api: TestClient, caplog: pytest.LogCaptureFixture) -> None:
