@@ -14,36 +14,27 @@ from pydantic import BaseModel
 
 from search.definition import StudyDefinition
 from service.api.access import OPEN_PATHS
+from service.api.examples import ANSWERS, PARAMETERS, STUDY
 from service.api.invalid import DERIVED
 from service.models import EventView
 
 _COMPONENT = "#/components/schemas/{model}"
-EXAMPLE: dict[str, Any] = {
-    "name": "digits-first",
-    "task": {"name": "digits", "model": "convnet", "epochs": 10},
-    "optimizers": [
-        {"name": "admetar", "space": {"lambd": {"type": "float", "low": 0.02, "high": 0.4, "log": True}}},
-        {"name": "sgdm"},
-    ],
-    "budget": {"trials_per_optimizer": 8},
-    "confirm": {"top_k": 1, "seeds": [0, 1, 2]},
-}
 STUDY_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
             "application/json": {
                 "schema": {"$ref": _COMPONENT.format(model="StudyDefinition")},
-                "example": EXAMPLE,
+                "example": STUDY,
             }
         },
     }
 }
 
 
-def json_body(model: type[BaseModel]) -> dict[str, Any]:
+def json_body(model: type[BaseModel], *, example: dict[str, Any]) -> dict[str, Any]:
     """The description of a body that `read_json` reads and the model checks."""
-    content = {"application/json": {"schema": model.model_json_schema()}}
+    content = {"application/json": {"schema": model.model_json_schema(), "example": example}}
     return {"requestBody": {"required": True, "content": content}}
 
 
@@ -60,6 +51,7 @@ def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
                 schemas.pop(name, None)
             _replace_validation_errors(schema["paths"])
             _describe_access(schema)
+            _give_examples(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -90,6 +82,19 @@ def _replace_validation_errors(paths: dict[str, Any]) -> None:
                 "description": "The database does not answer; repeat later.",
                 "content": error,
             }
+
+
+def _give_examples(schema: dict[str, Any]) -> None:
+    """An example for every parameter and every answer that stands by itself; an operation's own goes before."""
+    for path, operations in schema["paths"].items():
+        for operation in operations.values():
+            for parameter in operation.get("parameters", []):
+                name = parameter["name"]
+                example = ("admetar" if "optimizers" in path else "digits") if name == "name" else PARAMETERS.get(name)
+                if example is not None:
+                    parameter.setdefault("example", example)
+    for name, example in ANSWERS.items():
+        schema["components"]["schemas"][name]["example"] = example
 
 
 def _describe_access(schema: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from search.records import StudyState
 from service.api.body import read_json
 from service.api.dependencies import Database, Limits, PageFilters
 from service.api.errors import invalid_definition
+from service.api.examples import CLONE
 from service.api.invalid import definition_fields, query_fields
 from service.api.once import RequestedOnce
 from service.api.openapi import STUDY_BODY, json_body
@@ -93,7 +94,7 @@ def resume_study(engine: Database, study: str) -> StudyView:
 @router.post(
     "/{study}/clone",
     status_code=201,
-    openapi_extra=json_body(CloneRequest),
+    openapi_extra=json_body(CloneRequest, example=CLONE),
     responses={200: {"model": StudyView}, 404: {"model": ErrorView}, **_REFUSALS},
 )
 async def clone_study(

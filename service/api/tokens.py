@@ -13,6 +13,7 @@ from service.api.access import TOKENS_PATH
 from service.api.body import read_json
 from service.api.dependencies import Database
 from service.api.errors import ApiError
+from service.api.examples import TOKEN
 from service.api.invalid import query_fields
 from service.api.once import RequestedOnce
 from service.api.openapi import json_body
@@ -33,7 +34,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.post("", status_code=201, openapi_extra=json_body(TokenRequest), responses=_REFUSALS)
+@router.post("", status_code=201, openapi_extra=json_body(TokenRequest, example=TOKEN), responses=_REFUSALS)
 async def create_token(
     engine: Database, once: RequestedOnce, raw: Annotated[dict[str, Any], Depends(read_json)]
 ) -> NewTokenView:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from service.models.base import Page, View
 from service.models.best import BestView, ImportanceView
 from service.models.catalog import OptimizerParameterView, OptimizerView, TaskView
-from service.models.cluster import ActiveRunView, ClusterView, HealthView, NodeView, QueuedStudyView
+from service.models.cluster import ActiveRunView, ClusterView, HealthView, NodeView, QueuedStudyView, VersionView
 from service.models.comparison import ComparisonRow, ComparisonView, PairView, RateView, SpreadView, TargetView
 from service.models.errors import ErrorView, FieldError
 from service.models.events import EventView
@@ -51,5 +51,6 @@ __all__ = [
     "TokenRequest",
     "TokenView",
     "TrialView",
+    "VersionView",
     "View",
 ]

@@ -18,6 +18,15 @@ class HealthView(View):
     ray: str
 
 
+class VersionView(View):
+    """What runs behind the API."""
+
+    version: str = Field(description="Of admeta-search.", examples=["0.1.0"])
+    api: str = Field(description="Of the addresses under /v1.", examples=["v1"])
+    python: str
+    parts: dict[str, str] = Field(description="Versions of what it rests on.", examples=[{"optuna": "5.0.0"}])
+
+
 class NodeView(View):
     """A machine of the Ray cluster."""
 

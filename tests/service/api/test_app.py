@@ -7,6 +7,7 @@ import re
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from service.app import create_app
@@ -80,6 +81,18 @@ def test_health(api: TestClient) -> None:
     health = api.get("/healthz")
     assert health.status_code == 200
     assert (health.json()["status"], health.json()["database"], health.json()["ray"]) == ("ok", "ok", "ok")
+
+
+def test_liveness_readiness_and_version(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (api.get("/livez").json(), api.get("/readyz").json()) == ({"status": "ok"}, api.get("/healthz").json())
+    assert api.get("/v1/version").json()["api"] == "v1"
+    assert api.get("/v1/version").json()["version"] == api.get("/healthz").json()["version"]
+    monkeypatch.setattr(Engine, "connect", _away)
+    assert [api.get(path).status_code for path in ("/livez", "/readyz", "/healthz")] == [200, 503, 503]
+
+
+def _away(*_: object, **__: object) -> None:
+    raise OperationalError("SELECT 1", {}, Exception("connection refused"))
 
 
 def test_the_supervisor_starts_and_stops_with_the_service(settings: Settings) -> None:

@@ -12,7 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from search.definition import StudyDefinition
+from service.api import examples
 from service.app import create_app
+from service.models import BestView, CloneRequest, ErrorView, StudyRunView, StudyView, TokenRequest, TrialView
 from tests.service.fakes import FakeSupervisor, settings_in
 
 KEPT = Path(__file__).with_name("openapi.json")
@@ -40,6 +43,34 @@ def test_the_api_is_as_it_is_kept(tmp_path: Path) -> None:
     assert not differences, "the API changed; if on purpose: python -m tests.service.api.test_openapi\n" + "\n".join(
         differences[:40]
     )
+
+
+def test_examples_are_what_they_are_examples_of() -> None:
+    for model in (ErrorView, StudyView, TrialView, StudyRunView, BestView):
+        example = examples.ANSWERS[model.__name__]
+        read = model.model_validate_json(json.dumps(example)).model_dump(mode="json")
+        assert {name: read[name] for name in example} == example
+    StudyDefinition.model_validate(examples.STUDY)
+    CloneRequest.model_validate(examples.CLONE)
+    TokenRequest.model_validate(examples.TOKEN)
+
+
+def test_every_parameter_and_body_has_an_example_or_says_all_in_its_schema() -> None:
+    for path, operations in json.loads(KEPT.read_text())["paths"].items():
+        for method, operation in operations.items():
+            bare = [p["name"] for p in operation.get("parameters", []) if "example" not in p and not _says_all(p)]
+            assert not bare, f"{method} {path}: {bare}"
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                assert "example" in content
+
+
+def _says_all(parameter: dict[str, Any]) -> bool:
+    """An enumeration, a flag, or what another answer gives out."""
+    text = json.dumps(parameter["schema"])
+    return (
+        '"enum"' in text or "#/components/schemas" in text or '"boolean"' in text
+        or parameter["name"] in ("cursor", "Last-Event-ID", "metric", "model")
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
