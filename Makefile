@@ -42,6 +42,10 @@ bench: $(READY)
 chaos: $(READY)
 	$(BIN)/python -m tests.chaos
 
+# Schemathesis, thousands of requests against the live service; prints its summary.
+fuzz: $(READY)
+	$(BIN)/python -m tests.service.fuzz
+
 # The pins are those of requirements.lock. uv installs them in parallel; it comes from PyPI like everything else.
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
