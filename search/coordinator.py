@@ -6,10 +6,12 @@ searcher and scheduler that Tune calls are shells around it, and the store is a 
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from search.assignment import Assignment, Report
 from search.definition import StudyDefinition
@@ -17,6 +19,9 @@ from search.loop import SearchLoop
 from search.records import FailureKind, Lease, RunOutcome, RunRecord, RunState, Stage, StudyRecord
 from search.sharing import Capacity
 from search.store import Store
+from tasks.engine.folders import inside
+
+logger = logging.getLogger(__name__)
 
 FREE_FALSE_STARTS = 3
 ALONE = "a card of its own: the attempt before ran out of memory beside other runs"
@@ -116,6 +121,7 @@ class Coordinator:
         loop.update(run)
         self._live[ticket] = (loop, run)
         self._begun[ticket] = run.epoch
+        logger.info("%s: attempt %d starts", _named(loop, run), run.attempt, extra=_about(loop, run))
 
     def report(self, ticket: str, report: Report) -> bool:
         """Record what the worker tells. True when the run is over: it reached its end or is pruned."""
@@ -129,6 +135,8 @@ class Coordinator:
             if not loop.should_prune(run):
                 return False
             loop.finish(run, RunOutcome(state=RunState.PRUNED, value=report.points[-1].value))
+        state = RunState.PRUNED if report.end is None else report.end.state
+        logger.info("%s: %s", _named(loop, run), state, extra=_about(loop, run))
         del self._live[ticket]
         self._begun.pop(ticket, None)
         return True
@@ -153,6 +161,7 @@ class Coordinator:
             loop.requeue(self._store.interrupt_attempt(self._lease, run.id, reason=error))
             return
         outcome = RunOutcome(state=RunState.FAIL, failure=kind, error=error)
+        logger.warning("%s: its attempt failed (%s): %s", _named(loop, run), kind, error, extra=_about(loop, run))
         run = self._store.fail_attempt(self._lease, run.id, outcome=outcome)
         if run.n_failures > self._definition.max_failures or not self._may_help(run, kind):
             loop.finish(run, outcome)
@@ -173,7 +182,9 @@ class Coordinator:
         return any(run.id in self._alone and ticket not in self._begun for ticket, (_, run) in self._live.items())
 
     def interrupt(self, ticket: str, *, reason: str) -> None:
-        """The run is stopped from outside, after an evaluation: it waits to go on."""
+        """The run is stopped from outside, a pause or its machine's end: it waits to go on."""
+        if ticket not in self._live:
+            return  # cancelled meanwhile
         loop, run = self._live.pop(ticket)
         self._begun.pop(ticket, None)
         loop.requeue(self._store.interrupt_attempt(self._lease, run.id, reason=reason))
@@ -216,14 +227,14 @@ class Coordinator:
             settings={**loop.spec.fixed, **run.params},
             metric=definition.objective.metric,
             direction=definition.objective.direction,
-            checkpoint_dir=f"{self._workplace.storage}/{folder}",
+            checkpoint_dir=inside(self._workplace.storage, folder),
             checkpoint_every_s=definition.checkpoint_every_s,
             data_dir=self._workplace.data_dir,
             threads=max(1, int(definition.resources.cpus)),
             cpus=self._workplace.each.cpus,
             gpus=1.0 if alone else self._workplace.each.gpus,
             placement=ALONE if alone else self._workplace.placement,
-            init_from=tuple(f"{self._workplace.storage}/{folder}" for folder in self._workplace.init_from),
+            init_from=tuple(inside(self._workplace.storage, origin) for origin in self._workplace.init_from),
         )
 
     def _apply_budgets(self) -> None:
@@ -259,6 +270,15 @@ class Coordinator:
 def run_folder(study_id: str, label: str, run: RunRecord) -> str:
     """Where a run keeps its checkpoints and logs, under the storage."""
     return f"{study_id}/{label}/{run.trial_number:05d}/{run.stage.value}-{run.seed}"
+
+
+def _named(loop: SearchLoop, run: RunRecord) -> str:
+    return f"{loop.record.label} trial {run.trial_number} ({run.stage}, seed {run.seed})"
+
+
+def _about(loop: SearchLoop, run: RunRecord) -> dict[str, Any]:
+    """What a log line is about, as a formatter of JSON lines writes it."""
+    return {"about": {"label": loop.record.label, "trial": run.trial_number, "run": run.id}}
 
 
 def _cancelled(error: str) -> RunOutcome:

@@ -113,8 +113,10 @@ def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwit
     # Tune insists on a folder of its own; nothing in it is ever read back.
     scratch = Path(tempfile.mkdtemp(prefix="admeta-tune-"))
     try:
+        worker = tune.with_resources(TrialWorker, _held)
+        worker.__qualname__ = TrialWorker.__qualname__  # Ray calls processes by it: ray::TrialWorker.train
         tune.Tuner(
-            tune.with_resources(TrialWorker, _held),
+            worker,
             tune_config=tune.TuneConfig(
                 search_alg=StudySearcher(coordinator, stop),
                 scheduler=StudyScheduler(coordinator, stop),

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
+import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,10 +25,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from tasks.engine.folders import Folder, inside, is_remote, open_folder
+
 KEEP_BYTES = 1 << 20
 """What a cut leaves."""
 CUT_AT_BYTES = 2 << 20
 CUT_EVERY_S = 1.0
+COPY_EVERY_S = 10.0
+_FOLDER = "logs"
 _HEAD = "#admeta-log dropped={:015d}\n"
 _HEAD_PATTERN = re.compile(rb"#admeta-log dropped=(\d{15})\n")
 _N_HEAD = len(_HEAD.format(0))
@@ -34,17 +41,39 @@ _NO_LINE_BYTES = 16 << 10
 _FILE_NAME = re.compile(r"attempt-(\d{4,})\.log")
 
 
+def start_log(run_folder: str, attempt: int) -> RunLog:
+    """The log of an attempt that begins: in the run's folder, or beside the worker where that folder is an address."""
+    name = _name(attempt)
+    if not is_remote(run_folder):
+        return RunLog(log_file(run_folder, attempt))
+    return RunLog(Path(tempfile.mkdtemp(prefix="admeta-log-")) / name, copy_to=open_folder(inside(run_folder, _FOLDER)))
+
+
 def log_file(run_folder: str | Path, attempt: int) -> Path:
-    """Where an attempt's output is kept."""
-    return Path(run_folder) / "logs" / f"attempt-{attempt:04d}.log"
+    """Where an attempt's output is kept, in a folder that is a path."""
+    return Path(run_folder) / _FOLDER / _name(attempt)
 
 
-def logged_attempts(run_folder: str | Path) -> list[int]:
+def logged_attempts(run_folder: str) -> list[int]:
     """The attempts of a run that left a log, oldest first."""
     with suppress(OSError):
-        names = os.listdir(Path(run_folder) / "logs")
+        names = open_folder(inside(run_folder, _FOLDER)).names()
         return sorted(int(found[1]) for name in names if (found := _FILE_NAME.fullmatch(name)))
     return []
+
+
+def read_log(run_folder: str, attempt: int, *, offset: int = 0, tail: int | None = None, whole: bool) -> Excerpt:
+    """A part of an attempt's log; see `excerpt`.
+
+    Raises:
+        FileNotFoundError: the attempt left no log.
+    """
+    raw = open_folder(inside(run_folder, _FOLDER)).read(_name(attempt))
+    return excerpt(raw, offset=offset, tail=tail, whole=whole)
+
+
+def _name(attempt: int) -> str:
+    return f"attempt-{attempt:04d}.log"
 
 
 class RunLog:
@@ -52,9 +81,13 @@ class RunLog:
 
     Args:
         path: its file; one that exists is continued.
+        copy_to: where `publish` copies it; the file itself is then removed at the end.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, copy_to: Folder | None = None) -> None:
+        self._path = path
+        self._copy_to = copy_to
+        self._copied_at = -COPY_EVERY_S
         self._fd: int | None = None
         self._dropped = 0
         self._cutting = threading.Lock()
@@ -105,8 +138,21 @@ class RunLog:
             os.ftruncate(self._fd, 0)  # in place: processes that the run started have this file open
             os.write(self._fd, _HEAD.format(self._dropped).encode() + tail)
 
+    def publish(self) -> None:
+        """Copy the log to where the service reads it, if that is elsewhere and the last copy is not of just now."""
+        if self._copy_to is not None and time.monotonic() - self._copied_at >= COPY_EVERY_S:
+            self._copied_at = time.monotonic()
+            self._copy(self._copy_to)
+
+    def _copy(self, folder: Folder) -> None:
+        with suppress(OSError):
+            folder.write(self._path.name, [self._path.read_bytes()])
+
     def close(self) -> None:
         """No more of this attempt."""
+        if self._copy_to is not None and not self._closed.is_set():
+            self._copy(self._copy_to)
+            shutil.rmtree(self._path.parent, ignore_errors=True)
         self._closed.set()
         with self._cutting:
             if self._fd is not None:
@@ -145,19 +191,15 @@ class Excerpt:
     end: int
 
 
-def read(path: Path, *, offset: int = 0, tail: int | None = None, whole: bool) -> Excerpt:
+def excerpt(raw: bytes, *, offset: int = 0, tail: int | None = None, whole: bool) -> Excerpt:
     """A part of a log.
 
     Args:
-        path: see `log_file`.
+        raw: the file's content.
         offset: from here on, in bytes since the first ever printed; later where that part was dropped.
         tail: of that, the last so many lines.
         whole: also the beginning of a last line that has no end yet.
-
-    Raises:
-        FileNotFoundError: the attempt left no log.
     """
-    raw = path.read_bytes()
     head = _HEAD_PATTERN.match(raw)
     if head is None:  # a cut is being made
         return Excerpt(text="", start=offset, end=offset)

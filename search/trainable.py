@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import os
+import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -17,8 +19,10 @@ import ray
 from ray import tune
 
 from search.assignment import Assignment, Curve, Report
+from search.notice import GivenBackError, Notice
 from search.records import AttemptStart, FailureKind, Point, RunOutcome, RunState, Stage
-from search.run_log import RunLog, log_file
+from search.run_log import start_log
+from tasks.engine.folders import open_folder
 from tasks.engine.protocol import Evaluation, Run
 from tasks.errors import CheckpointError, Diverged
 
@@ -41,34 +45,65 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
     def _take_up(self, config: dict[str, Any]) -> None:
         self._assignment = Assignment.from_config(config)
-        self._log = RunLog(log_file(self._assignment.checkpoint_dir, self._assignment.attempt))
+        self._log = start_log(self._assignment.checkpoint_dir, self._assignment.attempt)
+        self._notice = Notice()
+        self._start: AttemptStart | None = None
+        self._start_is_told = False
+        self._unwritten: str | None = None
 
     def step(self) -> dict[str, Any]:
-        """One epoch; the run is opened here and not in `setup`, so that its errors are this run's."""
+        """One epoch; the run is opened here and not in `setup`, so that its errors are this run's.
+
+        Raises:
+            GivenBackError: the process was told to stop; the run is saved, or was before.
+        """
+        self._notice.heed()
         with self._log.capturing():
             report = self._step()
+        if self._notice.came and report.end is None:
+            self._give_back(cast(Run, self._run))
+        self._log.publish()
         return report.to_result()
 
     def _step(self) -> Report:
-        start = None
-        backlog: list[Point] = []
         self._unsaved = False  # within an epoch the run's state fits no evaluation
-        if self._run is None:
-            start = self._open()
-            backlog = list(self._curve.points)
-        run = cast(Run, self._run)
+        backlog: list[Point] = []
         try:
-            points = backlog if run.done else [*backlog, self._advance(run)]
-            end = self._end(run)
+            with self._notice.in_time():
+                if self._run is None:
+                    self._start = self._open()
+                    backlog = list(self._curve.points)
+                run = cast(Run, self._run)
+                points = backlog if run.done else [*backlog, self._advance(run)]
+                end = self._end(run)
         except Diverged as error:
             self._log.say(f"diverged: {error}")
             outcome = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error=str(error))
-            return Report(points=backlog, start=start, end=outcome)
+            return Report(points=backlog, start=self._news_of_start(), end=outcome)
         if end is not None or self._checkpoint_is_due():
             self._save(run, final=end is not None)
         else:
             self._unsaved = True
-        return Report(points=points, start=start, end=end)
+        return Report(points=points, start=self._news_of_start(), end=end)
+
+    def _news_of_start(self) -> AttemptStart | None:
+        """Where the attempt runs: with its first report, and again when a checkpoint could not be written."""
+        if self._unwritten is not None and self._start is not None:
+            environment = {**self._start.environment, "checkpoint_error": self._unwritten}
+            self._start, self._start_is_told = replace(self._start, environment=environment), False
+            self._unwritten = None
+        if self._start_is_told:
+            return None
+        self._start_is_told = True
+        return self._start
+
+    def _give_back(self, run: Run) -> None:
+        if self._unsaved:
+            self._save(run, final=False)
+        self._unsaved = False
+        rest = f"the run goes on elsewhere from epoch {run.epoch}" if self._unwritten is None else self._unwritten
+        self._log.say(f"told to stop: {rest}")
+        raise GivenBackError(f"the worker was told to stop (SIGTERM); {rest}")
 
     def cleanup(self) -> None:
         """The worker's end. A run that is stopped between two evaluations, by a pause say, leaves a checkpoint."""
@@ -79,13 +114,13 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
     def _close(self) -> None:
         self._unsaved = False
+        self._notice.forget()
         if self._run is not None:
             self._run.close()
             self._run = None
         self._log.close()
 
     def _open(self) -> AttemptStart:
-        from tasks.engine import checkpoint
         from tasks.registry import parse_config
         from tasks.runs import open_run
 
@@ -93,17 +128,18 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._saved_at = time.monotonic()
         config = parse_config(assignment.task)
         share_note = _share_card(assignment.gpus) if 0 < assignment.gpus < 1 else ""
-        run = open_run(
-            config,
-            optimizer=assignment.optimizer,
-            params=assignment.settings,
-            seed=assignment.seed,
-            data_dir=None if assignment.data_dir is None else Path(assignment.data_dir),
-            device=None if assignment.gpus > 0 else "cpu",
-            threads=assignment.threads,
-            init_from=_initial_weights(assignment, config),
-        )
-        state = checkpoint.load_latest(assignment.checkpoint_dir)
+        with tempfile.TemporaryDirectory() as scratch:
+            run = open_run(
+                config,
+                optimizer=assignment.optimizer,
+                params=assignment.settings,
+                seed=assignment.seed,
+                data_dir=None if assignment.data_dir is None else Path(assignment.data_dir),
+                device=None if assignment.gpus > 0 else "cpu",
+                threads=assignment.threads,
+                init_from=_initial_weights(assignment, config, scratch=Path(scratch)),
+            )
+        state = _last_state(assignment.checkpoint_dir)
         self._curve = Curve() if state is None else Curve.from_state(state["curve"])
         if state is not None:
             run.load_state_dict(state["run"])
@@ -153,14 +189,21 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         return time.monotonic() - self._saved_at >= self._assignment.checkpoint_every_s
 
     def _save(self, run: Run, *, final: bool) -> None:
-        """A search run that ended before its first checkpoint was due leaves none: repeating it costs less."""
+        """A search run that ended before its first checkpoint was due leaves none: repeating it costs less.
+
+        One that cannot be written, as the disk is full, is told and tried again when the next is due: training goes on.
+        """
         from tasks.engine import checkpoint
 
         if final and self._assignment.stage is Stage.SEARCH and not self._checkpoint_is_due():
             return
         state = {"run": run.state_dict(), "curve": self._curve.to_state()}
-        checkpoint.save(self._assignment.checkpoint_dir, state, epoch=run.epoch, rank=self._rank())
         self._saved_at = time.monotonic()
+        try:
+            checkpoint.save(self._assignment.checkpoint_dir, state, epoch=run.epoch, rank=self._rank())
+        except CheckpointError as error:
+            self._unwritten = str(error)
+            self._log.say(f"no checkpoint: {error}")
 
 
 def _share_card(share: float) -> str:
@@ -170,16 +213,25 @@ def _share_card(share: float) -> str:
     return sharing.join(os.environ, share=share)
 
 
-def _initial_weights(assignment: Assignment, config: TaskConfig) -> Path | None:
-    """The checkpoint that the study starts from: a file in the data folder, or an earlier trial's."""
+def _last_state(folder: str) -> dict[str, Any] | None:
+    """What the last checkpoint holds. A run that has none needs no torch to find that out."""
+    if not any(name.endswith(".pt") for name in open_folder(folder).names()):
+        return None
     from tasks.engine import checkpoint
 
+    return checkpoint.load_latest(folder)
+
+
+def _initial_weights(assignment: Assignment, config: TaskConfig, *, scratch: Path) -> Path | None:
+    """The checkpoint that the study starts from: a file in the data folder, or an earlier trial's."""
     if isinstance(config.init_from, str):
         return Path(assignment.data_dir or ".") / config.init_from
     if config.init_from is None:
         return None
+    from tasks.engine import checkpoint
+
     for folder in assignment.init_from:
-        found = checkpoint.find_best(folder)
+        found = checkpoint.fetch_best(folder, into=scratch)
         if found is not None:
             return found
     raise CheckpointError(

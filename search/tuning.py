@@ -24,6 +24,7 @@ from ray.tune.search import Searcher
 
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle
+from search.notice import GivenBackError
 from search.records import FailureKind
 from tasks.errors import OutOfMemory
 
@@ -98,10 +99,14 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         return decision
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        kind, text = describe(_error_of(trial))
+        error = _error_of(trial)
         if self._stop.error is None:
             with self._stop.on_error():
-                self._coordinator.fail(trial.trial_id, kind=kind, error=text)
+                if isinstance(_cause(error), GivenBackError):
+                    self._coordinator.interrupt(trial.trial_id, reason=str(_cause(error)))
+                else:
+                    kind, text = describe(error)
+                    self._coordinator.fail(trial.trial_id, kind=kind, error=text)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_nothing, ())
@@ -178,10 +183,16 @@ def describe(error: BaseException) -> tuple[FailureKind, str]:
         if error.preempted or _NODE_DIED in str(error):
             return FailureKind.PREEMPTED, f"the worker's node went away: {error}"
         return FailureKind.LOST, f"the worker died: {error}"
-    cause = error.cause if isinstance(error, RayTaskError) and error.cause is not None else error
+    cause = _cause(error)
     if isinstance(cause, OutOfMemory):
         return FailureKind.OUT_OF_MEMORY, str(cause)
     return FailureKind.ERROR, f"{type(cause).__name__}: {cause}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What the worker raised, where Ray wraps it."""
+    cause: BaseException | None = error.cause if isinstance(error, RayTaskError) else None
+    return error if cause is None else cause
 
 
 def _end_worker(trial: Trial | None) -> None:

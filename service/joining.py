@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from service import leaving
 from service.errors import ServiceError
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ def end_node(node: subprocess.Popen[bytes]) -> None:
 def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
     """Be a worker of the cluster until SIGTERM or Ctrl-C.
 
+    Told to stop, it takes no new run, those that are here save and are given back (`service.leaving`), and it ends.
     A node that was cut off for long is dead to its cluster and ends; this machine then joins again as a new one.
 
     Args:
@@ -87,7 +89,7 @@ def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
     _check_auth()
     limits = [f"--num-cpus={cpus}" for _ in range(cpus is not None)]
     limits += [f"--num-gpus={gpus}" for _ in range(gpus is not None)]
-    with Stop() as stop:
+    with Stop(address) as stop:
         failures = 0
         while True:
             began = time.monotonic()
@@ -102,9 +104,13 @@ def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
 
 
 class Stop:
-    """SIGTERM and Ctrl-C as a wish to stop, which ends the node in order; the old handlers come back at the end."""
+    """SIGTERM and Ctrl-C as a wish to stop, which ends the node in order; the old handlers come back at the end.
 
-    def __init__(self) -> None:
+    A second one ends it at once.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
         self._told = threading.Event()
         self._node: subprocess.Popen[bytes] | None = None
 
@@ -131,9 +137,18 @@ class Stop:
         self._told.wait(seconds)
 
     def _end(self, number: int, frame: object) -> None:
+        again = self._told.is_set()
         self._told.set()
-        if self._node is not None:
+        if self._node is None:
+            return
+        if again:
             self._node.terminate()
+        else:
+            threading.Thread(target=self._leave, args=(self._node,), name="leaving", daemon=True).start()
+
+    def _leave(self, node: subprocess.Popen[bytes]) -> None:
+        leaving.give_back(self._address, node.pid)
+        node.terminate()
 
 
 def _check_auth() -> None:

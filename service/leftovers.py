@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,30 +32,46 @@ class Process:
 
 def embedded_ray() -> frozenset[Process]:
     """This process's raylets and all that they started."""
+    children = _children()
+    return _family(children, [process for process, name in children[os.getpid()] if name == "raylet"])
+
+
+def descendants(pid: int) -> frozenset[Process]:
+    """All that a process started, and what those started."""
+    children = _children()
+    return _family(children, [process for process, _ in children[pid]])
+
+
+def _children() -> dict[int, list[tuple[Process, str]]]:
+    """All processes, with their names, by their parent's pid."""
     children: dict[int, list[tuple[Process, str]]] = defaultdict(list)
     for folder in _PROC.glob("[0-9]*"):
         found = _read(folder)
         if found is not None:
             process, parent, name = found
             children[parent].append((process, name))
+    return children
+
+
+def _family(children: Mapping[int, list[tuple[Process, str]]], roots: Iterable[Process]) -> frozenset[Process]:
     family: set[Process] = set()
-    left = [process for process, name in children[os.getpid()] if name == "raylet"]
+    left = list(roots)
     while left:
         process = left.pop()
         if process not in family:
             family.add(process)
-            left += [child for child, _ in children[process.pid]]
+            left += [child for child, _ in children.get(process.pid, [])]
     return frozenset(family)
 
 
 def end(processes: Iterable[Process], *, patience_s: float = PATIENCE_S) -> None:
     """SIGTERM to those that still live, and SIGKILL to those that ignore it for `patience_s`."""
-    living = [process for process in processes if _lives(process)]
+    living = [process for process in processes if lives(process)]
     if living:
         log.info("ending %d processes that Ray left behind", len(living))
     _signal(living, signal.SIGTERM)
     deadline = time.monotonic() + patience_s
-    while left := [process for process in processes if _lives(process)]:
+    while left := [process for process in processes if lives(process)]:
         if time.monotonic() > deadline:
             _signal(left, signal.SIGKILL)
             return
@@ -64,12 +80,13 @@ def end(processes: Iterable[Process], *, patience_s: float = PATIENCE_S) -> None
 
 def _signal(processes: Iterable[Process], number: signal.Signals) -> None:
     for process in processes:
-        if _lives(process):
+        if lives(process):
             with suppress(ProcessLookupError):
                 os.kill(process.pid, number)
 
 
-def _lives(process: Process) -> bool:
+def lives(process: Process) -> bool:
+    """Whether this very process still runs."""
     found = _read(_PROC / str(process.pid))
     return found is not None and found[0] == process
 

@@ -17,6 +17,8 @@ from urllib.parse import quote
 from service import quotas
 from service.errors import SettingsError
 from service.quotas import Quotas
+from tasks.engine.folders import check_address, is_remote
+from tasks.errors import ConfigError
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
@@ -39,7 +41,7 @@ class Settings:
         database_url: SQLAlchemy URL; not in the repr, because it may hold a password.
         admin_token: works as an admin's from the start on; for a service that nobody can log in to. Not in the repr.
         ray_address: a cluster's address; None starts Ray in the service's own process.
-        storage: checkpoints: a folder that all workers see.
+        storage: checkpoints: a folder that all workers see, or the address of a bucket (s3://…, gs://…).
         data: folder of the data sets.
         host, port: where to listen.
         require_token: demand access tokens on loopback too; any other address always does.
@@ -135,12 +137,17 @@ def is_loopback(host: str) -> bool:
 
 
 def _storage(value: str) -> str:
-    if "://" in value:
+    if not is_remote(value):
+        return str(Path(value).expanduser().absolute())
+    try:
+        check_address(value)
+    except ConfigError as error:
         raise SettingsError(
-            f"storage '{value}' is an address; checkpoints go to a folder.",
-            hint="Name a folder that every worker can write, on one host any, on several a network file system.",
-        )
-    return str(Path(value).expanduser().absolute())
+            f"storage: {error}.",
+            hint="Name a folder that every worker can write (on several hosts a network file system), or a bucket: "
+            "s3://bucket/path, gs://bucket/path.",
+        ) from None
+    return value.rstrip("/")
 
 
 def _secret(environ: Mapping[str, str], name: str) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -16,6 +15,7 @@ from service.database.errors import RunNotFoundError
 from service.logs import without_secrets
 from service.models import ErrorView, Page, PointView, StudyRunView
 from service.settings import Settings
+from tasks.engine.folders import inside
 
 router = APIRouter(prefix="/v1", tags=["runs"], responses={404: {"model": ErrorView}})
 RunId = Annotated[int, Path(ge=1, lt=2**63)]
@@ -95,12 +95,12 @@ def get_run_log(engine: Database, request: Request, run: RunId, filters: Annotat
         )
     ended = place.n_attempts > 0 and place.going_on != attempt
     try:
-        path = run_log.log_file(_folder(request, place.folder), attempt)
-        part = run_log.read(path, offset=filters.offset, tail=filters.tail, whole=ended)
+        folder = _folder(request, place.folder)
+        part = run_log.read_log(folder, attempt, offset=filters.offset, tail=filters.tail, whole=ended)
     except OSError as error:
         if ended:
             raise RunNotFoundError(
-                f"attempt {attempt} of run {run} has ended, and its log cannot be read: {error.strerror}.",
+                f"attempt {attempt} of run {run} has ended, and its log cannot be read: {error.strerror or error}.",
                 hint="Workers keep logs beside the checkpoints, in the service's --storage: all must see this folder.",
             ) from None
         part = run_log.Excerpt(text="", start=filters.offset, end=filters.offset)
@@ -108,6 +108,6 @@ def get_run_log(engine: Database, request: Request, run: RunId, filters: Annotat
     return Response(without_secrets(part.text), media_type="text/plain; charset=utf-8", headers=headers)
 
 
-def _folder(request: Request, run_folder: str) -> FilePath:
+def _folder(request: Request, run_folder: str) -> str:
     settings: Settings = request.app.state.settings
-    return FilePath(settings.storage) / run_folder
+    return inside(settings.storage, run_folder)

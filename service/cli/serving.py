@@ -26,7 +26,7 @@ def serve(
     ] = None,
     storage: Annotated[
         str | None,
-        typer.Option(help="Checkpoints: a folder.  [env: ADMETA_STORAGE; default: HOME/checkpoints]"),
+        typer.Option(help="Checkpoints: a folder, s3://… or gs://….  [env: ADMETA_STORAGE; default: HOME/checkpoints]"),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder of data sets.  [env: ADMETA_DATA; default: HOME/data]")

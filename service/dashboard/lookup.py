@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from sqlalchemy import Engine, func, select
 
@@ -13,6 +12,7 @@ from service.database.engine import reading
 from service.database.errors import TrialNotFoundError
 from service.database.models import Run, Search
 from service.models import RunView, SearchView, StudyView
+from tasks.engine.folders import inside
 
 
 def find_search(engine: Engine, study: str, label: str) -> tuple[StudyView, SearchView]:
@@ -30,12 +30,12 @@ def find_search(engine: Engine, study: str, label: str) -> tuple[StudyView, Sear
     raise TrialNotFoundError(f"study '{view.name}' has no search {label!r}.", hint=f"Its searches are {labels}.")
 
 
-def readable_logs(engine: Engine, storage: Path, runs: Sequence[RunView]) -> dict[int, list[int]]:
+def readable_logs(engine: Engine, storage: str, runs: Sequence[RunView]) -> dict[int, list[int]]:
     """By the id of each run, its attempts whose log there is, and the one that goes on."""
     found = {}
     for run in runs:
         place = queries.run_place(engine, run.id)
-        attempts = run_log.logged_attempts(storage / place.folder)
+        attempts = run_log.logged_attempts(inside(storage, place.folder))
         found[run.id] = sorted({*attempts, *([place.going_on] if place.going_on else [])})
     return found
 

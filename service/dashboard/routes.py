@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -144,7 +143,7 @@ def trial_page(
         study=view,
         search=search,
         trial=trial,
-        logs=readable_logs(engine, FilePath(settings.storage), trial.runs),
+        logs=readable_logs(engine, settings.storage, trial.runs),
         environment=(attempts[-1].environment if attempts else None) or {},
         code=as_python(trial.optimizer, trial.settings),
         ended=StudyState(view.state).is_terminal,

@@ -19,6 +19,7 @@ from service.database.errors import DatabaseError
 from service.database.schema import current_revision, head_revision
 from service.doctor.findings import Finding
 from service.settings import Settings
+from tasks.engine.folders import is_remote, open_folder
 
 MIN_FREE_GIB = 5
 
@@ -97,12 +98,12 @@ def _storage(settings: Settings) -> Finding:
     where = settings.storage
     name = f"admeta-doctor-{uuid.uuid4().hex}"
     try:
-        file = _existing(Path(where)) / name
-        file.write_bytes(b"")
-        file.unlink()
+        folder = open_folder(where if is_remote(where) else _existing(Path(where)))
+        folder.write(name, [b""])
+        folder.remove(name)
     except OSError as error:
         return Finding("storage", f"{where}: {error}", "Checkpoints need a place that all workers can write.")
-    note = "" if settings.ray_address is None else "; all workers must see this folder"
+    note = "" if settings.ray_address is None or is_remote(where) else "; all workers must see this folder"
     return Finding("storage", f"{where}: can be written{note}")
 
 

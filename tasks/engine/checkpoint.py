@@ -5,16 +5,16 @@ one before anything is unpickled, and unpickling takes tensors and plain contain
 
     <directory>/epoch-000012.pt    the newest
     <directory>/best.pt            the best so far, where the caller said so
+
+A directory is a path or an address: see `tasks.engine.folders`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import os
 import pickle
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from tasks.engine.folders import Folder, LocalFolder, open_folder
 from tasks.engine.norms import is_batch_counter
 from tasks.errors import CheckpointError
 
@@ -31,9 +32,7 @@ _NAME = re.compile(r"epoch-(\d{6,})\.pt")
 BEST = "best.pt"
 
 
-def save(
-    directory: str | Path, state: Mapping[str, Any], *, epoch: int, rank: Literal["last", "best"] = "last"
-) -> Path:
+def save(directory: str | Path, state: Mapping[str, Any], *, epoch: int, rank: Literal["last", "best"] = "last") -> str:
     """Write a checkpoint, then drop the older ones; a newer one, of an attempt that was thought dead, stays.
 
     Args:
@@ -43,22 +42,30 @@ def save(
         rank: "best" also keeps it as `best.pt`, in place of the former best.
 
     Returns:
-        The file of this epoch. It is complete on disk (fsync) before it takes its name.
+        The name of this epoch's file.
+
+    Raises:
+        CheckpointError: it could not be written, the disk is full say; the former checkpoint is still there.
     """
-    folder = Path(directory)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = open_folder(directory)
     buffer = io.BytesIO()
     torch.save(dict(state), buffer)
     payload = buffer.getvalue()
     content = (_MAGIC, hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest(), payload)
-    path = folder / f"epoch-{epoch:06d}.pt"
-    _write_atomically(path, content)
-    if rank == "best":
-        _write_atomically(folder / BEST, content)
-    for other_epoch, other in _epochs(folder):
-        if other_epoch < epoch:
-            other.unlink(missing_ok=True)
-    return path
+    name = f"epoch-{epoch:06d}.pt"
+    try:
+        folder.write(name, content)
+        if rank == "best":
+            folder.write(BEST, content)
+        for other_epoch, other in _epochs(folder):
+            if other_epoch < epoch:
+                folder.remove(other)
+    except OSError as error:
+        raise CheckpointError(
+            f"the checkpoint of epoch {epoch} ({len(payload) / 2**20:.1f} MiB) could not be written to {directory}: "
+            f"{error.strerror or error}; make room or let the worker write there"
+        ) from error
+    return name
 
 
 def load_latest(directory: str | Path) -> dict[str, Any] | None:
@@ -67,23 +74,32 @@ def load_latest(directory: str | Path) -> dict[str, Any] | None:
     Raises:
         CheckpointError: the newest file is torn or not ours.
     """
-    found = _epochs(Path(directory))
-    return load(max(found)[1]) if found else None
+    folder = open_folder(directory)
+    found = _epochs(folder)
+    return _load(folder, max(found)[1], directory) if found else None
 
 
 def load_best(directory: str | Path) -> dict[str, Any] | None:
     """The best checkpoint of a directory, on the CPU; the newest where none was marked best; None where empty."""
-    found = find_best(directory)
-    return None if found is None else load(found)
+    folder = open_folder(directory)
+    name = _best(folder)
+    return None if name is None else _load(folder, name, directory)
 
 
-def find_best(directory: str | Path) -> Path | None:
-    """The file of `load_best`; None where the directory has none."""
-    best = Path(directory) / BEST
-    if best.exists():
-        return best
-    found = _epochs(Path(directory))
-    return max(found)[1] if found else None
+def fetch_best(directory: str | Path, *, into: Path) -> Path | None:
+    """A file of this machine with the checkpoint of `load_best`; None where the directory has none.
+
+    Args:
+        into: a folder for what must be fetched from an address first.
+    """
+    folder = open_folder(directory)
+    name = _best(folder)
+    if name is None:
+        return None
+    if isinstance(folder, LocalFolder):
+        return folder.path / name
+    (into / name).write_bytes(folder.read(name))
+    return into / name
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -93,10 +109,15 @@ def load(path: str | Path) -> dict[str, Any]:
         CheckpointError: the file is missing, torn, foreign, or holds more than tensors and plain containers.
     """
     path = Path(path)
+    return _load(LocalFolder(path.parent), path.name, path.parent)
+
+
+def _load(folder: Folder, name: str, directory: str | Path) -> dict[str, Any]:
+    path = f"{directory}/{name}"
     try:
-        raw = path.read_bytes()
+        raw = folder.read(name)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror or error}") from error
     if not raw.startswith(_MAGIC):
         raise CheckpointError(f"{path} is not a checkpoint of admeta-search; give a file that this service wrote")
     head = len(_MAGIC) + _DIGEST_BYTES
@@ -147,32 +168,19 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str
     model.load_state_dict(weights, strict=False)  # names are checked; torch would ask for norms' batch counters
 
 
-def _epochs(folder: Path) -> list[tuple[int, Path]]:
-    if not folder.is_dir():
-        return []
-    matches = [(_NAME.fullmatch(path.name), path) for path in folder.iterdir()]
-    return [(int(match[1]), path) for match, path in matches if match]
+def _epochs(folder: Folder) -> list[tuple[int, str]]:
+    matches = [(_NAME.fullmatch(name), name) for name in folder.names()]
+    return [(int(match[1]), name) for match, name in matches if match]
 
 
-def _write_atomically(path: Path, content: tuple[bytes, ...]) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.writelines(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the rename itself
-    finally:
-        os.close(folder)
+def _best(folder: Folder) -> str | None:
+    if BEST in folder.names():
+        return BEST
+    found = _epochs(folder)
+    return max(found)[1] if found else None
 
 
-def _unpickle(buffer: io.BytesIO, path: Path) -> dict[str, Any]:
+def _unpickle(buffer: io.BytesIO, path: str | Path) -> dict[str, Any]:
     try:
         content = torch.load(buffer, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:

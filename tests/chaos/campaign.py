@@ -176,7 +176,7 @@ def strike(place: Field, study: str) -> Snapshot:
             workers = place.pids("ray::TrialWorker")
             for pid in place.pids("ray::DriverActor"):
                 kill(pid)
-            wait_until(lambda: not any(map(is_alive, workers)), timeout_s=20, what="the driver's workers are gone")
+            wait_until(lambda: not any(map(is_alive, workers)), timeout_s=60, what="the driver's workers are gone")
             snapshot = look(place.engine, study, storage=place.storage, killed=None)
         case Target.WORKER:
             pid = place.dice.choice(_wait_for_workers(place))
@@ -187,7 +187,7 @@ def strike(place: Field, study: str) -> Snapshot:
             second = place.cluster.second
             wait_until(
                 lambda: bool(titled(second.pids, "ray::TrialWorker")) or _state(place, study) != "RUNNING",
-                timeout_s=60,
+                timeout_s=STILL_PATIENCE_S,
                 what="the second node has a run",
             )
             killed = place.cluster.second.pids
@@ -212,7 +212,7 @@ def _wait_for_workers(place: Field) -> list[int]:
         found[:] = place.pids("ray::TrialWorker")
         return bool(found)
 
-    wait_until(some, timeout_s=60, what="a worker runs")
+    wait_until(some, timeout_s=STILL_PATIENCE_S, what="a worker runs")
     return found
 
 

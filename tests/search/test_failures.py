@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 from search.assignment import Report
 from search.coordinator import FREE_FALSE_STARTS, Assignment, Coordinator, Idle
 from search.errors import LeaseLostError
+from search.notice import GivenBackError
 from search.records import FailureKind, Point, RunOutcome, RunRecord, RunState, StudyRecord
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher, describe
 from tests.search.memory_store import MemoryStore
@@ -200,6 +203,21 @@ def test_draining_ends_each_run_at_its_next_evaluation(store: MemoryStore, study
     assert scheduler.on_trial_result(None, trial, epoch(2).to_result()) == "STOP"
     assert (only_run(store, study).state, only_run(store, study).epoch) == (RunState.WAITING, 2)
     assert not stop.stop_all()
+
+
+def test_a_run_that_is_given_back_waits_and_counts_as_no_failure(
+    store: MemoryStore, study: StudyRecord, tmp_path: Path
+) -> None:
+    coordinator, stop = coordinator_for(store, study, slots=1), StopSwitch()
+    scheduler = StudyScheduler(coordinator, stop)
+    start(coordinator, "t0")
+    trial: Any = _Trial()
+    trial.pickled_error_file = tmp_path / "error"
+    trial.pickled_error_file.write_bytes(pickle.dumps(RayTaskError("train", "trace", GivenBackError("told to stop"))))
+    for _ in range(2):  # the second time it is not live any more
+        scheduler.on_trial_error(None, trial)
+    assert stop.error is None
+    assert (only_run(store, study).state, only_run(store, study).n_failures) == (RunState.WAITING, 0)
 
 
 @pytest.mark.parametrize(

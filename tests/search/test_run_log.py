@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from search import run_log
-from search.run_log import RunLog, log_file, logged_attempts, read
+from search.run_log import Excerpt, RunLog, excerpt, log_file, logged_attempts, read_log, start_log
+from tasks.engine.folders import LocalFolder
 
 PROGRAM = """
 import os, subprocess, sys
@@ -30,6 +31,10 @@ except ValueError:
 """
 
 
+def read(path: Path, *, offset: int = 0, tail: int | None = None, whole: bool) -> Excerpt:
+    return excerpt(path.read_bytes(), offset=offset, tail=tail, whole=whole)
+
+
 def _run(path: Path, end: str) -> subprocess.CompletedProcess[str]:
     program = PROGRAM.format(end=end)
     return subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
@@ -42,8 +47,11 @@ def test_everything_printed_is_captured(tmp_path: Path) -> None:
     text = read(path, whole=True).text
     assert text.startswith("by Python\nan error's text\nby C\nby a child\nTraceback (most recent call last)")
     assert text.endswith("ValueError: no such metric\n")
-    assert logged_attempts(tmp_path / "run") == [2]
-    assert logged_attempts(tmp_path / "other") == []
+    assert read_log(str(tmp_path / "run"), 2, whole=True).text == text
+    assert logged_attempts(str(tmp_path / "run")) == [2]
+    assert logged_attempts(str(tmp_path / "other")) == []
+    with pytest.raises(FileNotFoundError):
+        read_log(str(tmp_path / "run"), 3, whole=True)
 
 
 def test_a_killed_process_leaves_what_it_printed(tmp_path: Path) -> None:
@@ -89,8 +97,6 @@ def test_parts(tmp_path: Path) -> None:
     assert read(path, offset=18, whole=True).text == "12 %\r15 %"
     assert read(path, offset=10**6, whole=True).text == ""
     log.close()
-    with pytest.raises(FileNotFoundError):
-        read(tmp_path / "none", whole=True)
 
 
 def test_a_folder_that_cannot_be_written_costs_the_log_alone(
@@ -102,3 +108,23 @@ def test_a_folder_that_cannot_be_written_costs_the_log_alone(
         log.say("nobody hears it")
     log.close()
     assert "log cannot be written: " in capsys.readouterr().err
+
+
+def test_where_the_folder_is_an_address_the_log_is_copied_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = tmp_path / "bucket"
+    monkeypatch.setattr(run_log, "open_folder", lambda address: LocalFolder(bucket / address.removeprefix("s3://")))
+    address = "s3://runs/search-0"
+    log = start_log(address, 1)
+    beside = log._path
+    log.say("one")
+    log.publish()
+    log.say("two")
+    log.publish()  # not again so soon
+    assert read_log(address, 1, whole=True).text.endswith(" one\n")
+    log.close()
+    assert read_log(address, 1, whole=True).text.endswith(" two\n")
+    assert logged_attempts(address) == [1]
+    assert not beside.exists()
+    log.close()

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import math
-from collections.abc import Mapping
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from search.assignment import Assignment, Report
+from search.notice import GivenBackError, Notice
 from search.records import FailureKind, RunState, Stage
+from search.run_log import read_log
 from search.trainable import TrialWorker, to_point
 from tasks.engine import checkpoint
 from tasks.engine.protocol import Evaluation
@@ -27,6 +35,7 @@ class FakeRun:
         self.n_epochs = len(epochs)
         self.epoch = self.step = 0
         self.closed = False
+        self.during_epoch: Callable[[], None] = lambda: None
 
     @property
     def done(self) -> bool:
@@ -36,6 +45,7 @@ class FakeRun:
         told = self._epochs[self.epoch]
         if isinstance(told, Exception):
             raise told
+        self.during_epoch()
         self.epoch += 1
         self.step += 10
         return Evaluation(
@@ -161,6 +171,74 @@ def test_a_run_stopped_between_evaluations_leaves_a_checkpoint(workers: Workers)
     assert state is not None
     assert state["run"]["epoch"] == 2
     assert workers.runs[0].closed
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_run(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = workers.start(good(0.1), good(0.2), good(0.3))
+    step(worker)
+    with monkeypatch.context() as full:
+        full.setattr(os, "fsync", _no_space)
+        report = step(worker)
+    assert [p.epoch for p in report.points] == [2]
+    assert report.start is not None
+    assert "of epoch 2 (0.0 MiB) could not be written" in report.start.environment["checkpoint_error"]
+    assert "No space left on device; make room" in report.start.environment["checkpoint_error"]
+    state = checkpoint.load_latest(workers.folder)
+    assert state is not None
+    assert state["run"]["epoch"] == 1  # the one before is whole
+    last = step(worker)
+    assert (last.start, last.end is None) == (None, False)
+    assert "no checkpoint: " in read_log(str(workers.folder), 1, whole=True).text
+
+
+def _no_space(handle: int) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_told_to_stop_it_ends_the_epoch_saves_and_gives_the_run_back(workers: Workers) -> None:
+    worker = workers.start(good(0.1), good(0.2), good(0.3), checkpoint_every_s=3600.0)
+    step(worker)
+    workers.runs[0].during_epoch = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(GivenBackError, match=r"told to stop \(SIGTERM\); the run goes on elsewhere from epoch 2"):
+        worker.step()
+    worker.cleanup()
+    again = step(workers.start(good(0.1), good(0.2), good(0.3), attempt=2))
+    assert [p.epoch for p in again.points] == [1, 2, 3]
+    assert again.start is not None
+    assert again.start.resumed_from_epoch == 2
+
+
+def test_an_epoch_too_long_for_the_notice_is_cut_off(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+
+    monkeypatch.setattr("search.trainable.Notice", lambda: Notice(grace_s=0.1))
+    worker = workers.start(good(0.1), good(0.2))
+    step(worker)
+    workers.runs[0].during_epoch = hang
+    begin = time.monotonic()
+    with pytest.raises(GivenBackError, match=r"took longer than the 0\.1 s left"):
+        worker.step()
+    assert time.monotonic() - begin < 30
+    worker.cleanup()
+    state = checkpoint.load_latest(workers.folder)
+    assert state is not None
+    assert state["run"]["epoch"] == 1
+
+
+def test_a_run_at_its_end_is_not_given_back(workers: Workers) -> None:
+    worker = workers.start(good(0.1))
+    workers.runs[0].during_epoch = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    assert step(worker).end is not None
+    before = signal.getsignal(signal.SIGTERM)
+    worker.cleanup()
+    assert signal.getsignal(signal.SIGTERM) != before  # whoever had it has it again
+
+
+def test_a_run_without_a_checkpoint_needs_no_torch() -> None:
+    code = "import sys, search.trainable as t; t._last_state('/nowhere'); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_reused_worker_gives_back_what_the_run_before_held(workers: Workers) -> None:

@@ -89,9 +89,23 @@ def test_ports(port: int) -> None:
         load({}, port=port)
 
 
-def test_checkpoints_go_to_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="storage 's3://bucket/x' is an address"):
-        load({}, home=tmp_path, storage="s3://bucket/x")
+@pytest.mark.parametrize("address", ["s3://bucket/x", "gs://bucket", "s3://bucket/x?endpoint_override=h:9000"])
+def test_checkpoints_may_go_to_a_bucket(tmp_path: Path, address: str) -> None:
+    assert load({}, home=tmp_path, storage=address).storage == address
+
+
+@pytest.mark.parametrize(
+    ("address", "rule"),
+    [
+        ("ftp://host/x", "unknown kind; name a folder, or one of s3://"),
+        ("s3:///x", "names no bucket"),
+        ("s3://key:secret@bucket/x", "holds credentials"),
+    ],
+)
+def test_what_no_checkpoint_can_go_to(tmp_path: Path, address: str, rule: str) -> None:
+    with pytest.raises(SettingsError, match=rule) as refused:
+        load({}, home=tmp_path, storage=address)
+    assert "secret" not in str(refused.value)
 
 
 def test_secrets_come_from_files(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_no_best_means_the_newest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign", "torch"])
 def test_a_torn_or_foreign_file_is_told(tmp_path: Path, damage: str) -> None:
-    path = checkpoint.save(tmp_path, STATE, epoch=7)
+    path = tmp_path / checkpoint.save(tmp_path, STATE, epoch=7)
     raw = bytearray(path.read_bytes())
     match damage:
         case "cut":
@@ -57,7 +57,7 @@ def test_a_failed_write_leaves_the_former_checkpoint(tmp_path: Path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(CheckpointError, match=r"of epoch 2 \(0\.0 MiB\) could not be written .* No space left"):
         checkpoint.save(tmp_path, {"epoch": 2}, epoch=2)
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-000001.pt"]
     assert checkpoint.load_latest(tmp_path) == {"epoch": 1}
