@@ -1,6 +1,6 @@
 """Schemathesis against the live service: thousands of requests made from its own description, good ones and bad ones.
 
-    python -m tests.service.fuzz [--examples 150] [--seed 1]
+    python -m tests.service.fuzz [--examples 200] [--seed 1]
 
 Starts the service behind a real socket, with access tokens and a filled database, and lets Schemathesis's command line
 at every address but the streams of events, which have no end. It checks that there is no 5xx, no status and no header
@@ -29,7 +29,7 @@ LEAST_CASES = 5000
 def main() -> int:
     """Run it; the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", type=int, default=150, help="of each operation in each phase, at most")
+    parser.add_argument("--examples", type=int, default=200, help="of each operation in each phase, at most")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ def main() -> int:
             code = subprocess.run(_command(url, token, report, options), check=False).returncode
         n = _n_cases(report)
     sys.stdout.write(f"\n{n} requests, exit code {code}\n")
-    return code or int(options.examples >= 150 and n < LEAST_CASES)
+    return code or int(options.examples >= 200 and n < LEAST_CASES)
 
 
 def _command(url: str, token: str, report: Path, options: argparse.Namespace) -> list[str]:
