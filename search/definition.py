@@ -187,7 +187,10 @@ def _with_spaces(raw: dict[str, Any], space: str) -> dict[str, Any]:
     if space == "default" or not isinstance(given, list):
         return raw
     unsaid = [isinstance(one, dict) and one.get("space") is None for one in given]
-    return {**raw, "optimizers": [{**one, "space": space} if no else one for one, no in zip(given, unsaid, strict=True)]}
+    return {
+        **raw,
+        "optimizers": [{**one, "space": space} if no else one for one, no in zip(given, unsaid, strict=True)],
+    }
 
 
 class Objective(Strict):
