@@ -125,10 +125,9 @@ def _wait_for_end(pids: set[int], *, timeout_s: float) -> None:
 
 
 class RayNode:
-    """One node of a cluster: a `ray start` in a session of its own, so that the whole node can be killed."""
+    """One node of a cluster: a command in a session of its own, so that the whole node can be killed."""
 
-    def __init__(self, folder: Path, name: str, arguments: list[str], environment: Mapping[str, str]) -> None:
-        command = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats", *arguments]
+    def __init__(self, folder: Path, name: str, command: list[str], environment: Mapping[str, str]) -> None:
         with (folder / f"{name}.log").open("ab") as output:
             self._process = subprocess.Popen(
                 command,
@@ -142,6 +141,13 @@ class RayNode:
     def pids(self) -> set[int]:
         """Everything that runs on the node."""
         return descendants(self._process.pid)
+
+    def tell_to_stop(self, *, timeout_s: float) -> float:
+        """SIGTERM to the command; seconds until it has ended."""
+        begin = time.monotonic()
+        self._process.terminate()
+        self._process.wait(timeout_s)
+        return time.monotonic() - begin
 
     def kill(self) -> None:
         """SIGKILL to every process of the node."""
@@ -178,6 +184,12 @@ class TwoNodes:
         """A new second node in the place of the killed one."""
         self.second = self._node("second", [f"--address={self.address}"])
 
+    def replace_second_by_worker(self) -> None:
+        """`admeta worker` in the place of the second node."""
+        self.second.kill()
+        command = [sys.executable, "-c", "from service.cli import main; main()", "worker", "--address", self.address]
+        self.second = RayNode(self._folder, "worker", [*command, "--cpus=1", "--gpus=0"], self._environment)
+
     def stop(self) -> None:
         self.second.kill()
         self._head.kill()
@@ -185,7 +197,9 @@ class TwoNodes:
             os.environ.pop(name, None)
 
     def _node(self, name: str, arguments: list[str]) -> RayNode:
-        return RayNode(self._folder, name, [*arguments, "--num-cpus=1", "--num-gpus=0"], self._environment)
+        command = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
+        room = ["--num-cpus=1", "--num-gpus=0"]
+        return RayNode(self._folder, name, [*command, *arguments, *room], self._environment)
 
 
 @contextmanager

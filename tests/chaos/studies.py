@@ -10,14 +10,14 @@ N_TRIALS = 8
 SEEDS = (0, 1, 2)
 
 
-def quiet_study(name: str, *, sleep_s: float = 0.2, **changes: Any) -> dict[str, Any]:
+def quiet_study(name: str, *, sleep_s: float = 0.2, n_epochs: int = N_EPOCHS, **changes: Any) -> dict[str, Any]:
     """Two optimizers on the quadratic; 16 trials, then 6 confirm runs; every study of this kind gives equal values."""
     return {
         "name": name,
         "task": {
             "name": "synthetic",
             "model": "quadratic",
-            "epochs": N_EPOCHS,
+            "epochs": n_epochs,
             "steps_per_epoch": STEPS_PER_EPOCH,
             "sleep_s": sleep_s,
         },

@@ -1,0 +1,64 @@
+"""Spot capacity: `admeta worker` is told to stop, and its run goes on elsewhere from the epoch it had come to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from service.database.engine import make_engine
+from tests.chaos.installation import Service, two_nodes
+from tests.chaos.ledger import Expected, audit
+from tests.chaos.processes import titled, wait_until
+from tests.chaos.studies import quiet_study
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
+
+N_EPOCHS = 40  # at half a second: a busy machine needs seconds to tell Ray that a node leaves
+ATTEMPTS = """SELECT r.id, r.n_failures, a.attempt, a.state, a.error, a.pid, a.resumed_from_epoch AS start
+    FROM admeta_attempts a JOIN admeta_runs r ON r.id = a.run_id ORDER BY r.id, a.attempt"""
+
+
+def test_a_worker_told_to_stop_gives_its_run_back_within_30_s(tmp_path: Path) -> None:
+    study = quiet_study(
+        "spot",
+        sleep_s=0.5,
+        n_epochs=N_EPOCHS,
+        checkpoint_every_s=3600,  # so that nothing but the notice makes it save
+        budget={"trials_per_optimizer": 2},
+        confirm={"top_k": 0},
+    )
+    study["optimizers"] = study["optimizers"][:1]
+    url = f"sqlite:///{tmp_path / 'admeta.sqlite3'}"
+    with (
+        two_nodes(tmp_path / "cluster") as cluster,
+        Service(tmp_path, database_url=url, ray_address=cluster.address) as service,
+        service.client as client,
+    ):
+        cluster.replace_second_by_worker()
+        engine = make_engine(url, pool_size=1)
+        view = client.submit(study).study
+
+        def rows() -> list[dict[str, object]]:
+            with engine.connect() as connection:
+                return [dict(row) for row in connection.execute(text(ATTEMPTS)).mappings()]
+
+        def trains_there() -> set[object]:
+            there = set(titled(cluster.second.pids, "ray::TrialWorker"))
+            return {row["id"] for row in rows() if row["state"] == "RUNNING" and row["pid"] in there}
+
+        wait_until(lambda: bool(trains_there()), timeout_s=240, what="the worker has a run and has told an epoch of it")
+        given_back = trains_there()
+        assert cluster.second.tell_to_stop(timeout_s=60) < 40  # 30 s, and the node's own end
+        assert client.wait(view.id, timeout_s=240).state == "COMPLETED"
+        expected = Expected(n_trials=2, n_confirm_runs=0, n_epochs=N_EPOCHS, steps_per_epoch=2)
+        assert audit(engine, view.id, expected=expected, snapshots=[]).faults == []
+        told = {row["id"]: row for row in rows() if "told to stop" in str(row["error"])}
+        assert told.keys() == given_back
+        for row in rows():
+            assert row["n_failures"] == 0
+            if row["attempt"] == 2:
+                assert f"from epoch {row['start']}" in str(told[row["id"]]["error"])
+                assert row["start"] in range(1, N_EPOCHS)
+        engine.dispose()
