@@ -3,10 +3,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import optuna
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 
 from service.database import SqlStore, make_engine, prepare
@@ -16,6 +19,7 @@ from service.database.models import Base
 from service.database.schema import (
     TABLE_PREFIX,
     VERSION_TABLE,
+    _config,
     check_current,
     current_revision,
     downgrade,
@@ -79,6 +83,60 @@ def test_down_and_up_again_on_a_filled_database(store: SqlStore, engine: Engine)
     upgrade(single)
     assert set(inspect(single).get_table_names()) >= OURS
     leased(store, definition())
+
+
+def test_no_revision_loses_a_row_of_a_filled_database(store: SqlStore, engine: Engine) -> None:
+    """Back a revision at a time and forward again: what both sides of a step can hold is the same on both."""
+    for name in ("first", "second"):
+        lease, searches = leased(store, definition(name))
+        for number, search in enumerate(searches):
+            run(store, lease, search, number, complete(0.5, test_accuracy=0.4), points=curve(0.1, 0.2, 0.3))
+            run(store, lease, search, number + 1, None, points=curve(0.1))
+    optuna.create_study(study_name="first/admetar", storage=store.optuna_storage()).ask().report(0.5, 1)
+    engine.dispose()
+    single = make_single_engine(engine.url)
+    newest = _content(single)
+    assert min(len(newest[table]) for table in OURS - {"admeta_tokens", "admeta_answers", VERSION_TABLE}) > 1
+    assert newest["trials"]
+    steps = [script.revision for script in ScriptDirectory.from_config(_config(None)).walk_revisions()][1:]
+    assert steps
+    before = newest
+    for revision in steps:
+        downgrade(single, revision)
+        before = _kept(before, _content(single))
+    for revision in [*reversed(steps[:-1]), "head"]:
+        upgrade(single, revision)
+        before = _kept(before, _content(single))
+    assert _content(single)["admeta_points"] == newest["admeta_points"]
+    assert _content(single)["admeta_runs"] == newest["admeta_runs"]
+
+
+def _content(engine: Engine) -> dict[str, list[dict[str, Any]]]:
+    """All rows of all tables, each in one order."""
+    tables = inspect(engine).get_table_names()
+    with engine.connect() as connection:
+        content = {
+            table: [dict(row) for row in connection.execute(text(f'SELECT * FROM "{table}"')).mappings()]
+            for table in tables
+            if table != VERSION_TABLE
+        }
+    return {table: sorted(rows, key=str) for table, rows in content.items()} | {VERSION_TABLE: []}
+
+
+def _kept(
+    before: dict[str, list[dict[str, Any]]], after: dict[str, list[dict[str, Any]]]
+) -> dict[str, list[dict[str, Any]]]:
+    """What is there after a step, if it lost nothing that it could keep."""
+    for table in before.keys() & after.keys():
+        columns = set(before[table][0]) & set(after[table][0]) if before[table] and after[table] else set()
+        old, new = ([{c: row[c] for c in columns} for row in rows] for rows in (before[table], after[table]))
+        assert len(before[table]) == len(after[table]), table
+        assert sorted(map(_sorted_text, old)) == sorted(map(_sorted_text, new)), table
+    return after
+
+
+def _sorted_text(row: dict[str, Any]) -> str:
+    return str(sorted(row.items()))
 
 
 def test_newer_database_is_refused(engine: Engine) -> None:
