@@ -113,22 +113,21 @@ def rows(curves: Curves) -> Iterator[tuple[str | float | int | None, ...]]:
 
 def _run_ids(engine: Engine, study: StudyView, standing: ComparisonView, runs: RunChoice) -> dict[int, str]:
     """Ids of the runs, with their searches' labels."""
-    query = select(Run.id, Search.label).join(Search, Search.id == Run.search_id).where(Search.study_id == study.id)
+    query = select(Run.id, Search.label, Run.stage).join(Search, Search.id == Run.search_id)
+    query = query.where(Search.study_id == study.id)
     if runs is RunChoice.ALL:
         query = query.where(Run.stage == Stage.SEARCH, Run.state == RunState.COMPLETE)
     else:
         of_best = [
-            and_(
-                Search.label == row.label,
-                Run.trial_number == row.trial,
-                Run.stage == (Stage.CONFIRM if row.validation.n else Stage.SEARCH),
-            )
+            and_(Search.label == row.label, Run.trial_number == row.trial)
             for row in standing.rows
             if row.trial is not None
         ]
-        query = query.where(or_(false(), *of_best))
+        query = query.where(or_(false(), *of_best), Run.epoch > 0)
     with reading(engine) as session:
-        return {run_id: label for run_id, label in session.execute(query)}
+        found = session.execute(query).all()
+    confirmed = {label for _, label, stage in found if stage == Stage.CONFIRM}
+    return {run_id: label for run_id, label, stage in found if stage == Stage.CONFIRM or label not in confirmed}
 
 
 def _points(

@@ -113,6 +113,11 @@ def test_curves_by_hand(pages: TestClient) -> None:
     assert best["low"][-1] < best["median"][-1] < best["high"][-1]
 
 
+def test_curves_before_anything_is_confirmed_are_those_of_the_search(pages: TestClient) -> None:
+    (admetar, _) = pages.get("/studies/running/curves.json").json()["series"]
+    assert (admetar["n_runs"], admetar["median"][-1]) == (1, 0.9)
+
+
 def test_curves_by_other_axes_and_metrics(pages: TestClient) -> None:
     found = pages.get("/studies/digits-four/curves.json?runs=all&axis=seconds&metric=val_loss").json()
     assert (found["axis"], found["metric"]) == ("seconds", "val_loss")
