@@ -135,6 +135,7 @@ class AsyncClient:
     optimizer = _verb(verbs.optimizer)
     cluster = _verb(verbs.cluster)
     health = _verb(verbs.health)
+    version = _verb(verbs.version)
     create_token = _verb(verbs.create_token)
     tokens = _verb(verbs.tokens)
     revoke_token = _verb(verbs.revoke_token)

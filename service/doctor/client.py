@@ -57,7 +57,8 @@ def _service(client: Client, *, is_named: bool) -> Finding:
     if health.version != _version("admeta-search"):
         return Finding("service", found, "Install the same version here: commands and service may differ in words.")
     try:
-        list(client.studies(limit=1))
+        built_on = client.version()
     except ClientError as error:
         return Finding("service", f"{found}; {error.detail}", error.hint)
-    return Finding("service", found)
+    parts = ", ".join(f"{name} {number}" for name, number in {"python": built_on.python, **built_on.parts}.items())
+    return Finding("service", f"{found}; {parts}")

@@ -5,7 +5,7 @@ A verb is a function whose name, parameters and docstring are those of the clien
 
 from __future__ import annotations
 
-from service.client.verbs.catalog import cluster, health, optimizer, optimizers, task, tasks
+from service.client.verbs.catalog import cluster, health, optimizer, optimizers, task, tasks, version
 from service.client.verbs.events import events
 from service.client.verbs.results import best, comparison, export, importance
 from service.client.verbs.runs import curve, follow_logs, logs, run, runs
@@ -58,5 +58,6 @@ __all__ = [
     "tokens",
     "trial",
     "trials",
+    "version",
     "wait",
 ]

@@ -6,7 +6,7 @@ import httpx
 
 from service.client.exchange import get, parse, part, read, read_list, refused
 from service.client.wire import Flow, Send
-from service.models import ClusterView, HealthView, OptimizerView, TaskView
+from service.models import ClusterView, HealthView, OptimizerView, TaskView, VersionView
 
 
 def tasks() -> Flow[list[TaskView]]:
@@ -32,6 +32,11 @@ def optimizer(name: str) -> Flow[OptimizerView]:
 def cluster() -> Flow[ClusterView]:
     """The machines, what runs on them, and what waits."""
     return read(ClusterView, get("/v1/cluster"))
+
+
+def version() -> Flow[VersionView]:
+    """The service's version and that of what it is built on."""
+    return read(VersionView, get("/v1/version"))
 
 
 def health() -> Flow[HealthView]:
