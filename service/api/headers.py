@@ -35,7 +35,8 @@ class SecurityHeaders:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 is_page = headers.get("content-type", "").startswith("text/html")
-                headers.setdefault("Content-Security-Policy", PAGE_POLICY if is_page else DATA_POLICY)
+                if message["status"] != 304:  # it has no type; and what it says of policy would replace the kept page's
+                    headers.setdefault("Content-Security-Policy", PAGE_POLICY if is_page else DATA_POLICY)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)

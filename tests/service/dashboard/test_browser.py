@@ -114,6 +114,13 @@ def test_a_search_draws_its_trials(browser: Any, address: str) -> None:
         page.get_by_role("heading", name="Trial 7").wait_for()
 
 
+def test_a_page_works_at_the_second_visit(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/studies/digits-four") as page:
+        page.wait_for_selector("[data-chart=curves] canvas")
+        page.goto(f"{address}/studies/digits-four")  # answered by 304
+        page.wait_for_selector("[data-chart=curves] canvas")
+
+
 def test_a_study_is_followed(browser: Any, address: str, filled_home: Path) -> None:
     engine = make_engine(settings_in(filled_home).database_url)
     store = SqlStore(engine)

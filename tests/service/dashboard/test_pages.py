@@ -44,6 +44,13 @@ def test_a_page_has_no_script_or_style_of_its_own_and_escapes_what_it_shows(page
     assert not re.search(r"<style|\sstyle=|<script(?! defer src=\"/assets/)|\son\w+=\"|https?://", page.text)
 
 
+def test_a_page_that_the_browser_has_keeps_its_policy(pages: TestClient) -> None:
+    tag = pages.get("/studies/digits-four").headers["etag"]
+    again = pages.get("/studies/digits-four", headers={"If-None-Match": tag})
+    assert again.status_code == 304
+    assert "content-security-policy" not in again.headers
+
+
 def test_hostile_text_is_shown_as_text(pages: TestClient) -> None:
     for path in ("/studies/broken", "/studies/digits-four/trials/sgdm/10"):
         assert "&lt;img src=x onerror=alert(1)&gt; {{ 7 * 7 }}" in pages.get(path).text
