@@ -107,6 +107,7 @@ def test_a_search_draws_its_trials(browser: Any, address: str) -> None:
     with visit(browser, f"{address}/studies/digits-four/searches/admetar") as page:
         page.wait_for_selector("[data-part=history] canvas")
         page.wait_for_selector("[data-part=scatter] circle")
+        page.wait_for_selector("[data-part=parallel] polyline")
         assert page.locator("[data-part=scatter] circle").count() == 16
         assert page.locator("[data-part=parallel] polyline").count() == 12
         best = page.locator("[data-part=scatter] svg a").last
