@@ -17,19 +17,21 @@ from contextlib import nullcontext
 from typing import Any, NoReturn, cast
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.exceptions import DuplicatedStudyError, StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage, _CachedStorage
 from optuna.storages._rdb import models as optuna_models
 from optuna.storages._rdb.storage import _create_scoped_session
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from sqlalchemy import Engine, select
+from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
 from service.database.engine import begin_as_told, connector, immediate, reading
 from service.database.errors import DatabaseVersionError
+from service.database.optuna_writes import Writes, new_trial
 from service.database.retry import RetryPolicy, call, may_have_committed
 
 NONCE_KEY = "admeta:nonce"
@@ -126,6 +128,7 @@ class _PatientStorage:
     def __init__(self, storage: RDBStorage, policy: RetryPolicy) -> None:
         self._storage = storage
         self._policy = policy
+        self._writes = Writes(storage.engine.dialect.name)
         self._newborn: FrozenTrial | None = None
 
     def __reduce__(self) -> NoReturn:
@@ -174,18 +177,60 @@ class _PatientStorage:
         broken = _Broken()
 
         def attempt() -> FrozenTrial:
-            with _create_scoped_session(self._storage.scoped_session) as session:
-                row = _find_by_nonce(session, study_id, nonce) if broken else None
-                if row is None:
-                    optuna_models.StudyModel.find_or_raise_by_id(study_id, session, for_update=True)
-                    row = self._storage._get_prepared_new_trial(study_id, template, session)
-                template.number, template._trial_id = row.number, row.trial_id
-                template.datetime_start = row.datetime_start
+            if broken or not _is_plain(template):
+                self._create_or_find(study_id, template, nonce, look=bool(broken))
+                return template
+            with self._storage.engine.begin() as connection:
+                made = new_trial(connection, study_id, template.system_attrs)
+            if made is None:
+                raise KeyError(f"there is no Optuna study with the id {study_id}")
+            template._trial_id, template.number, template.datetime_start = made
             return template
 
         born = cast(FrozenTrial, self._call(attempt, writes=True, on_retry=broken.note))
         self._newborn = copy.deepcopy(born)
         return born
+
+    def _create_or_find(self, study_id: int, template: FrozenTrial, nonce: str, *, look: bool) -> None:
+        with _create_scoped_session(self._storage.scoped_session) as session:
+            row = _find_by_nonce(session, study_id, nonce) if look else None
+            if row is None:
+                optuna_models.StudyModel.find_or_raise_by_id(study_id, session, for_update=True)
+                row = self._storage._get_prepared_new_trial(study_id, template, session)
+            template.number, template._trial_id = row.number, row.trial_id
+            template.datetime_start = row.datetime_start
+
+    def _set_trial_param(
+        self,
+        trial_id: int,
+        param_name: str,
+        param_value_internal: float,
+        distribution: BaseDistribution,
+        previous_distribution: BaseDistribution | None,
+    ) -> None:
+        done = previous_distribution is not None and self._write(
+            lambda connection: self._writes.param(
+                connection, trial_id, param_name, param_value_internal, distribution, previous_distribution
+            )
+        )
+        if not done:
+            known = (trial_id, param_name, param_value_internal, distribution, previous_distribution)
+            self._call(self._storage._set_trial_param, *known, writes=True)
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        if not self._write(lambda connection: self._writes.point(connection, trial_id, step, intermediate_value)):
+            self._call(self._storage.set_trial_intermediate_value, trial_id, step, intermediate_value, writes=True)
+
+    def _write(
+        self, write: Callable[[Connection], bool], *, on_retry: Callable[[BaseException], None] | None = None
+    ) -> bool:
+        """Whether a write of few statements was done; it may be repeated."""
+
+        def attempt() -> bool:
+            with self._storage.engine.begin() as connection:
+                return write(connection)
+
+        return bool(self._call(attempt, writes=True, on_retry=on_retry))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """A trial made just now is what was written, and need not be read: Optuna asks right after it made one."""
@@ -196,6 +241,10 @@ class _PatientStorage:
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
         broken = _Broken()
+        if state.is_finished() and self._write(
+            lambda connection: self._writes.end(connection, trial_id, state, values), on_retry=broken.note
+        ):
+            return True
         try:
             done = self._call(
                 self._storage.set_trial_state_values, trial_id, state, values, writes=True, on_retry=broken.note
@@ -220,6 +269,13 @@ class _Broken:
 
     def note(self, error: BaseException) -> None:
         self._seen = self._seen or may_have_committed(error)
+
+
+def _is_plain(template: FrozenTrial) -> bool:
+    """Whether the new trial is a running one without content."""
+    return template.state is TrialState.RUNNING and not (
+        template.params or template.user_attrs or template.intermediate_values or template.values
+    )
 
 
 def _find_by_nonce(session: Session, study_id: int, nonce: str) -> Any:

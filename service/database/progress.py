@@ -8,32 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
 from search.curves import changed
 from search.records import AttemptStart, Point, RunOutcome
-from service.database.leased import open_attempts
 from service.database.models import Attempt, AttemptState, CurvePoint, Run
 from service.database.rows import point as stored_point
 from service.database.rows import point_row
 
 
-def describe(session: Session, run: Run, start: AttemptStart | None) -> None:
-    """Record where the current attempt runs."""
-    if start is None:
-        return
-    session.execute(
-        update(Attempt)
-        .where(Attempt.run_id == run.id, Attempt.attempt == run.attempt)
-        .values(
-            node=start.node,
-            pid=start.pid,
-            device=start.device,
-            environment=dict(start.environment),
-            resumed_from_epoch=start.resumed_from_epoch,
-        )
-    )
+def describe(attempts: Sequence[Attempt], run: Run, start: AttemptStart | None) -> None:
+    """Record where the run's current attempt, one of these, goes on."""
+    for attempt in attempts:
+        if start is not None and attempt.attempt == run.attempt:
+            attempt.node, attempt.pid, attempt.device = start.node, start.pid, start.device
+            attempt.environment = dict(start.environment)
+            attempt.resumed_from_epoch = start.resumed_from_epoch
 
 
 def add_points(session: Session, run: Run, points: Sequence[Point]) -> list[Point]:
@@ -59,9 +50,9 @@ def add_points(session: Session, run: Run, points: Sequence[Point]) -> list[Poin
     return new
 
 
-def close_attempts(session: Session, run_id: int, state: AttemptState, *, error: str | None, at: datetime) -> None:
-    """End the run's attempts that are open."""
-    for attempt in open_attempts(session, run_id):
+def close(attempts: Sequence[Attempt], state: AttemptState, *, error: str | None, at: datetime) -> None:
+    """End these attempts."""
+    for attempt in attempts:
         attempt.state, attempt.error, attempt.finished_at = state, error, at
 
 

@@ -85,6 +85,7 @@ class SqlStore:
         self._optuna: optuna.storages.BaseStorage | None = None
         self._definitions: dict[str, StudyDefinition] = {}
         self._labels: dict[int, str] = {}
+        self._searches: set[tuple[str, int]] = set()
 
     def __repr__(self) -> str:
         return f"SqlStore({self.engine.url.render_as_string(hide_password=True)!r})"
@@ -222,9 +223,7 @@ class SqlStore:
         params: Mapping[str, Any],
     ) -> RunRecord:
         with leased(self.engine, lease) as session:
-            search = session.get(Search, search_id)
-            if search is None or search.study_id != lease.study_id:
-                raise SearchError(f"study {lease.study_id} has no search with id {search_id}")
+            self._check_search(session, lease, search_id)
             row = session.execute(
                 select(Run).where(
                     Run.search_id == search_id,
@@ -280,7 +279,8 @@ class SqlStore:
     ) -> None:
         with leased(self.engine, lease) as session:
             run = run_of(session, lease, run_id)
-            progress.describe(session, run, start)
+            if start is not None:
+                progress.describe(open_attempts(session, run_id), run, start)
             self._add_points(session, run, points, lease)
 
     @_patient
@@ -289,7 +289,7 @@ class SqlStore:
             run = run_of(session, lease, run_id)
             if run.state == RunState.RUNNING:
                 state = AttemptState(outcome.state.value)
-                progress.close_attempts(session, run_id, state, error=outcome.error, at=self._clock())
+                progress.close(open_attempts(session, run_id), state, error=outcome.error, at=self._clock())
                 run.state = RunState.WAITING
                 run.n_failures += 1
                 self._tell(session, "waiting", run, lease, error=outcome.error, failure=outcome.failure)
@@ -301,7 +301,7 @@ class SqlStore:
             run = run_of(session, lease, run_id)
             if run.state == RunState.RUNNING:
                 state = AttemptState.INTERRUPTED
-                progress.close_attempts(session, run_id, state, error=reason, at=self._clock())
+                progress.close(open_attempts(session, run_id), state, error=reason, at=self._clock())
                 run.state = RunState.WAITING
                 self._tell(session, "waiting", run, lease, error=reason, failure=None)
             return run_record(run)
@@ -332,12 +332,13 @@ class SqlStore:
             run = run_of(session, lease, run_id)
             if run.state.is_finished:
                 return run_record(run)
-            progress.describe(session, run, start)
-            self._add_points(session, run, points, lease)
-            now = self._clock()
-            progress.close_attempts(session, run_id, AttemptState(outcome.state.value), error=outcome.error, at=now)
-            progress.finish(run, outcome, at=now)
-            self._tell(session, "finished", run, lease, error=outcome.error)
+            with session.no_autoflush:  # each row is written once, at the end
+                attempts, now = open_attempts(session, run_id), self._clock()
+                progress.describe(attempts, run, start)
+                self._add_points(session, run, points, lease)
+                progress.close(attempts, AttemptState(outcome.state.value), error=outcome.error, at=now)
+                progress.finish(run, outcome, at=now)
+                self._tell(session, "finished", run, lease, error=outcome.error)
             return run_record(run)
 
     def _add_points(self, session: Session, run: Run, points: Sequence[Point], lease: Lease) -> None:
@@ -353,6 +354,13 @@ class SqlStore:
         if run.search_id not in self._labels:
             self._labels[run.search_id] = session.get_one(Search, run.search_id).label
         return self._labels[run.search_id]
+
+    def _check_search(self, session: Session, lease: Lease, search_id: int) -> None:
+        if (lease.study_id, search_id) not in self._searches:
+            search = session.get(Search, search_id)
+            if search is None or search.study_id != lease.study_id:
+                raise SearchError(f"study {lease.study_id} has no search with id {search_id}")
+            self._searches.add((lease.study_id, search_id))
 
     def _definition(self, row: Study) -> StudyDefinition:
         known = self._definitions.get(row.id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import optuna
 import psycopg
@@ -18,8 +20,8 @@ from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 from sqlalchemy import Engine, text
+from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
 
 from service.database import SqlStore, make_engine
 from service.database.optuna_storage import NONCE_KEY, optuna_storage
@@ -94,22 +96,22 @@ def test_sixteen_writers_lose_nothing(storage: BaseStorage, url: str) -> None:
 
 
 class Flaky:
-    """Fails the next commits of Optuna's sessions: before they happen, or after they did."""
+    """Fails the next commits: before they happen, or after they did."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.before = self.after = 0
-        commit: Callable[[Session], None] = Session.commit
+        commit: Callable[[DefaultDialect, Any], None] = DefaultDialect.do_commit
 
-        def flaky(session: Session) -> None:
+        def flaky(dialect: DefaultDialect, connection: Any) -> None:
             if self.before:
                 self.before -= 1
                 raise lost_connection()
-            commit(session)
+            commit(dialect, connection)
             if self.after:
                 self.after -= 1
                 raise lost_connection()
 
-        monkeypatch.setattr(Session, "commit", flaky)
+        monkeypatch.setattr(DefaultDialect, "do_commit", flaky)
 
 
 def lost_connection() -> OperationalError:
@@ -139,6 +141,8 @@ def test_nothing_is_done_twice_when_an_answer_is_lost(storage: BaseStorage, flak
     distribution = optuna.distributions.FloatDistribution(0, 1)
     storage.set_trial_param(trial_id, "x", 0.25, distribution)
     lose_one()
+    storage.set_trial_param(waiting_id, "x", 0.75, distribution)  # its distribution is known by now
+    lose_one()
     storage.set_trial_intermediate_value(trial_id, 1, 0.5)
     lose_one()
     storage.set_trial_user_attr(trial_id, "node", "n1")
@@ -148,7 +152,7 @@ def test_nothing_is_done_twice_when_an_answer_is_lost(storage: BaseStorage, flak
     first, second = storage.get_all_trials(study_id)
     assert (first.number, first.state, first.value) == (0, TrialState.COMPLETE, 0.75)
     assert (first.params, first.intermediate_values, first.user_attrs) == ({"x": 0.25}, {1: 0.5}, {"node": "n1"})
-    assert (second.number, second.state) == (1, TrialState.RUNNING)
+    assert (second.number, second.state, second.params) == (1, TrialState.RUNNING, {"x": 0.75})
 
 
 def test_a_new_trial_reads_as_it_was_written(storage: BaseStorage) -> None:
@@ -162,6 +166,46 @@ def test_a_new_trial_reads_as_it_was_written(storage: BaseStorage) -> None:
     second = storage.get_trial(trial_id)
     assert second.user_attrs == {"a": 2}
     assert (second.datetime_start, second.system_attrs) == (first.datetime_start, first.system_attrs)
+
+
+def test_our_short_writes_leave_what_optunas_own_do(storage: BaseStorage, url: str) -> None:
+    """Side by side: one study by our storage, one by Optuna's on the same database."""
+    own = optuna.storages.RDBStorage(url.replace("postgresql:", "postgresql+psycopg:"))
+    distributions = {
+        "lr": optuna.distributions.FloatDistribution(1e-4, 1.0, log=True),
+        "k": optuna.distributions.IntDistribution(1, 9, step=2),
+        "dema": optuna.distributions.CategoricalDistribution(["full", "off"]),
+    }
+    found = []
+    for name, opened in (("ours", storage), ("optunas", optuna.storages._CachedStorage(own))):
+        study_id = opened.create_new_study([StudyDirection.MAXIMIZE], name)
+        for states in ((TrialState.COMPLETE, [math.inf]), (TrialState.PRUNED, [-math.inf]), (TrialState.FAIL, None)):
+            trial_id = opened.create_new_trial(study_id)
+            for parameter, value in (("lr", 0.1), ("k", 3), ("dema", 1)):
+                opened.set_trial_param(trial_id, parameter, value, distributions[parameter])
+            for step, value in ((1, 0.5), (2, math.nan), (3, math.inf), (1, 0.75)):
+                opened.set_trial_intermediate_value(trial_id, step, value)
+            assert opened.set_trial_state_values(trial_id, *states)
+            for write in (
+                lambda opened=opened, id_=trial_id: opened.set_trial_param(id_, "lr", 0.2, distributions["lr"]),
+                lambda opened=opened, id_=trial_id: opened.set_trial_intermediate_value(id_, 9, 0.1),
+                lambda opened=opened, id_=trial_id: opened.set_trial_state_values(id_, TrialState.FAIL),
+            ):
+                with pytest.raises(UpdateFinishedTrialError):
+                    write()
+        other = opened.create_new_trial(study_id)
+        with pytest.raises(ValueError, match="log"):
+            opened.set_trial_param(other, "lr", 0.1, optuna.distributions.FloatDistribution(1e-4, 1.0))
+        with pytest.raises(KeyError):
+            opened.set_trial_intermediate_value(10**6, 1, 0.1)
+        found.append(optuna.storages.RDBStorage.get_all_trials(own, study_id))
+    own.remove_session()
+    own.engine.dispose()
+    for ours, optunas in zip(*found, strict=True):
+        for name in ("number", "state", "values", "params", "distributions", "user_attrs"):
+            assert getattr(ours, name) == getattr(optunas, name), name
+        assert str(ours.intermediate_values) == str(optunas.intermediate_values)
+        assert (ours.duration is None) == (optunas.duration is None)
 
 
 def test_real_conflicts_stay_errors(storage: BaseStorage) -> None:
