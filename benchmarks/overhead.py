@@ -1,6 +1,6 @@
 """Seconds of overhead a trial: a study of do-nothing trials against the same number in plain Ray Tune.
 
-    python -m benchmarks.overhead [--trials 40] [--slots 2] [--repeats 3] [--postgres URL]
+    python -m benchmarks.overhead [--trials 200] [--slots 2] [--repeats 3] [--postgres URL]
 
 Ours: random search, no early stopping, every trial recorded in SQL (our tables and Optuna's). Plain: Ray Tune's own
 random search with reused workers and no database, the same trainable body, the same Ray. Both are timed from the
@@ -27,10 +27,9 @@ from ray import tune
 
 from search.definition import StudyDefinition
 from search.driver import TUNE_ENVIRONMENT, DriverOptions, drive
-from service.database.engine import make_engine
 from service.database.schema import prepare
-from service.database.store import SqlStore
 from service.database.studies import create_study
+from service.supervisor import open_store
 
 
 class Idle(tune.Trainable):
@@ -77,7 +76,7 @@ def ours(n_trials: int, database_url: str) -> float:
             "resources": {"cpus": 1, "gpus": 0},
         }
     )
-    store = SqlStore(make_engine(database_url))
+    store = open_store(database_url)
     study, _ = create_study(store.engine, definition)
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
@@ -92,7 +91,7 @@ def ours(n_trials: int, database_url: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--slots", type=int, default=2, help="trials at a time")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--postgres", help="URL of an empty PostgreSQL database, to measure it too")

@@ -49,6 +49,8 @@ def check(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Cal
     Raises:
         TaskError: the data are missing or broken, or do not fit the model or the batch.
     """
+    if tasks.registry.get(definition.task.name).target is None:
+        return  # no data and no network: not worth a process
     ask = ray.remote(_check).options(num_cpus=0)
     _answer(ask.remote(definition.task.model_dump(mode="json"), data_dir), is_stopping=is_stopping)
 

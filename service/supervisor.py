@@ -25,7 +25,7 @@ from search.driver import DriverOptions
 from search.records import Lease, StudyState
 from service import cluster, compatibility
 from service.database.closing import close_unfinished, unclosed_studies
-from service.database.engine import make_engine
+from service.database.engine import make_driver_engine, make_engine
 from service.database.errors import DatabaseUnavailableError
 from service.database.retry import REQUEST
 from service.database.store import SqlStore
@@ -244,7 +244,7 @@ class Supervisor:
 
 def open_store(database_url: str) -> SqlStore:
     """The store as a driver opens it, in its own process."""
-    return SqlStore(make_engine(database_url, pool_size=4))
+    return SqlStore(make_driver_engine(database_url))
 
 
 def _new_owner() -> str:

@@ -63,14 +63,28 @@ def make_engine(url: str | URL, *, pool_size: int = 10) -> Engine:
     Raises:
         DatabaseUrlError: see `parse_url`; or the database's driver is not installed.
     """
+    ask_first = parse_url(url).get_backend_name() == "postgresql"
+    return _pooled(url, pool_size=pool_size, pool_pre_ping=ask_first)
+
+
+def make_driver_engine(url: str | URL) -> Engine:
+    """An engine for who repeats each call that a lost connection broke: connections are used without a question first.
+
+    Raises:
+        DatabaseUrlError: as `make_engine`.
+    """
+    return _pooled(url, pool_size=4, pool_pre_ping=False)
+
+
+def _pooled(url: str | URL, *, pool_size: int, **options: Any) -> Engine:
     parsed = parse_url(url)
     engine = create_engine(
         parsed,
         creator=connector(parsed),
         pool_size=pool_size,
         max_overflow=2 * pool_size,
-        pool_pre_ping=parsed.get_backend_name() == "postgresql",
         pool_recycle=1800,
+        **options,
     )
     begin_as_told(engine)
     return engine

@@ -104,7 +104,7 @@ def _rdb_storage(engine: Engine) -> RDBStorage:
             "creator": connector(engine.url),
             "poolclass": QueuePool,
             "pool_size": _POOL_SIZE,
-            "pool_pre_ping": engine.dialect.name == "postgresql",
+            "pool_pre_ping": False,  # each call is repeated where a lost connection broke it
         },
         skip_table_creation=True,
         skip_compatibility_check=True,

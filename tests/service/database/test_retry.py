@@ -10,6 +10,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from service.database import SqlStore
+from service.database.engine import make_driver_engine
 from service.database.errors import DatabaseUnavailableError
 from service.database.retry import REQUEST, RetryPolicy, call, is_transient, may_have_committed
 from tests.service.database.fill import complete, curve, definition, leased, run
@@ -120,6 +121,18 @@ def test_store_survives_lost_connections(store: SqlStore, engine: Engine, server
         assert cut_connections(server, engine) > 0
         run(store, lease, search, number, complete(0.5), points=curve(0.1))
     assert len(store.runs(lease.study_id)) == 5
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_a_driver_survives_lost_connections_without_asking_first(url: str, engine: Engine, server: Engine) -> None:
+    store = SqlStore(make_driver_engine(url))
+    lease, (search, _) = leased(store, definition())
+    for number in range(3):
+        assert cut_connections(server, engine) > 0
+        run(store, lease, search, number, complete(0.5), points=curve(0.1))
+    assert len(store.runs(lease.study_id)) == 3
+    store.engine.dispose()
 
 
 @pytest.mark.postgres
