@@ -96,7 +96,7 @@ def search_row(i: int, position: int, optimizer: str, *, n_trials: int, name: st
 
 
 # A value in [0, 1) that looks random and is the same on every database.
-VALUE = "((s.id * 7919 + n.i * 104729 + :salt) % 10007) / 10007.0"
+VALUE = "((s.id * 7919 + CAST(n.i AS BIGINT) * 104729 + :salt) % 10007) / 10007.0"
 RUNS = f"""
 WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < :n)
 INSERT INTO admeta_runs (search_id, trial_number, stage, seed, params, state, attempt, n_failures, epoch, step, value,
