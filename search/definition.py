@@ -34,6 +34,7 @@ from search.errors import nearest_hint
 from search.space import Space, Strict, check_conditions, from_registry
 from tasks.config import Count, Number, TaskConfig
 from tasks.errors import TaskError
+from tasks.info import ENGINE_RUN, TaskInfo
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}$"
 Name = Annotated[
@@ -253,7 +254,8 @@ class Resources(Strict):
     cpus: Annotated[Number, Field(gt=0, le=1024)] = 1
     gpus: Annotated[Number, Field(ge=0, le=64)] | Literal["auto"] = Field(
         default="auto",
-        description="Fractions pack several trials on a card; auto: a card where there is one.",
+        description="Fractions pack several trials on a card; 2 or more: each step is shared by so many cards of one "
+        "host; auto: as many trials on a card as raise the total.",
     )
 
     @field_validator("gpus")
@@ -334,10 +336,20 @@ class StudyDefinition(Strict):
                 "selected nothing"
             )
             raise _fault("seed_used_twice", message, at="training_seed", value=self.training_seed)
+        self._check_cards(info)
         if isinstance(self.sampler, samplers.GridSampler):
             for i, optimizer in enumerate(self.optimizers):
                 self._check_grid(i, optimizer)
         return self
+
+    def _check_cards(self, info: TaskInfo) -> None:
+        cards, batch_size = self.resources.gpus, self.task.batch_size
+        if cards == "auto" or cards <= 1 or info.run != ENGINE_RUN or batch_size % cards == 0:
+            return
+        message = (
+            f"{cards:g} cards cannot share batches of {batch_size} evenly; make batch_size a multiple of {cards:g}"
+        )
+        raise _fault("uneven_batches", message, at=("resources", "gpus"), value=cards)
 
     def _check_grid(self, i: int, optimizer: OptimizerSearch) -> None:
         try:

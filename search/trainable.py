@@ -138,6 +138,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
                 device=None if assignment.gpus > 0 else "cpu",
                 threads=assignment.threads,
                 init_from=_initial_weights(assignment, config, scratch=Path(scratch)),
+                n_devices=max(1, round(assignment.gpus)),
             )
         state = _last_state(assignment.checkpoint_dir)
         self._curve = Curve() if state is None else Curve.from_state(state["curve"])

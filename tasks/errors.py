@@ -6,6 +6,7 @@ TaskError
 ├── DataError             a data set that is missing, broken or does not fit the task
 ├── CheckpointError       a torn, foreign or mismatching checkpoint
 ├── OutOfMemory           the device has no room for this run
+├── RankLost              a process of a run over several cards died
 └── Diverged              the loss became NaN or infinite: a result, not a crash
 """
 
@@ -59,6 +60,10 @@ class OutOfMemory(TaskError):  # noqa: N818 - the search's words: a state of a r
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """Keyword arguments need telling how to be pickled: the error travels from a worker to the driver."""
         return (_rebuild_out_of_memory, (self.phase, self.device, self.detail))
+
+
+class RankLost(TaskError):  # noqa: N818 - an event, as those around it
+    """A process of a run over several cards died or failed; the run may succeed in another attempt."""
 
 
 class Diverged(TaskError):  # noqa: N818 - a result of a run

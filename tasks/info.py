@@ -11,6 +11,7 @@ from tasks.errors import TaskError
 
 Direction = Literal["maximize", "minimize"]
 ENGINE_RUN = "tasks.engine.run:TrainingRun"
+DISTRIBUTED_RUN = "tasks.engine.distributed:DistributedRun"
 
 
 @dataclass(frozen=True, kw_only=True)

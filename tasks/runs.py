@@ -9,6 +9,7 @@ from typing import Any, cast
 from tasks.config import TaskConfig, TrialRef
 from tasks.engine.protocol import Run
 from tasks.errors import ConfigError, DataError
+from tasks.info import DISTRIBUTED_RUN, ENGINE_RUN
 from tasks.paths import resolve_inside
 from tasks.registry import get, load_target
 
@@ -23,6 +24,7 @@ def open_run(
     device: str | None = None,
     threads: int = 1,
     init_from: Path | None = None,
+    n_devices: int = 1,
 ) -> Run:
     """A run at epoch 0.
 
@@ -36,11 +38,15 @@ def open_run(
         threads: CPU threads torch may use.
         init_from: the checkpoint of the trial that `config.init_from` names; a path in the configuration is resolved
             here, under the data folder.
+        n_devices: cards of this host over which to train each step, by data parallelism, a process each; a task that
+            trains no network takes one.
 
     Raises:
         TaskError: the configuration does not fit, data are missing, or the checkpoint is foreign.
     """
-    run = load_target(get(config.name).run)
+    info = get(config.name)
+    distributed = n_devices > 1 and info.run == ENGINE_RUN
+    run = load_target(DISTRIBUTED_RUN if distributed else info.run)
     weights = _weights_file(config, data_dir=data_dir) or init_from
     if isinstance(config.init_from, TrialRef) and weights is None:
         origin = config.init_from
@@ -59,6 +65,7 @@ def open_run(
             device=device,
             threads=threads,
             init_from=weights,
+            **({"n_devices": n_devices} if distributed else {}),
         ),
     )
 

@@ -28,6 +28,7 @@ from tasks.engine.norms import drop_batch_counters
 from tasks.engine.optimizers import build_optimizer, load_optimizer_state, lr_tensors
 from tasks.engine.progress import Progress
 from tasks.engine.protocol import Evaluation
+from tasks.engine.ranks import ALONE, Ranks
 from tasks.engine.record import describe_machine, peak_memory_bytes
 from tasks.engine.schedule import lr_factor
 from tasks.engine.seeds import derive_seed
@@ -38,7 +39,11 @@ from tasks.errors import Diverged, OutOfMemory
 
 
 class TrainingRun(Progress):
-    """A `tasks.engine.protocol.Run` on the engine. Arguments as `tasks.runs.open_run`."""
+    """A `tasks.engine.protocol.Run` on the engine. Arguments as `tasks.runs.open_run`.
+
+    Args:
+        ranks: this process's place among those that make each step together (`tasks.engine.distributed`).
+    """
 
     def __init__(
         self,
@@ -51,10 +56,12 @@ class TrainingRun(Progress):
         device: str | None = None,
         threads: int = 1,
         init_from: Path | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         super().__init__(config, optimizer=optimizer, params=params, seed=seed)
         self._config = config
         self._seed = seed
+        self._ranks = ranks
         self._device = pick_device(device)
         self._precision = pick_precision(config.precision, device=self._device)
         self._restore_torch = configure_torch(
@@ -95,7 +102,7 @@ class TrainingRun(Progress):
         setup_s = self._stepper.setup_s - setup_before[0]
         n_steady = self._steps_per_epoch - (self._stepper.setup_steps - setup_before[1])
         begin = time.perf_counter()
-        metrics = self._evaluate("val")
+        metrics = self._evaluate("val") if self._ranks.rank == 0 else {}
         eval_s = time.perf_counter() - begin
         self._epoch += 1
         if not math.isfinite(metrics.get("val_loss", 0.0)):
@@ -131,7 +138,7 @@ class TrainingRun(Progress):
                     _finish(batches)
                     batches = self._task.train_batches(seed=self._seed, epoch=0)
                 self._set_lr(factor)
-                self._stepper.run(list(itertools.islice(batches, self._config.accumulation)))
+                self._stepper.run(self._micro_batches(batches))
             _finish(batches)
             self._meter.read()  # waits for the device
         return time.perf_counter() - begin
@@ -237,6 +244,7 @@ class TrainingRun(Progress):
             meter=self._meter,
             autocast=self._autocast,
             cast_weights=self._cast_weights(),
+            ranks=self._ranks,
         )
         if self._stream is None:
             return EagerStep(parts, status="eager: no GPU")
@@ -249,18 +257,22 @@ class TrainingRun(Progress):
         """Make the epoch's steps; returns the host seconds spent on getting batches."""
         self._model.train()
         # Dropout's stream starts anew each epoch, so that nothing the process does in between can move it.
-        torch.manual_seed(derive_seed(self._seed, "noise", self._epoch))
+        others = [self._ranks.rank] if self._ranks.rank else []
+        torch.manual_seed(derive_seed(self._seed, "noise", self._epoch, *others))
         data_s = 0.0
         batches = self._task.train_batches(seed=self._seed, epoch=self._epoch)
         for _ in range(self._steps_per_epoch):
             begin = time.perf_counter()
-            micro_batches = list(itertools.islice(batches, self._config.accumulation))
+            micro_batches = self._micro_batches(batches)
             data_s += time.perf_counter() - begin
             self._set_lr(self._factor(self._step))
             self._stepper.run(micro_batches)
             self._step += 1
         _finish(batches)
         return data_s
+
+    def _micro_batches(self, batches: Iterator[Batch]) -> list[Batch]:
+        return [self._ranks.share(batch) for batch in itertools.islice(batches, self._config.accumulation)]
 
     def _factor(self, step: int) -> float:
         return lr_factor(self._config.schedule, step=step, n_steps=self._config.epochs * self._steps_per_epoch)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tasks.config import TaskConfig
 from tasks.engine.meter import LossMeter
+from tasks.engine.ranks import ALONE, Ranks
 from tasks.engine.task import Batch, Task
 from tasks.engine.weights import CastWeights
 
@@ -24,6 +25,7 @@ class StepParts:
     Attributes:
         autocast: opens the precision's context around each forward pass.
         cast_weights: bf16 copies of weights to use in it; None: leave the casts to autocast.
+        ranks: the processes that make each step together.
     """
 
     task: Task[Any, Any]
@@ -33,6 +35,7 @@ class StepParts:
     meter: LossMeter
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
     cast_weights: CastWeights | None = None
+    ranks: Ranks = ALONE
 
     def trained(self) -> list[nn.Parameter]:
         """The parameters that the optimizer moves."""
@@ -82,7 +85,7 @@ class EagerStep:
                 parts.cast_weights.hand_over_gradients()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
-        parts.meter.add(total.float())
+        parts.meter.add(parts.ranks.average(self._trained, total.float()))
 
     def _update(self) -> None:
         """Clip and move the parameters."""

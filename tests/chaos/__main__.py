@@ -59,6 +59,8 @@ def main() -> int:
     if Database.POSTGRESQL in databases and programs() is None:
         print("PostgreSQL's server programs (initdb, pg_ctl) were not found: SQLite only.", file=sys.stderr)
         databases.remove(Database.POSTGRESQL)
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
     print(f"seed {options.seed}\n\n{HEADER}", flush=True)
     failed = False
     for target, database in cells(targets, databases):

@@ -74,6 +74,7 @@ CASES = [
     ({"confirm": {"seeds": [0, 0]}}, "confirm.seeds", "repeat one"),
     ({"confirm": {"seeds": [100]}}, "training_seed", "also a confirm seed"),
     ({"resources": {"gpus": 1.5}}, "resources.gpus", "at most 1 or a whole number"),
+    ({"resources": {"gpus": 3}}, "resources.gpus", "3 cards cannot share batches of 64 evenly"),
     ({"name": ""}, "name", "pattern"),
     ({"name": "x" * 101}, "name", "pattern"),
     ({"name": "a b"}, "name", "pattern"),

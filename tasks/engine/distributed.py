@@ -1,0 +1,400 @@
+"""One run over several cards of a host: data parallel, a process a card, the caller's among them as rank 0.
+
+The other processes (`python -m tasks.engine.distributed`) open the same run and do what rank 0 does, told by a line of
+JSON on their stdin. They end with it: at the end of that pipe, however rank 0 died. Where one of them fails, the run
+raises its error; the process group is aborted first, as rank 0 may be waiting in it.
+
+What several cards change: batch norm's statistics are of a rank's share of the batch, rank 0's are kept, as torch's
+DistributedDataParallel does it; dropout's masks are other ones on each rank; a loss whose mean is over tokens (named
+entities) weighs the ranks alike. The rest is one card's arithmetic in another order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from tasks.config import TaskConfig
+from tasks.engine.device import pick_device
+from tasks.engine.protocol import Evaluation
+from tasks.engine.ranks import Ranks
+from tasks.engine.run import TrainingRun
+from tasks.errors import ConfigError, Diverged, OutOfMemory, RankLost, TaskError
+from tasks.registry import parse_config
+
+PATIENCE = timedelta(minutes=10)  # of a collective, and of a peer's start
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class DistributedRun:
+    """A `tasks.engine.protocol.Run` over `n_devices` cards (processes, where `device` is "cpu").
+
+    Args:
+        n_devices: ranks; divides `config.batch_size`.
+        others: as `tasks.runs.open_run`.
+
+    Raises:
+        ConfigError: fewer cards are visible, or the batch can't be shared evenly.
+    """
+
+    def __init__(
+        self,
+        config: TaskConfig,
+        *,
+        optimizer: str,
+        params: Mapping[str, Any],
+        seed: int,
+        n_devices: int,
+        data_dir: Path | None = None,
+        device: str | None = None,
+        threads: int = 1,
+        init_from: Path | None = None,
+    ) -> None:
+        _check(config, n_devices=n_devices, device=device)
+        self._closed = False
+        self._scratch = tempfile.TemporaryDirectory(prefix="admeta-ranks-")
+        rendezvous = str(Path(self._scratch.name) / "rendezvous")
+        request = {
+            "config": config.model_dump(mode="json"),
+            "optimizer": optimizer,
+            "params": dict(params),
+            "seed": seed,
+            "n": n_devices,
+            "data_dir": None if data_dir is None else str(data_dir),
+            "device": device,
+            "threads": threads,
+            "init_from": None if init_from is None else str(init_from),
+            "rendezvous": rendezvous,
+        }
+        self._peers: list[_Peer] = []
+        self._run: TrainingRun | None = None
+        try:
+            self._peers = [_Peer({**request, "rank": rank}) for rank in range(1, n_devices)]
+            for peer in self._peers:
+                peer.expect("ready")
+            with self._together("open"):
+                self._run = _open(
+                    config,
+                    optimizer=optimizer,
+                    params=params,
+                    seed=seed,
+                    ranks=Ranks(rank=0, n=n_devices),
+                    data_dir=data_dir,
+                    device=device,
+                    threads=threads,
+                    init_from=init_from,
+                    rendezvous=rendezvous,
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def epoch(self) -> int:
+        """Epochs completed."""
+        return self._rank_0.epoch
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps completed."""
+        return self._rank_0.step
+
+    @property
+    def n_epochs(self) -> int:
+        """Epochs in the full budget."""
+        return self._rank_0.n_epochs
+
+    @property
+    def done(self) -> bool:
+        """Whether the budget is spent."""
+        return self._rank_0.done
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """Rank 0's model."""
+        return self._rank_0.model
+
+    def advance(self) -> Evaluation:
+        """Train one epoch on all ranks and evaluate on rank 0.
+
+        Raises:
+            Diverged, OutOfMemory: on any rank.
+            RankLost: a rank's process died.
+        """
+        with self._together("advance"):
+            return self._rank_0.advance()
+
+    def test(self) -> dict[str, float]:
+        """The test set's metrics of the current weights, named `test_…`."""
+        return self._rank_0.test()
+
+    def environment(self) -> dict[str, Any]:
+        """Rank 0's, and how many cards there are."""
+        return {**self._rank_0.environment(), "n_devices": len(self._peers) + 1}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rank 0's; the ranks' weights and optimizer states are equal."""
+        return self._rank_0.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state` on all ranks; raises CheckpointError where it is of another configuration."""
+        file = Path(self._scratch.name) / "state.pt"
+        torch.save(dict(state), file)
+        with self._together("load", file=str(file)):
+            self._rank_0.load_state_dict(state)
+        file.unlink()
+
+    def close(self) -> None:
+        """End the other processes and give back device memory; may be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        for peer in self._peers:
+            peer.kill()
+        if self._run is not None:
+            self._run.close()
+        if dist.is_initialized():
+            _abort()
+        self._scratch.cleanup()
+
+    @property
+    def _rank_0(self) -> TrainingRun:
+        assert self._run is not None
+        return self._run
+
+    @contextlib.contextmanager
+    def _together(self, verb: str, **arguments: str) -> Iterator[None]:
+        """All ranks do it: the others are told first, and have done it at the end."""
+        for peer in self._peers:
+            peer.tell({"do": verb, **arguments})
+        try:
+            yield
+            for peer in self._peers:
+                peer.expect(verb)
+        except BaseException as error:
+            failures = [peer.failure for peer in self._peers if peer.failure is not None]
+            for peer in self._peers:
+                peer.kill()
+            # A rank's failure comes first where it made this one: rank 0's collective broke off, or it saw garbage.
+            if failures and not isinstance(error, Diverged | OutOfMemory):
+                raise failures[0] from error
+            raise
+
+
+class _Peer:
+    """Another rank's process, seen from rank 0. A thread reads what it says, so that its end is seen at once."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self.failure: TaskError | None = None
+        self._rank = int(request["rank"])
+        self._killed = False
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tasks.engine.distributed"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=_ROOT,
+        )
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, name=f"rank-{self._rank}", daemon=True).start()
+        self.tell(request)
+
+    def tell(self, message: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its end is told by `_listen`
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+
+    def expect(self, verb: str) -> None:
+        """Wait until the rank has done it; raises its failure."""
+        try:
+            answer = self._answers.get(timeout=PATIENCE.total_seconds())
+        except queue.Empty:
+            raise RankLost(f"rank {self._rank} has not done {verb!r} within {PATIENCE}") from None
+        if answer == verb:
+            return
+        raise self.failure or RankLost(f"rank {self._rank} answered {answer!r} where {verb!r} was asked")
+
+    def kill(self) -> None:
+        self._killed = True
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                message = _parsed(line)
+                if "done" in message:
+                    self._answers.put(message["done"])
+                elif "error" in message:
+                    self._fail(_error(message, rank=self._rank))
+        if self.failure is None and not self._killed:
+            code = self._process.wait()
+            self._fail(RankLost(f"the process of rank {self._rank} ended with exit code {code} in mid-run"))
+        self._answers.put(None)
+
+    def _fail(self, failure: TaskError) -> None:
+        self.failure = failure
+        self._answers.put(None)
+        if not isinstance(failure, Diverged) and dist.is_initialized():
+            _abort()  # rank 0 may wait in a collective for this rank
+
+
+def _check(config: TaskConfig, *, n_devices: int, device: str | None) -> None:
+    if config.batch_size % n_devices:
+        raise ConfigError(
+            f"batch_size {config.batch_size} cannot be shared evenly by {n_devices} cards; make it a multiple of "
+            f"{n_devices}, or ask for another number of cards (resources.gpus)"
+        )
+    if device != "cpu" and torch.cuda.device_count() < n_devices:
+        raise ConfigError(
+            f"the run is to have {n_devices} cards, but this process sees {torch.cuda.device_count()}; "
+            "lower resources.gpus, or let a node with as many cards join"
+        )
+
+
+def _open(
+    config: TaskConfig,
+    *,
+    optimizer: str,
+    params: Mapping[str, Any],
+    seed: int,
+    ranks: Ranks,
+    data_dir: Path | None,
+    device: str | None,
+    threads: int,
+    init_from: Path | None,
+    rendezvous: str,
+) -> TrainingRun:
+    """This rank's run, once all ranks have met."""
+    own = pick_device(device) if device == "cpu" else pick_device(f"cuda:{ranks.rank}")
+    if own.type == "cuda":
+        torch.cuda.set_device(own)
+    dist.init_process_group(
+        "nccl" if own.type == "cuda" else "gloo",
+        init_method=f"file://{rendezvous}",
+        rank=ranks.rank,
+        world_size=ranks.n,
+        timeout=PATIENCE,
+        device_id=own if own.type == "cuda" else None,
+    )
+    return TrainingRun(
+        config,
+        optimizer=optimizer,
+        params=params,
+        seed=seed,
+        data_dir=data_dir,
+        device=str(own),
+        threads=threads,
+        init_from=init_from,
+        ranks=ranks,
+    )
+
+
+def _abort() -> None:
+    """End the group without waiting for ranks that are gone."""
+    with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # another thread was first
+        dist.distributed_c10d._abort_process_group()
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    """A message; libraries may print other lines."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def _error(message: Mapping[str, Any], *, rank: int) -> TaskError:
+    match message["error"]:
+        case "out_of_memory":
+            return OutOfMemory(**message["fields"])
+        case "diverged":
+            return Diverged(message["step"], loss=float("nan"))
+        case _:
+            return RankLost(f"rank {rank} failed: {message['error']}")
+
+
+def main() -> None:
+    """Another rank: does what it is told, and ends with rank 0."""
+    told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_hear, args=(sys.stdin, told), daemon=True).start()
+    run: TrainingRun | None = None
+    _print({"done": "ready"})
+    try:
+        while True:
+            order = told.get()
+            match order["do"]:
+                case "open":
+                    run = _open_peer(request)
+                case "advance":
+                    assert run is not None
+                    run.advance()
+                case "load":
+                    assert run is not None
+                    run.load_state_dict(torch.load(order["file"], map_location="cpu", weights_only=True))
+            _print({"done": order["do"]})
+    except Diverged as error:
+        _print({"error": "diverged", "step": error.step})
+    except OutOfMemory as error:
+        _print(
+            {"error": "out_of_memory", "fields": {"phase": error.phase, "device": error.device, "detail": error.detail}}
+        )
+    except Exception as error:  # noqa: BLE001 - told to rank 0, which raises it
+        _print({"error": f"{type(error).__name__}: {error}"})
+    _end()
+
+
+def _open_peer(request: Mapping[str, Any]) -> TrainingRun:
+    return _open(
+        parse_config(request["config"]),
+        optimizer=request["optimizer"],
+        params=request["params"],
+        seed=request["seed"],
+        ranks=Ranks(rank=request["rank"], n=request["n"]),
+        data_dir=None if request["data_dir"] is None else Path(request["data_dir"]),
+        device=request["device"],
+        threads=request["threads"],
+        init_from=None if request["init_from"] is None else Path(request["init_from"]),
+        rendezvous=request["rendezvous"],
+    )
+
+
+def _hear(pipe: IO[str], told: queue.SimpleQueue[dict[str, Any]]) -> None:
+    for line in pipe:
+        told.put(json.loads(line))
+    _end()  # rank 0 is gone, and this rank may be waiting for it in a collective
+
+
+def _end() -> NoReturn:
+    """Without the clean-up of a group in which nobody answers."""
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _print(message: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

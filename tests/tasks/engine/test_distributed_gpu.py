@@ -1,0 +1,69 @@
+"""One run over two cards: the loss curve of one card, captured and eager, and a rank's death told at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from tasks.errors import RankLost
+from tasks.registry import parse_config
+from tasks.runs import open_run
+from tests.tasks.engine.test_distributed import children, curve
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA cards"),
+]
+
+
+def start(*, n_devices: int, optimizer: str = "sgdm", params: Any = None, **fields: Any) -> Any:
+    config = parse_config({"name": "digits", "model": "mlp", "epochs": 5, "grad_clip": 1.0, **fields})
+    return open_run(config, optimizer=optimizer, params=params or {"lr": 0.05}, seed=0, n_devices=n_devices)
+
+
+@pytest.mark.parametrize("acceleration", ["eager", "graph", "compile"])
+@pytest.mark.parametrize(("optimizer", "params"), [("sgdm", {"lr": 0.05}), ("admetar", {"lr": 0.01})])
+def test_two_cards_train_as_one_does(acceleration: str, optimizer: str, params: Any) -> None:
+    curves = []
+    for n_devices in (1, 2):
+        run = start(
+            n_devices=n_devices, optimizer=optimizer, params=params, acceleration=acceleration, precision="fp32"
+        )
+        curves.append(curve(run))
+        assert run.environment()["step"].startswith("graph" if acceleration != "eager" else "eager")
+        run.close()
+    # The same sums in another order: float32 rounding, grown over 90 steps.
+    assert curves[1] == pytest.approx(curves[0], rel=1e-3)
+    print(acceleration, optimizer, max(abs(a - b) / a for a, b in zip(*curves, strict=True)))  # noqa: T201 - a figure
+
+
+def test_accumulation_on_two_cards() -> None:
+    curves = []
+    for n_devices in (1, 2):
+        run = start(n_devices=n_devices, accumulation=2, batch_size=32, precision="fp32")
+        curves.append(curve(run))
+        run.close()
+    assert curves[1] == pytest.approx(curves[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("acceleration", ["eager", "graph"])
+def test_a_rank_that_dies_is_told_though_rank_0_waits_on_its_card(acceleration: str) -> None:
+    run = start(n_devices=2, epochs=100_000, acceleration=acceleration)
+    try:
+        run.advance()
+        begin = time.monotonic()
+        os.kill(int(children()[-1]), signal.SIGKILL)
+        with pytest.raises(RankLost, match="ended with exit code -9"):
+            curve(run)
+        assert time.monotonic() - begin < 60
+    finally:
+        run.close()
+    assert children() == []
+    after = start(n_devices=2)  # the process can go on with the next run
+    assert len(curve(after)) == 10
+    after.close()
