@@ -36,8 +36,11 @@ from tasks.registry import parse_config
 from tasks.vision.config import Cifar10Config
 
 SGDM = {"lr": 0.2, "weight_decay": 5e-4}
-ADMETAS = {"lr": 0.04, "beta": 0.2, "lambd": 0.9, "weight_decay": 5e-4}  # its steps are 5.1 times SGD's at one lr
-RECIPE = {"schedule": {"name": "cosine", "warmup": 0.05}}  # for `accuracy`
+RECIPE: dict[str, dict[str, Any]] = {  # of `accuracy`
+    "task": {"schedule": {"name": "cosine", "warmup": 0.05}},
+    "sgdm": SGDM,
+    "admetas": {"lr": 0.04, "beta": 0.2, "lambd": 0.9, "weight_decay": 5e-4},  # its steps are 5.1 times SGD's at one lr
+}
 EPOCH_IMAGES = 45_000
 PAPER_EPOCHS = 160
 PARTS = ("plain", "engine", "packed", "tune", "accuracy")
@@ -55,6 +58,9 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", default=["eager", "graph", "compile"], help="for `engine`")
     parser.add_argument("--epochs", type=int, default=30, help="for `accuracy`")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--recipe", type=json.loads, default=RECIPE, help="of `accuracy`: task, sgdm and admetas, as JSON"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="write all figures there as JSON")
     parser.add_argument("--child", help=argparse.SUPPRESS)
@@ -147,17 +153,17 @@ def plain_request(model: str, options: argparse.Namespace, **fields: Any) -> dic
 def accuracies(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Test accuracies of resnet20 by way and optimizer, over the seeds; all runs at once, side by side if possible."""
     print(f"accuracy: resnet20, {options.epochs} epochs, seeds {options.seeds}", flush=True)
-    task = {**RECIPE, "epochs": options.epochs}
+    task = {**options.recipe["task"], "epochs": options.epochs}
     requests = [
-        plain_request("resnet20", options, kind=kind, optimizer=name, params=params, seed=seed, task=task)
+        plain_request("resnet20", options, kind=kind, optimizer=name, params=options.recipe[name], seed=seed, task=task)
         for kind in ("accuracy_engine", "accuracy_plain")
-        for name, params in (("sgdm", SGDM), ("admetas", ADMETAS))
+        for name in ("sgdm", "admetas")
         for seed in options.seeds
     ]
     begin = time.perf_counter()
     way = "mps" if options.device != "cpu" and shutil.which(sharing.CONTROL) else "sliced"
-    with card_for(way, len(requests)) as environment:
-        answers = run_children(requests, environment)
+    with card_for(way, len(requests) // n_cards(options.device)) as environment:
+        answers = run_children(requests, environment, cards=n_cards(options.device))
     print(f"{len(requests)} runs at once in {time.perf_counter() - begin:.0f} s", flush=True)
     found: dict[str, dict[str, list[float]]] = {}
     for request, answer in zip(requests, answers, strict=True):
@@ -170,10 +176,17 @@ def accuracies(options: argparse.Namespace) -> dict[str, dict[str, list[float]]]
     return found
 
 
-def run_children(requests: list[dict[str, Any]], environment: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """Each request in a process of its own, all at once."""
+def run_children(
+    requests: list[dict[str, Any]], environment: Mapping[str, str] | None = None, *, cards: int = 1
+) -> list[dict[str, Any]]:
+    """Each request in a process of its own, all at once; one after the other they take the host's next card."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(cards)))).split(",")
+    environments = [
+        {**(environment or os.environ), "CUDA_VISIBLE_DEVICES": visible[i % cards]} if cards > 1 else environment
+        for i in range(len(requests))
+    ]
     with ThreadPoolExecutor(len(requests)) as pool:
-        return list(pool.map(lambda request: run_child(request, environment), requests))
+        return list(pool.map(run_child, requests, environments))
 
 
 def run_child(request: dict[str, Any], environment: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -268,7 +281,7 @@ def plain_accuracy(request: Mapping[str, Any]) -> float:
 
     # Faster, and the same mathematics: the choice of kernels, and the order of an image's numbers in memory.
     torch.backends.cudnn.benchmark = True
-    loop = plain_loop({**request, "workers": 2})
+    loop = plain_loop({**request, "workers": max(2, min(8, (os.cpu_count() or 1) // 8))})
     loop.model.to(memory_format=torch.channels_last)
     for _ in range(loop.config.epochs):
         loop.train()
@@ -298,6 +311,12 @@ def card_name(device: str) -> str:
     import torch
 
     return torch.cuda.get_device_name(0) if device.startswith("cuda") else "cpu"
+
+
+def n_cards(device: str) -> int:
+    import torch
+
+    return max(1, torch.cuda.device_count()) if device == "cuda" else 1
 
 
 def save(figures: Mapping[str, Any], path: Path | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -76,8 +77,10 @@ def runs_of(client: Client, study: str) -> list[StudyRunView]:
 
 
 def used_mib() -> int:
-    """Memory in use on all cards, MiB."""
+    """Memory in use on the cards that the tests see, MiB."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        command.append(f"--id={visible}")
     return sum(int(line) for line in subprocess.run(command, check=True, capture_output=True).stdout.split())
 
 
@@ -171,6 +174,44 @@ def test_a_trial_without_room_is_tried_again_alone(tmp_path: Path, data_dir: Pat
         assert second.environment is not None
         assert (second.environment["gpus"], second.environment["placement"]) == (1.0, ALONE)
     log.warning("%d of 2 retried alone; %.1f GiB each: %s", len(retried), alone.memory_bytes / 2**30, first.error)
+
+
+def n_cards() -> int:
+    """Cards that the tests see."""
+    listed = subprocess.run(["nvidia-smi", "--list-gpus"], check=True, capture_output=True, text=True).stdout
+    return len(os.environ.get("CUDA_VISIBLE_DEVICES", listed.strip().replace("\n", ",")).split(","))
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None and n_cards() < 2, reason="needs two cards")
+def test_one_trial_on_two_cards(tmp_path: Path) -> None:
+    """`gpus: 2` trains each step on both, killing the worker leaves no process, and the run goes on and completes."""
+    study = quiet_study(
+        "wide",
+        task={"name": "digits", "model": "mlp", "epochs": 1500, "batch_size": 64},
+        optimizers=[SGDM],
+        budget={"trials_per_optimizer": 1},
+        confirm={"top_k": 0},
+        resources={"cpus": 2, "gpus": 2},
+        checkpoint_every_s=1,
+    )
+    with installed(tmp_path) as (service, client):
+        view = client.submit(study).study
+        wait_until(
+            lambda: len(client.trials(view.id)) == 1 and client.trials(view.id)[0].runs[0].epoch > 20,
+            timeout_s=120,
+            what="it trains",
+        )
+        [worker] = [pid for pid in titled(descendants(service.pid), "ray::") if "TrialWorker" in title(pid)]
+        ranks = [pid for pid in descendants(worker) if "tasks.engine.distributed" in title(pid)]
+        assert len(ranks) == 1
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: not any(map(is_alive, ranks)), timeout_s=30, what="the other rank ends with it")
+        assert client.wait(view.id, timeout_s=300).state == "COMPLETED"
+        [run] = runs_of(client, view.id)
+    assert [attempt.environment and attempt.environment["n_devices"] for attempt in run.attempts] == [2, 2]
+    assert run.attempts[1].resumed_from_epoch > 0
+    assert run.value is not None
+    assert run.value > 0.9
 
 
 def test_cancelling_frees_the_cards_memory(tmp_path: Path) -> None:
