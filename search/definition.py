@@ -7,8 +7,6 @@ space, the task's metric), so that what is stored says all that a trial needs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -17,7 +15,6 @@ from pydantic import (
     Field,
     JsonValue,
     SerializeAsAny,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -28,10 +25,11 @@ import admeta.registry
 import tasks.registry
 from admeta.errors import AdmetaError
 from admeta.info import OptimInfo
-from admeta.spaces import ParamSpace
 from search import pruners, samplers
 from search.errors import nearest_hint
-from search.space import Space, Strict, check_conditions, from_registry
+from search.faults import fault
+from search.naming import begin_at_papers_best, resolve_spaces, with_spaces
+from search.space import Space, Strict, check_conditions, fit
 from tasks.config import Count, Number, TaskConfig
 from tasks.errors import TaskError
 from tasks.info import ENGINE_RUN, TaskInfo
@@ -46,13 +44,6 @@ Name = Annotated[
 ]
 
 
-def _fault(kind: str, message: str, *, at: int | str | tuple[int | str, ...], value: Any) -> ValidationError:
-    """An error on one inner field, which pydantic places under the field whose validator raises it."""
-    error = PydanticCustomError(kind, "{message}", {"message": message})
-    location = at if isinstance(at, tuple) else (at,)
-    return ValidationError.from_exception_data("", [{"type": error, "loc": location, "input": value}])
-
-
 def _parse_task(value: Any) -> Any:
     if isinstance(value, TaskConfig):
         return value
@@ -61,7 +52,16 @@ def _parse_task(value: Any) -> Any:
     try:
         return tasks.registry.parse_config(value)
     except TaskError as error:
-        raise _fault("unknown_task", str(error), at="name", value=value.get("name")) from None
+        raise fault("unknown_task", str(error), at="name", value=value.get("name")) from None
+
+
+def _model_of(task: Any) -> str | None:
+    """The model that a raw task trains; None where the task is not valid."""
+    try:
+        config: TaskConfig = _parse_task(task)
+    except ValueError:  # pydantic's is one too
+        return None
+    return config.model
 
 
 Task = Annotated[SerializeAsAny[TaskConfig], BeforeValidator(_parse_task, json_schema_input_type=dict[str, Any])]
@@ -74,7 +74,7 @@ def _known_kind(kind: str, names: tuple[str, ...]) -> BeforeValidator:
         if isinstance(value, dict) and value.get("name") not in names:
             hint = nearest_hint(str(value.get("name")), names)
             message = f"unknown {kind} {value.get('name')!r}; {hint}"
-            raise _fault(f"unknown_{kind}", message, at="name", value=value.get("name"))
+            raise fault(f"unknown_{kind}", message, at="name", value=value.get("name"))
         return value
 
     return BeforeValidator(check)
@@ -96,9 +96,16 @@ class OptimizerSearch(Strict):
     label: Name = Field(description="Name of this search within the study; default: the optimizer's name.")
     space: Space = Field(
         description="Parameters to search. Default: the optimizer's space for the task, 'finetune' where a pretrained "
-        "model is trained and else 'default'; also the name of a space ('default', 'finetune', 'paper')."
+        "model is trained and else 'default'; also the name of a space ('default', 'finetune', 'paper'), or "
+        "'paper-best': what the paper searched, beginning with its best."
     )
     fixed: dict[str, JsonValue] = Field(description="Parameters held at a value. Default: the registry's.")
+    first: list[dict[str, JsonValue]] = Field(
+        default=[],
+        max_length=100,
+        description="Values of 'space' that the first trials have, a trial each; what one leaves out is drawn. Also "
+        "'paper-best': the paper's best settings of this task and model.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -109,7 +116,7 @@ class OptimizerSearch(Strict):
             info = admeta.registry.get(raw["name"])
         except AdmetaError:  # the name's own validator tells; nothing more can be said of the rest
             return {"name": raw["name"], "label": "unknown", "space": {}, "fixed": {}}
-        return _resolve_spaces(info, raw)
+        return resolve_spaces(info, raw)
 
     @field_validator("space")
     @classmethod
@@ -134,64 +141,25 @@ class OptimizerSearch(Strict):
         for name, value in fixed.items():
             _check_parameter(info, name, value)
             if name in context.data.get("space", {}):
-                raise _fault("twice", "is both in 'space' and in 'fixed'; keep one", at=name, value=value)
+                raise fault("twice", "is both in 'space' and in 'fixed'; keep one", at=name, value=value)
         return fixed
+
+    @field_validator("first")
+    @classmethod
+    def _first_fits(cls, first: list[dict[str, JsonValue]], context: ValidationInfo) -> list[dict[str, JsonValue]]:
+        space = context.data.get("space", {})
+        for i, values in enumerate(first):
+            for name in values.keys() - fit(values, space).keys():
+                rule = f"the space does not hold it; it has {', '.join(space)}" if space else "there is no space"
+                raise fault("outside", rule, at=(i, name), value=values[name])
+        return first
 
 
 def _check_parameter(info: OptimInfo, name: str, value: object) -> None:
     try:
         info.check(name, value)
     except AdmetaError as error:
-        raise _fault("parameter", str(error), at=name, value=value) from None
-
-
-@dataclass(frozen=True)
-class NamedSpace:
-    """A search space of the registry and what it holds fixed, under the name a study may give."""
-
-    space: Mapping[str, ParamSpace]
-    fixed: Mapping[str, object]
-
-
-def named_spaces(info: OptimInfo) -> dict[str, NamedSpace]:
-    """The spaces a study may name for this optimizer: default, finetune and the paper's grids."""
-    named = {
-        "default": NamedSpace(info.default_space, info.fixed),
-        "finetune": NamedSpace(info.finetune_space, info.finetune_fixed),
-    }
-    for name, space in info.paper_spaces.items():
-        named[name] = NamedSpace(space, info.finetune_fixed if name.endswith("finetune") else info.fixed)
-    return named
-
-
-def _resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
-    space, fixed = raw.get("space", "default"), raw.get("fixed", {})
-    defaults = dict(info.fixed)
-    if space is None:
-        space = "default"
-    if isinstance(space, str):
-        known = named_spaces(info)
-        if space not in known:
-            message = f"optimizer '{info.name}' has no space named '{space}'; {nearest_hint(space, tuple(known))}"
-            raise _fault("unknown_space", message, at="space", value=space)
-        chosen = known[space]
-        defaults = dict(chosen.fixed)
-        space = {k: v for k, v in from_registry(chosen.space).items() if not isinstance(fixed, dict) or k not in fixed}
-    if isinstance(fixed, dict) and isinstance(space, dict):
-        fixed = {k: v for k, v in defaults.items() if k not in space and k not in fixed} | fixed
-    return {**raw, "label": raw.get("label", raw["name"]), "space": space, "fixed": fixed}
-
-
-def _with_spaces(raw: dict[str, Any], space: str) -> dict[str, Any]:
-    """The task's space for optimizers that name none: a pretrained model wants other rates than a fresh one."""
-    given = raw.get("optimizers")
-    if space == "default" or not isinstance(given, list):
-        return raw
-    unsaid = [isinstance(one, dict) and one.get("space") is None for one in given]
-    return {
-        **raw,
-        "optimizers": [{**one, "space": space} if no else one for one, no in zip(given, unsaid, strict=True)],
-    }
+        raise fault("parameter", str(error), at=name, value=value) from None
 
 
 class Objective(Strict):
@@ -308,8 +276,9 @@ class StudyDefinition(Strict):
         try:
             info = tasks.registry.get(str(name))
         except TaskError:  # the task's own validator tells; the objective is not at fault
+            raw = begin_at_papers_best(raw, None, model=None)
             return {**raw, "objective": raw.get("objective") or {"metric": "unknown", "direction": "maximize"}}
-        raw = _with_spaces(raw, info.space)
+        raw = with_spaces(begin_at_papers_best(raw, info, model=_model_of(task)), info.space)
         objective = raw.get("objective")
         objective = {} if objective is None else objective
         if not isinstance(objective, dict):
@@ -324,18 +293,18 @@ class StudyDefinition(Strict):
         metric = self.objective.metric
         if metric not in info.metrics:
             message = f"task '{info.name}' has no metric '{metric}'; {nearest_hint(metric, tuple(info.metrics))}"
-            raise _fault("unknown_metric", message, at=("objective", "metric"), value=metric)
+            raise fault("unknown_metric", message, at=("objective", "metric"), value=metric)
         labels = [optimizer.label for optimizer in self.optimizers]
         for i, label in enumerate(labels):
             if label in labels[:i]:
                 message = f"optimizer '{label}' is listed twice; give each its own 'label'"
-                raise _fault("listed_twice", message, at=("optimizers", i), value=label)
+                raise fault("listed_twice", message, at=("optimizers", i), value=label)
         if self.confirm.top_k and self.training_seed in self.confirm.seeds:
             message = (
                 f"training_seed {self.training_seed} is also a confirm seed; the confirm stage must use seeds that "
                 "selected nothing"
             )
-            raise _fault("seed_used_twice", message, at="training_seed", value=self.training_seed)
+            raise fault("seed_used_twice", message, at="training_seed", value=self.training_seed)
         self._check_cards(info)
         if isinstance(self.sampler, samplers.GridSampler):
             for i, optimizer in enumerate(self.optimizers):
@@ -349,13 +318,13 @@ class StudyDefinition(Strict):
         message = (
             f"{cards:g} cards cannot share batches of {batch_size} evenly; make batch_size a multiple of {cards:g}"
         )
-        raise _fault("uneven_batches", message, at=("resources", "gpus"), value=cards)
+        raise fault("uneven_batches", message, at=("resources", "gpus"), value=cards)
 
     def _check_grid(self, i: int, optimizer: OptimizerSearch) -> None:
         try:
             samplers.grid_size(optimizer.space)
         except ValueError as error:
-            raise _fault("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
+            raise fault("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
 
     def to_json(self) -> dict[str, Any]:
         """The resolved definition as plain JSON values; parsing it again gives an equal definition."""

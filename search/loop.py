@@ -63,8 +63,10 @@ class SearchLoop:
             store.optuna_storage(), record.optuna_name, definition=definition, spec=self.spec, points=store.points
         )
         self._trials.reconcile({run.trial_number: run for run in self._search_runs()})
-        if definition.warm_start is not None and not self._runs:
-            self._warm_start(definition.warm_start)
+        if not self._runs:
+            self._queue_first()
+            if definition.warm_start is not None:
+                self._warm_start(definition.warm_start)
 
     # What the coordinator asks ------------------------------------------------------------------------------------
 
@@ -221,6 +223,12 @@ class SearchLoop:
         self._add(run)
         self._n_asked += 1
         return run
+
+    def _queue_first(self) -> None:
+        """Queue the configurations that the definition begins with; a grid has them at its beginning already."""
+        if not isinstance(self._definition.sampler, samplers.GridSampler):
+            for values in self.spec.first[: self._n_trials]:
+                self._trials.enqueue(fit(values, self.spec.space))
 
     def _warm_start(self, source: WarmStart) -> None:
         """Queue the best configurations of earlier studies; those queued by a driver that died here are kept."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -119,8 +119,14 @@ def configurations(space: Space) -> list[dict[str, bool | int | float | str | No
     return [dict(zip(names, values, strict=True)) for values in itertools.product(*grids)]
 
 
-def build(sampler: Sampler, space: Space, *, label: str, trial_number: int) -> optuna.samplers.BaseSampler:
-    """Optuna's sampler for the trial that comes next in this search."""
+def build(
+    sampler: Sampler, space: Space, *, label: str, trial_number: int, first: Sequence[Mapping[str, Any]] = ()
+) -> optuna.samplers.BaseSampler:
+    """Optuna's sampler for the trial that comes next in this search.
+
+    Args:
+        first: configurations that a grid begins with, as Optuna stores them; the other samplers are queued theirs.
+    """
     import optuna
 
     fixed = derive_seed(sampler.seed, label)
@@ -155,7 +161,14 @@ def build(sampler: Sampler, space: Space, *, label: str, trial_number: int) -> o
             return optuna.samplers.RandomSampler(seed=fresh)
         case GridSampler():
             values = {name: space[name].grid_values() for name in sorted(space)}
-            return optuna.samplers.GridSampler(values, seed=fixed)
+            grid = optuna.samplers.GridSampler(values, seed=fixed)
+            for config in reversed(first):  # trial n takes the grid's n-th point
+                grid._all_grids.sort(key=lambda point: not _has(dict(zip(values, point, strict=True)), config))
+            return grid
+
+
+def _has(point: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    return all(point[name] == value for name, value in config.items())
 
 
 def _joint(space: Mapping[str, Parameter]) -> dict[str, optuna.distributions.BaseDistribution]:

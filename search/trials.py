@@ -20,7 +20,7 @@ from search import pruners, samplers
 from search.definition import OptimizerSearch, StudyDefinition
 from search.evidence import FAILURE_KIND
 from search.records import Point, RunRecord, RunState
-from search.space import draw
+from search.space import draw, fit
 
 _STATES = {
     RunState.COMPLETE: TrialState.COMPLETE,
@@ -92,7 +92,11 @@ class Trials:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             self._study.sampler = samplers.build(
-                self._definition.sampler, self._spec.space, label=self._spec.label, trial_number=number
+                self._definition.sampler,
+                self._spec.space,
+                label=self._spec.label,
+                trial_number=number,
+                first=[fit(values, self._spec.space) for values in self._spec.first],
             )
             if queue:
                 queue.popleft()

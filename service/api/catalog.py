@@ -12,7 +12,7 @@ import admeta.errors
 import admeta.registry
 import tasks.registry
 from admeta.info import OptimInfo
-from search.definition import named_spaces
+from search.naming import named_spaces
 from search.space import from_registry
 from service.api.errors import ApiError
 from service.models import ErrorView, OptimizerParameterView, OptimizerView, TaskView

@@ -12,7 +12,7 @@ from pydantic import Field
 
 import admeta.registry
 import tasks.registry
-from search.definition import named_spaces
+from search.naming import named_spaces
 from search.space import from_registry
 from service import tables
 from service.api.catalog import known_task

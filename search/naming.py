@@ -1,0 +1,129 @@
+"""Search spaces by name: what `space: finetune` or `space: paper-best` stands for in a raw study.
+
+Owns the names and what becomes of them before a definition is checked (search.definition).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+import admeta.registry
+from admeta.errors import AdmetaError
+from admeta.info import OptimInfo
+from admeta.spaces import ParamSpace
+from search.errors import SearchError, nearest_hint
+from search.faults import fault
+from search.paper.best import PAPER_BEST, first_trial, known_best, space_around
+from search.space import Space, from_registry
+from tasks.info import TaskInfo
+
+
+@dataclass(frozen=True)
+class NamedSpace:
+    """A search space of the registry and what it holds fixed, under the name a study may give."""
+
+    space: Mapping[str, ParamSpace]
+    fixed: Mapping[str, object]
+
+
+def named_spaces(info: OptimInfo) -> dict[str, NamedSpace]:
+    """The spaces a study may name for this optimizer: default, finetune and the paper's grids."""
+    named = {
+        "default": NamedSpace(info.default_space, info.fixed),
+        "finetune": NamedSpace(info.finetune_space, info.finetune_fixed),
+    }
+    for name, space in info.paper_spaces.items():
+        named[name] = NamedSpace(space, info.finetune_fixed if name.endswith("finetune") else info.fixed)
+    return named
+
+
+def resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
+    """A raw search with its space and what it holds fixed spelled out, as the registry has them."""
+    space, fixed = raw.get("space", "default"), raw.get("fixed", {})
+    defaults = dict(info.fixed)
+    if space is None:
+        space = "default"
+    if isinstance(space, str):
+        known = named_spaces(info)
+        if space not in known:
+            hint = nearest_hint(space, (*known, PAPER_BEST))
+            message = f"optimizer '{info.name}' has no space named '{space}'; {hint}"
+            raise fault("unknown_space", message, at="space", value=space)
+        chosen = known[space]
+        defaults = dict(chosen.fixed)
+        space = {k: v for k, v in from_registry(chosen.space).items() if not isinstance(fixed, dict) or k not in fixed}
+    if isinstance(fixed, dict) and isinstance(space, dict):
+        fixed = {k: v for k, v in defaults.items() if k not in space and k not in fixed} | fixed
+    return {**raw, "label": raw.get("label", raw["name"]), "space": space, "fixed": fixed}
+
+
+def with_spaces(raw: dict[str, Any], space: str) -> dict[str, Any]:
+    """The task's space for optimizers that name none: a pretrained model wants other rates than a fresh one."""
+    given = raw.get("optimizers")
+    if space == "default" or not isinstance(given, list):
+        return raw
+    unsaid = [isinstance(one, dict) and one.get("space") is None for one in given]
+    return {
+        **raw,
+        "optimizers": [{**one, "space": space} if no else one for one, no in zip(given, unsaid, strict=True)],
+    }
+
+
+def begin_at_papers_best(raw: dict[str, Any], info: TaskInfo | None, *, model: str | None) -> dict[str, Any]:
+    """The raw study with `paper-best` made into what it stands for on this task and model.
+
+    Args:
+        info, model: None where the task is not valid, which its own validator tells.
+
+    Raises:
+        ValidationError: the paper prints no such settings, or a space cannot hold them; one error a search.
+    """
+    given = raw.get("optimizers")
+    asked = [i for i, one in enumerate(given) if _asks_for_best(one)] if isinstance(given, list) else []
+    if not asked:
+        return raw
+    searches, faults = list(raw["optimizers"]), []
+    for i in asked:
+        try:
+            searches[i] = _at_best(searches[i], info, model)
+        except SearchError as error:
+            kind = PydanticCustomError("paper_best", "{message}", {"message": str(error)})
+            at = "space" if searches[i].get("space") == PAPER_BEST else "first"
+            faults.append(InitErrorDetails(type=kind, loc=("optimizers", i, at), input=PAPER_BEST))
+    if faults:
+        raise ValidationError.from_exception_data("", faults)
+    return {**raw, "optimizers": searches}
+
+
+def _asks_for_best(search: Any) -> bool:
+    return isinstance(search, dict) and PAPER_BEST in (search.get("space"), search.get("first"))
+
+
+def _at_best(raw: dict[str, Any], info: TaskInfo | None, model: str | None) -> dict[str, Any]:
+    rest = {key: value for key, value in raw.items() if key not in ("space", "first") or value != PAPER_BEST}
+    try:
+        optimizer = admeta.registry.get(str(raw.get("name")))
+    except AdmetaError:  # the name's own validator tells
+        return rest
+    if info is None or model is None:
+        return rest
+    best = known_best(task=info.name, model=model, optimizer=optimizer.name)
+    fixed = rest.get("fixed", {})
+    if raw.get("space") in (None, PAPER_BEST) and isinstance(fixed, dict):
+        space = space_around(best, from_registry(named_spaces(optimizer)[info.space].space))
+        held = {name: value for name, value in best.fixed.items() if name not in fixed}
+        rest |= {"space": {k: v for k, v in space.items() if k not in fixed}, "fixed": {**held, **fixed}}
+    try:
+        resolved = resolve_spaces(optimizer, rest)
+        searched = TypeAdapter(Space).validate_python(resolved["space"])
+    except ValidationError:  # the space's own validator tells
+        return rest
+    fixed = resolved["fixed"]
+    if not isinstance(fixed, dict) or not searched.keys() <= optimizer.parameters.keys():  # so will theirs
+        return rest
+    return {**resolved, "first": [first_trial(best, info=optimizer, space=searched, fixed=fixed)]}
