@@ -194,10 +194,10 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
         One that cannot be written, as the disk is full, is told and tried again when the next is due: training goes on.
         """
-        from tasks.engine import checkpoint
-
         if final and self._assignment.stage is Stage.SEARCH and not self._checkpoint_is_due():
             return
+        from tasks.engine import checkpoint  # brings torch, which a run without a network never needs
+
         state = {"run": run.state_dict(), "curve": self._curve.to_state()}
         self._saved_at = time.monotonic()
         try:
