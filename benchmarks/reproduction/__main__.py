@@ -1,0 +1,100 @@
+"""The commands of `benchmarks.reproduction`: run, report, smoke."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import benchmarks.reproduction
+from benchmarks.reproduction import definitions, ledger, packing
+from benchmarks.reproduction.report import write_report
+from benchmarks.reproduction.work import IsOver, work
+from service.models import StudyView
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.reproduction",
+        description=benchmarks.reproduction.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="work on the studies for some minutes")
+    run.add_argument("--home", type=Path, required=True)
+    run.add_argument("--data", type=Path, help="the folder that holds cifar10/ and glue/; default: HOME/data")
+    run.add_argument("--minutes", type=float, required=True, help="until runs are paused; stopping takes up to 2 more")
+    run.add_argument("--studies", nargs="+", help=f"default: all, {' '.join(definitions.names())}")
+    run.add_argument("--unpack", type=Path, nargs="+", metavar="PIECE", help="begin with what --pack wrote")
+    run.add_argument("--pack", type=Path, metavar="OUT", help="write OUT.00, OUT.01, … at the end")
+    run.add_argument("--tiny", action="store_true", help="digits in place of the data, two trials: for trying")
+    report = commands.add_parser("report", help="write the report from the home's database")
+    report.add_argument("--home", type=Path, required=True)
+    report.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
+    smoke = commands.add_parser("smoke", help="all of it in miniature: two homes, pack, unpack, report")
+    smoke.add_argument("--home", type=Path, required=True, help="a new folder")
+    smoke.add_argument("--studies", nargs="+", help="default: all")
+    options = parser.parse_args()
+    match options.command:
+        case "run":
+            _run(options)
+        case "report":
+            write_report(options.home, options.out)
+        case _:
+            return run_smoke(options.home, options.studies)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    begin = time.monotonic()
+    if options.unpack:
+        packing.unpack(options.unpack, options.home)
+    studies = definitions.load(options.studies)
+    if options.tiny:
+        studies = [definitions.tiny(study) for study in studies]
+    try:
+        work(options.home, studies, data=options.data, is_over=_after(60 * options.minutes, begin=begin))
+    finally:
+        if options.pack is not None:
+            packing.pack(options.home, options.pack)
+
+
+def _after(seconds: float, *, begin: float) -> IsOver:
+    return lambda _: time.monotonic() - begin >= seconds
+
+
+def run_smoke(home: Path, names: Sequence[str] | None) -> int:
+    """Tiny studies begun in one home and finished in another; returns the exit code."""
+    studies = [definitions.tiny(study) for study in definitions.load(names)]
+    first, second, pieces = home / "first", home / "second", home / "packed"
+    work(first, studies, data=None, is_over=_one_trial_has_ended)
+    before = ledger.read(first)
+    packing.unpack(packing.pack(first, pieces), second)
+    carried = ledger.read(second)
+    views = work(second, studies, data=None, is_over=lambda _: False)
+    after = ledger.read(second)
+    faults = ledger.faults(before, carried) + ledger.faults(before, after)
+    faults += [f"study {view.name} is {view.state}: {view.reason}" for view in views if view.state != "COMPLETED"]
+    faults += _miscounted(views, after)
+    write_report(second, home / "reproduction.md")
+    n_finished = sum(entry.finished for entry in before.values())
+    n_going_on = sum(not entry.finished and entry.n_attempts > 0 for entry in before.values())
+    print(f"{n_finished} runs finished and {n_going_on} begun in the first home, {len(after)} finished in all")
+    print("\n".join(faults) or "none lost, none repeated")
+    return 1 if faults else 0
+
+
+def _one_trial_has_ended(views: Sequence[StudyView]) -> bool:
+    return any(search.n_complete for view in views for search in view.searches)
+
+
+def _miscounted(views: Sequence[StudyView], entries: dict[ledger.Key, ledger.Entry]) -> list[str]:
+    planned = sum(search.n_trials + search.n_confirm_runs for view in views for search in view.searches)
+    finished = sum(entry.finished for entry in entries.values())
+    right = planned == finished == len(entries)
+    return [] if right else [f"{planned} runs were planned; {finished} of {len(entries)} have ended"]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

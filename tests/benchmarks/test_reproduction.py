@@ -1,0 +1,152 @@
+"""The reproduction: its studies say what they claim, a home travels whole, the report is written from the database."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from benchmarks.reproduction import definitions, ledger, packing, report
+from benchmarks.reproduction.__main__ import run_smoke
+from benchmarks.reproduction.plots import Line, line_plot
+from benchmarks.reproduction.work import SESSIONS, database_url
+from search.definition import StudyDefinition
+from search.records import Stage
+from service.database import studies
+from service.database.engine import make_engine, writing
+from service.database.models import Run, Search
+from service.database.schema import prepare
+
+NINE = {"sgd", "sgdm", "adam", "adamw", "radam", "ranger", "adabelief", "admetar", "admetas"}
+COMPARISONS = ("cifar10-resnet20", "cifar10-resnet110", "cola-minilm", "mrpc-minilm", "rte-minilm")
+PAPER = definitions.FOLDER.parent / "paper"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A database with a study of two runs, one finished and one not, and a checkpoint and a log of each."""
+    home = tmp_path / "home"
+    prepare(database_url(home))
+    engine = make_engine(database_url(home))
+    definition = StudyDefinition.model_validate(definitions.tiny(_one("presets")))
+    view, _ = studies.create_study(engine, definition, max_queued=10)
+    with writing(engine) as session:
+        search = session.query(Search).filter_by(study_id=view.id, label="admetar-paper").one()
+        for number, state in enumerate(("COMPLETE", "WAITING")):
+            fields: dict[str, Any] = {
+                "search_id": search.id,
+                "trial_number": number,
+                "stage": Stage.SEARCH,
+                "seed": 100,
+            }
+            fields |= {"stage": Stage.SEARCH, "params": {"lr": 0.05}, "created_at": datetime.now(UTC)}
+            session.add(Run(**fields, state=state, value=0.5 - number))
+            folder = home / "checkpoints" / view.id / "admetar-paper" / f"{number:05d}" / "search-100"
+            (folder / "logs").mkdir(parents=True)
+            (folder / "logs" / "attempt-0001.log").write_text("epoch 1\n")
+            for epoch in (1, 2):
+                (folder / f"epoch-{epoch:06d}.pt").write_bytes(random.Random(epoch).randbytes(100_000))
+    engine.dispose()
+    (home / SESSIONS).write_text('{"cards": []}\n')
+    return home
+
+
+def _one(name: str) -> dict[str, Any]:
+    [definition] = definitions.load([name])
+    return definition
+
+
+@pytest.mark.parametrize("name", definitions.names())
+def test_studies_validate_and_so_do_their_tiny_forms(name: str) -> None:
+    study = StudyDefinition.model_validate(_one(name))
+    tiny = StudyDefinition.model_validate(definitions.tiny(_one(name)))
+    assert [spec.label for spec in tiny.optimizers] == [spec.label for spec in study.optimizers]
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons_search_all_nine_in_the_registrys_spaces(name: str) -> None:
+    raw = _one(name)
+    assert {spec["name"] for spec in raw["optimizers"]} == NINE
+    assert not any("space" in spec for spec in raw["optimizers"])
+    study = StudyDefinition.model_validate(raw)
+    assert study.budget.model_dump(exclude={"trials_per_optimizer"}, exclude_none=True) == {}
+    assert study.training_seed not in study.confirm.seeds
+
+
+@pytest.mark.parametrize("name", ["ablation", "ablation-tuned"])
+def test_ablations_are_the_papers_rows(name: str) -> None:
+    """Each row has the settings of the same row of studies/paper, its rate apart where that is searched."""
+    theirs = StudyDefinition.model_validate(yaml.safe_load((PAPER / "cifar10-ablation.yaml").read_text()))
+    rows = {spec.label: spec for spec in theirs.optimizers}
+    study = StudyDefinition.model_validate(_one(name))
+    for spec in study.optimizers:
+        assert spec.fixed == rows[spec.label].fixed
+        assert rows[spec.label].space.keys() == spec.space.keys() == {"lr"}
+        assert name == "ablation-tuned" or spec.space == rows[spec.label].space
+    assert name == "ablation-tuned" or len(study.optimizers) == len(rows)
+
+
+def test_a_home_travels_in_pieces(home: Path, tmp_path: Path) -> None:
+    """The database, logs, and of the unfinished run alone its newest checkpoint."""
+    pieces = packing.pack(home, tmp_path / "packed", piece_mib=0.02)
+    assert len(pieces) > 1
+    assert all(piece.stat().st_size <= 0.02 * packing.MIB + 1 for piece in pieces)
+    moved = tmp_path / "moved"
+    packing.unpack(list(reversed(pieces)), moved)
+    assert ledger.read(moved) == ledger.read(home)
+    assert len(ledger.read(moved)) == 2
+    [checkpoint] = moved.rglob("*.pt")
+    assert (checkpoint.parts[-3], checkpoint.name) == ("00001", "epoch-000002.pt")
+    assert checkpoint.read_bytes() == (home / checkpoint.relative_to(moved)).read_bytes()
+    assert len(list(moved.rglob("*.log"))) == 2
+    with pytest.raises(SystemExit, match="there already"):
+        packing.unpack(pieces, moved)
+
+
+def test_checkpoints_that_do_not_fit_stay_behind(home: Path, tmp_path: Path) -> None:
+    packing.unpack(packing.pack(home, tmp_path / "packed", at_most_mib=0.05), tmp_path / "moved")
+    assert not list((tmp_path / "moved").rglob("*.pt"))
+    assert ledger.read(tmp_path / "moved") == ledger.read(home)
+
+
+def test_the_ledger_tells_what_was_lost_and_what_was_done_again() -> None:
+    done = ledger.Entry(state="COMPLETE", value=0.5, n_attempts=1)
+    begun = ledger.Entry(state="WAITING", value=None, n_attempts=1)
+    again = ledger.Entry(state="COMPLETE", value=0.5, n_attempts=2)
+    first, second = ("s", "sgd", 0, "search", 100), ("s", "sgd", 1, "search", 100)
+    assert ledger.faults({first: done, second: begun}, {first: done, second: again}) == []
+    assert ledger.faults({first: done}, {}) == [f"{first} is lost"]
+    assert len(ledger.faults({first: done}, {first: again})) == 1
+
+
+def test_a_plot_is_an_svg_with_a_path_for_each_line() -> None:
+    line = Line(label="a < b", x=[1, 2, 3], y=[0.1, None, 0.3], low=[0.0, None, 0.2], high=[0.2, None, 0.4])
+    flat = Line(label="flat", x=[1, 2], y=[0.2, 0.2])
+    drawing = line_plot([line, flat], title="t", x_label="epoch", y_label="accuracy")
+    root = ElementTree.fromstring(drawing)
+    [group] = root.iter("{http://www.w3.org/2000/svg}g")
+    assert [path.get("d", "").count("L") for path in group] == [3, 1, 1]
+    assert "a < b" in [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert ElementTree.fromstring(line_plot([], title="none", x_label="x", y_label="y")).tag.endswith("svg")
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_a_study_begun_on_one_machine_is_finished_on_another(tmp_path: Path) -> None:
+    """Service, pause, pack, unpack, the rest, report: no run is lost or repeated, and what is written by hand stays."""
+    assert run_smoke(tmp_path, ["presets"]) == 0
+    written = tmp_path / "reproduction.md"
+    text = written.read_text(encoding="utf-8")
+    assert "| admetas-paper | " in text
+    for plot in (tmp_path / "reproduction").glob("*.svg"):
+        assert f"(reproduction/{plot.name})" in text
+    by_hand = text.replace(report.NO_READING, "\nAdmeta ties.\n")
+    written.write_text(by_hand, encoding="utf-8")
+    report.write_report(tmp_path / "second", written)
+    assert written.read_text(encoding="utf-8") == by_hand != text
