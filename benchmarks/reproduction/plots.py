@@ -69,9 +69,9 @@ class _Axis:
     def at(self, value: float) -> str:
         return f"{self._start + (value - self.low) / (self.high - self.low) * (self._end - self._start):.1f}"
 
-    def ticks(self) -> list[float]:
-        """Round values, four to nine of them."""
-        rough = (self.high - self.low) / 5
+    def ticks(self, *, least: float = 0.0) -> list[float]:
+        """Round values, four to nine of them, no nearer to each other than `least`."""
+        rough = max(least, (self.high - self.low) / 5)
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
         first = math.ceil(self.low / step - 1e-9)
@@ -82,7 +82,7 @@ class _Axis:
 def _frame(x_axis: _Axis, y_axis: _Axis, *, x_label: str, y_label: str) -> list[str]:
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
     parts = [f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="#444"/>']
-    for tick in x_axis.ticks():
+    for tick in x_axis.ticks(least=1.0):  # epochs and trials are whole
         x = x_axis.at(tick)
         parts.append(f'<path d="M{x} {bottom}v4" stroke="#444"/>')
         parts.append(f'<text x="{x}" y="{bottom + 17}" text-anchor="middle" fill="#333">{tick:g}</text>')
