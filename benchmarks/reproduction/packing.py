@@ -1,8 +1,7 @@
 """A home in pieces of a few MiB, to be carried to another machine: what is still needed of it, and nothing else.
 
-That is the database, the records of the calls, what runs printed, and checkpoints of the runs that are not finished and
-of the trials that a study starts from. Where the checkpoints are too much, the smallest go along; a run without one
-starts from its beginning.
+That is the database, the records of the calls, what runs printed, and the newest checkpoint of each run that is not
+finished. Where these are too much, the smallest go along; a run without one starts from its beginning.
 """
 
 from __future__ import annotations
@@ -20,13 +19,10 @@ from sqlalchemy import Engine, select
 
 from benchmarks.reproduction.work import SESSIONS, database_url
 from search.coordinator import run_folder
-from search.definition import StudyDefinition
 from search.records import RunState
 from service.database.engine import make_engine, reading
-from service.database.models import Run, Search, Study
+from service.database.models import Run, Search
 from service.database.rows import run_record
-from tasks.config import TrialRef
-from tasks.engine.checkpoint import BEST
 
 MIB = 2**20
 DATABASE = "admeta.sqlite3"
@@ -83,13 +79,10 @@ def _copy_of_database(home: Path, scratch: Path) -> Path:
 
 
 def _needed(home: Path) -> list[Path]:
-    """The newest checkpoint of each unfinished run, and what studies start from; small ones first."""
+    """The newest checkpoint of each unfinished run; small ones first."""
     engine = make_engine(database_url(home))
     try:
-        found = {
-            *_of_unfinished_runs(engine, home / "checkpoints"),
-            *_of_origins(engine, home / "checkpoints"),
-        }
+        found = list(_of_unfinished_runs(engine, home / "checkpoints"))
     finally:
         engine.dispose()
     return sorted(found, key=lambda path: (path.stat().st_size, path))
@@ -102,22 +95,6 @@ def _of_unfinished_runs(engine: Engine, storage: Path) -> Iterator[Path]:
             query.where(Run.state.in_([RunState.WAITING, RunState.RUNNING]))
         ).all():
             yield from sorted((storage / run_folder(study_id, label, run_record(run))).glob("epoch-*.pt"))[-1:]
-
-
-def _of_origins(engine: Engine, storage: Path) -> Iterator[Path]:
-    with reading(engine) as session:
-        unfinished = session.execute(select(Study).where(Study.finished_at.is_(None))).scalars().all()
-        for origin in (_origin(study.definition) for study in unfinished):
-            if origin is None:
-                continue
-            named = (Study.name == origin.study) | (Study.id == origin.study)
-            for study_id in session.execute(select(Study.id).where(named)).scalars():
-                yield from (storage / study_id / origin.optimizer / f"{origin.trial:05d}").rglob(BEST)
-
-
-def _origin(definition: Any) -> TrialRef | None:
-    origin = StudyDefinition.model_validate(definition).task.init_from
-    return origin if isinstance(origin, TrialRef) else None
 
 
 class _Pieces(io.RawIOBase):

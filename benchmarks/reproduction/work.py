@@ -43,7 +43,8 @@ def work(home: Path, definitions: Sequence[dict[str, Any]], *, data: Path | None
         _say(begin, f"the service answers; {len(definitions)} studies")
         for definition in definitions:
             _say(begin, f"{definition['name']}: {_begin_or_go_on(client, definition)}")
-        views = _watch(client, [definition["name"] for definition in definitions], begin=begin, is_over=is_over)
+        names = [definition["name"] for definition in definitions]
+        views = _watch(client, names, home=home, begin=begin, is_over=is_over)
         views = _pause(client, views, home=home, begin=begin)
         _say(begin, "stopping the service")
     _note(home, started=started)
@@ -76,10 +77,13 @@ def _begin_or_go_on(client: Client, definition: dict[str, Any]) -> str:
     return "goes on"
 
 
-def _watch(client: Client, names: Sequence[str], *, begin: float, is_over: IsOver) -> list[StudyView]:
+def _watch(client: Client, names: Sequence[str], *, home: Path, begin: float, is_over: IsOver) -> list[StudyView]:
     said_at = 0.0
     while True:
         views = [client.study(name) for name in names]
+        for view in views:
+            if view.state in TERMINAL_STATES:
+                drop_checkpoints(home, view)
         if all(view.state in TERMINAL_STATES for view in views):
             return views
         over = is_over(views)
@@ -91,6 +95,12 @@ def _watch(client: Client, names: Sequence[str], *, begin: float, is_over: IsOve
         if over:
             return views
         time.sleep(1.0)
+
+
+def drop_checkpoints(home: Path, view: StudyView) -> None:
+    """Remove the weights that an ended study left: none of these studies starts from another's, and disks are small."""
+    for checkpoint in (home / "checkpoints" / view.id).rglob("*.pt"):
+        checkpoint.unlink(missing_ok=True)
 
 
 def progress(view: StudyView) -> str:

@@ -64,6 +64,7 @@ def _one(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", definitions.names())
 def test_studies_validate_and_so_do_their_tiny_forms(name: str) -> None:
     study = StudyDefinition.model_validate(_one(name))
+    assert study.task.init_from is None, "checkpoints of ended studies are dropped"
     tiny = StudyDefinition.model_validate(definitions.tiny(_one(name)))
     assert [spec.label for spec in tiny.optimizers] == [spec.label for spec in study.optimizers]
 
