@@ -28,7 +28,7 @@ from admeta.info import OptimInfo
 from search import pruners, samplers
 from search.errors import nearest_hint
 from search.faults import fault
-from search.naming import begin_at_papers_best, resolve_spaces, with_spaces
+from search.naming import begin_at_papers_best, resolve_spaces, with_space
 from search.space import Space, Strict, check_conditions, fit
 from tasks.config import Count, Number, TaskConfig
 from tasks.errors import TaskError
@@ -278,7 +278,7 @@ class StudyDefinition(Strict):
         except TaskError:  # the task's own validator tells; the objective is not at fault
             raw = begin_at_papers_best(raw, None, model=None)
             return {**raw, "objective": raw.get("objective") or {"metric": "unknown", "direction": "maximize"}}
-        raw = with_spaces(begin_at_papers_best(raw, info, model=_model_of(task)), info.space)
+        raw = with_space(begin_at_papers_best(raw, info, model=_model_of(task)), info.space)
         objective = raw.get("objective")
         objective = {} if objective is None else objective
         if not isinstance(objective, dict):

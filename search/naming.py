@@ -62,16 +62,24 @@ def resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "label": raw.get("label", raw["name"]), "space": space, "fixed": fixed}
 
 
-def with_spaces(raw: dict[str, Any], space: str) -> dict[str, Any]:
-    """The task's space for optimizers that name none: a pretrained model wants other rates than a fresh one."""
+def with_space(raw: dict[str, Any], space: str) -> dict[str, Any]:
+    """A raw study whose optimizers have this space where they name none.
+
+    With `paper-best` those that have a space of their own begin with the paper's best settings, unless they say what
+    they begin with.
+    """
     given = raw.get("optimizers")
-    if space == "default" or not isinstance(given, list):
+    if not isinstance(given, list):
         return raw
-    unsaid = [isinstance(one, dict) and one.get("space") is None for one in given]
-    return {
-        **raw,
-        "optimizers": [{**one, "space": space} if no else one for one, no in zip(given, unsaid, strict=True)],
-    }
+    return {**raw, "optimizers": [_with_space(one, space) if isinstance(one, dict) else one for one in given]}
+
+
+def _with_space(search: dict[str, Any], space: str) -> dict[str, Any]:
+    if search.get("space") is None:
+        return {**search, "space": space}
+    if space == PAPER_BEST and not search.get("first"):
+        return {**search, "first": PAPER_BEST}
+    return search
 
 
 def begin_at_papers_best(raw: dict[str, Any], info: TaskInfo | None, *, model: str | None) -> dict[str, Any]:

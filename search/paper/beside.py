@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search.errors import SearchError, nearest_hint
+from search.paper import layout
 from search.paper.results import PaperResult, result_tables, results
 from search.paper.setups import model_id
 
@@ -112,29 +113,13 @@ def texts(cell: Cell) -> tuple[str, str]:
 
 def to_markdown(table: TableBeside) -> str:
     """The table as Markdown; each cell is `paper / ours`, in percent where the paper's is, ours with its n."""
-    heads = ["", *(" ".join(part for part in head if part) for head in table.columns)]
-    lines = [_markdown_row(heads), _markdown_row(["---"] * len(heads))]
-    for head, cells in zip(table.rows, table.cells, strict=True):
-        lines.append(_markdown_row([" ".join(head), *(" / ".join(texts(cell)) for cell in cells)]))
-    return "\n".join(lines) + "\n"
+    return layout.markdown(table.columns, table.rows, _in_one(table))
 
 
 def to_latex(table: TableBeside) -> str:
     """The table as a LaTeX tabular (needs booktabs); each cell is `paper / ours`, as in Markdown."""
-    heads = ["", *(" ".join(part for part in head if part) for head in table.columns)]
-    lines = [rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}", r"\toprule", _latex_row(heads), r"\midrule"]
-    for head, cells in zip(table.rows, table.cells, strict=True):
-        lines.append(_latex_row([" ".join(head), *(" / ".join(texts(cell)) for cell in cells)]))
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+    return layout.latex(table.columns, table.rows, _in_one(table))
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
-
-
-_LATEX = {"±": r"$\pm$", "Δ": r"$\Delta$", "–": "--", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#"}
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    escaped = ("".join(_LATEX.get(character, character) for character in cell) for cell in cells)
-    return " & ".join(escaped) + r" \\"
+def _in_one(table: TableBeside) -> list[list[str]]:
+    return [[" / ".join(texts(cell)) for cell in row] for row in table.cells]

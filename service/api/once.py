@@ -47,7 +47,8 @@ async def _once(
             hint="Send a random UUID, a new one for each request that is not a repetition.",
         )
     bearer = request.scope.get("state", {}).get("bearer")
-    asked = json.dumps([request.method, request.url.path, raw], sort_keys=True)
+    query = [request.url.query] if request.url.query else []
+    asked = json.dumps([request.method, request.url.path, *query, raw], sort_keys=True)
     once = Once(
         caller="" if bearer is None else bearer.id,
         key=found[1] or found[2],

@@ -11,9 +11,10 @@ from pydantic import Field, ValidationError
 from sqlalchemy import Engine
 
 from search.definition import StudyDefinition
+from search.naming import with_space
 from search.records import StudyState
 from service.api.body import read_json
-from service.api.dependencies import Database, Limits, PageFilters
+from service.api.dependencies import Database, Filters, Limits, PageFilters
 from service.api.errors import invalid_definition
 from service.api.examples import CLONE
 from service.api.invalid import definition_fields, query_fields
@@ -49,6 +50,17 @@ class StudyFilters(PageFilters):
     name: str | None = Field(default=None, max_length=100, description="Studies whose name contains this, in any case.")
 
 
+class Submission(Filters):
+    """How to take a study."""
+
+    space: str | None = Field(
+        default=None,
+        max_length=100,
+        description="Named space of every optimizer that names none. 'paper-best' also lets those with a space of "
+        "their own begin with the paper's best settings.",
+    )
+
+
 @router.post("", status_code=201, openapi_extra=STUDY_BODY, responses={200: {"model": StudyView}, **_REFUSALS})
 async def submit_study(
     engine: Database,
@@ -56,9 +68,11 @@ async def submit_study(
     response: Response,
     once: RequestedOnce,
     raw: Annotated[dict[str, Any], Depends(read_json)],
+    asked: Annotated[Submission, Query()],
 ) -> StudyView:
     """Submit a study. 201 the first time, 200 for the same definition again, 409 for another under the same name."""
-    return await _create(engine, limits, response, parse_definition(raw), once)
+    definition = raw if asked.space is None else with_space(raw, asked.space)
+    return await _create(engine, limits, response, parse_definition(definition), once)
 
 
 @router.get("")

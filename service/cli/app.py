@@ -8,7 +8,19 @@ from typing import Any
 
 import typer
 
-from service.cli import catalog, database, diagnosis, events, results, serving, studies, submitting, tokens, trials
+from service.cli import (
+    catalog,
+    database,
+    diagnosis,
+    events,
+    paper,
+    results,
+    serving,
+    studies,
+    submitting,
+    tokens,
+    trials,
+)
 from service.cli.exits import FAILED, INTERRUPTED, UNREACHABLE
 from service.errors import ClientError, ServiceError
 
@@ -57,6 +69,8 @@ _SERVER_HINT = "This is the client alone; install what a service needs: pip inst
 _COMMANDS_INSTEAD = {
     "invalid_definition": "Correct it and submit again; `admeta optimizers` and `admeta tasks` list what there is.",
     "no_result": "Submit a study with both, or wait for its first trial: `admeta list`.",
+    "paper_study_not_found": "`admeta paper studies` lists them.",
+    "paper_table_not_found": "`admeta paper tables` lists them.",
     "run_not_found": "`admeta runs STUDY` lists a study's runs with their ids.",
     "study_conflict": "`admeta show STUDY` shows the study as it is.",
     "study_not_found": "`admeta list` lists the studies there are.",
@@ -81,6 +95,7 @@ def build() -> typer.Typer:
     for group, commands in _GROUPS.items():
         for name, command in commands.items():
             app.command(name, rich_help_panel=group)(command)
+    app.add_typer(paper.build(), name="paper", rich_help_panel="Results")
     app.add_typer(tokens.build(), name="token", rich_help_panel="The service")
     app.add_typer(database.build(), name="db", rich_help_panel="The service")
     return app

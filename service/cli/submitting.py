@@ -13,8 +13,8 @@ from service.cli.writing import emit, show_comparison
 from service.client import Client, Submission
 from service.models import StudyView
 
-_Wait = Annotated[bool, typer.Option("--wait", "-w", help="Follow it to its end, then compare.")]
-_Timeout = Annotated[
+Wait = Annotated[bool, typer.Option("--wait", "-w", help="Follow it to its end, then compare.")]
+Timeout = Annotated[
     float | None,
     typer.Option(help="Seconds to follow at most; then exit code 4. The study goes on.", min=0, metavar="SECONDS"),
 ]
@@ -26,8 +26,16 @@ def submit(
     file: Annotated[Path, typer.Argument(help="The study, as YAML or JSON; - reads stdin.", metavar="FILE")],
     name: Annotated[str | None, typer.Option(help="Submit it under this name.")] = None,
     changes: Changes = None,
-    wait: _Wait = False,
-    timeout: _Timeout = None,
+    space: Annotated[
+        str | None,
+        typer.Option(
+            help="Search space of optimizers that name none: default, finetune, paper; paper-best: all begin with the "
+            "paper's best settings.",
+            metavar="NAME",
+        ),
+    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -38,15 +46,15 @@ def submit(
     if name is not None:
         definition = {**definition, "name": name}
     with Client(url) as client:
-        _report(client, client.submit(definition), wait=wait, timeout_s=timeout, output=output)
+        report(client, client.submit(definition, space=space), wait=wait, timeout_s=timeout, output=output)
 
 
 def clone(
     study: StudyArgument,
     name: Annotated[str, typer.Argument(help="The new study's name.", metavar="NAME")],
     changes: Changes = None,
-    wait: _Wait = False,
-    timeout: _Timeout = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -57,16 +65,16 @@ def clone(
         old = client.study(study).definition or {}
         new = studyfile.with_changes(old, changes or [])
         changed = {key: value for key, value in new.items() if key not in old or value != old[key]}
-        _report(client, client.clone(study, name, changes=changed), wait=wait, timeout_s=timeout, output=output)
+        report(client, client.clone(study, name, changes=changed), wait=wait, timeout_s=timeout, output=output)
 
 
-def watch(study: StudyArgument, timeout: _Timeout = None, url: Url = None, output: OutputOption = Output.TABLE) -> None:
+def watch(study: StudyArgument, timeout: Timeout = None, url: Url = None, output: OutputOption = Output.TABLE) -> None:
     """Follow a study to its end, then compare. Ctrl-C leaves it running; a service that goes away is waited for."""
     with Client(url) as client:
         _finish(client, _follow(client, study, timeout_s=timeout), output)
 
 
-def _report(client: Client, submission: Submission, *, wait: bool, timeout_s: float | None, output: Output) -> None:
+def report(client: Client, submission: Submission, *, wait: bool, timeout_s: float | None, output: Output) -> None:
     """Say what became of a submission, and follow the study where that is asked for."""
     study = submission.study
     verb = "submitted" if submission.created else "exists already"

@@ -88,11 +88,13 @@ def get(path: str, query: Mapping[str, str | int | None] | None = None) -> Reque
     return Request(method="GET", path=path, query=query or {})
 
 
-def create(path: str, body: Mapping[str, Any], *, idempotency_key: str | None) -> Request:
+def create(
+    path: str, body: Mapping[str, Any], *, idempotency_key: str | None, query: Mapping[str, str | None] | None = None
+) -> Request:
     """A request that makes something: its key lets the service know it again, so that it may be repeated."""
     headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
     content = json.dumps(body)  # NaN passes here: the service names the field
-    return Request(method="POST", path=path, content=content, headers=headers)
+    return Request(method="POST", path=path, query=query or {}, content=content, headers=headers)
 
 
 def part(name: str) -> str:

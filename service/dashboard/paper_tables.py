@@ -12,9 +12,9 @@ from typing import Any
 
 import search.paper
 from search.paper import Measured, PaperResult, TableBeside
+from service.beside import measured
 from service.dashboard.matrix import Entry, entry
 from service.database.queries.standings import Standing
-from service.models import SpreadView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,33 +100,6 @@ def _difference(paper: PaperResult | None, ours: Measured) -> float | None:
     if paper is None:
         return None
     return (1.0 if ours.metric == "training_time" else 100.0) * (ours.mean - paper.value)
-
-
-def measured(found: Sequence[Standing], origin: dict[int, Standing]) -> list[Measured]:
-    """Our test results as the paper's tables take them; `origin` is filled: by `id` of each, where it comes from."""
-    made = []
-    for one in found:
-        if one.best.model is None:
-            continue
-        known: dict[str, SpreadView] = {**one.tested, "training_time": one.train_s}
-        for metric, spread in known.items():
-            if spread.mean is not None:
-                made.append(_measured(one, metric, spread, spread.mean))
-                origin[id(made[-1])] = one
-    return made
-
-
-def _measured(one: Standing, metric: str, spread: SpreadView, mean: float) -> Measured:
-    return Measured(
-        task=one.best.task,
-        model=one.best.model or "",
-        optimizer=one.best.optimizer,
-        metric=metric,
-        mean=mean,
-        std=spread.std,
-        n=spread.n,
-        variant=one.variant,
-    )
 
 
 def paper_rows(table: TableBeside) -> Iterator[Sequence[Any]]:

@@ -258,14 +258,15 @@ def _search_rows(study_id: str, definition: StudyDefinition) -> list[Search]:
             optimizer=optimizer.name,
             optuna_name=f"{definition.name}/{optimizer.label}",
             fixed=dict(optimizer.fixed),
-            n_trials=_n_trials(definition, optimizer),
+            n_trials=planned_trials(definition, optimizer),
             n_confirm_runs=definition.confirm.top_k * len(definition.confirm.seeds),
         )
         for position, optimizer in enumerate(definition.optimizers)
     ]
 
 
-def _n_trials(definition: StudyDefinition, optimizer: OptimizerSearch) -> int:
+def planned_trials(definition: StudyDefinition, optimizer: OptimizerSearch) -> int:
+    """Trials of one search: the budget, or its whole grid where that is smaller."""
     limit = definition.budget.trials_per_optimizer
     if isinstance(definition.sampler, samplers.GridSampler):
         return min(limit, samplers.grid_size(optimizer.space))

@@ -13,6 +13,14 @@ from service.models.cluster import ActiveRunView, ClusterView, HealthView, NodeV
 from service.models.comparison import ComparisonRow, ComparisonView, PairView, RateView, SpreadView, TargetView
 from service.models.errors import ErrorView, FieldError
 from service.models.events import EventView
+from service.models.paper import (
+    OurNumberView,
+    PaperCellView,
+    PaperNumberView,
+    PaperStudyView,
+    PaperTableCellsView,
+    PaperTableView,
+)
 from service.models.runs import LogView, StudyRunView
 from service.models.studies import CloneRequest, SearchView, StudyView
 from service.models.tokens import NewTokenView, TokenRequest, TokenView
@@ -36,8 +44,14 @@ __all__ = [
     "NodeView",
     "OptimizerParameterView",
     "OptimizerView",
+    "OurNumberView",
     "Page",
     "PairView",
+    "PaperCellView",
+    "PaperNumberView",
+    "PaperStudyView",
+    "PaperTableCellsView",
+    "PaperTableView",
     "PointView",
     "QueuedStudyView",
     "RateView",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from service.client.verbs.catalog import cluster, health, optimizer, optimizers, task, tasks, version
 from service.client.verbs.events import events
+from service.client.verbs.paper import paper_studies, paper_study, paper_table, paper_tables
 from service.client.verbs.results import best, comparison, export, importance
 from service.client.verbs.runs import curve, follow_logs, logs, run, runs
 from service.client.verbs.studies import (
@@ -45,6 +46,10 @@ __all__ = [
     "logs",
     "optimizer",
     "optimizers",
+    "paper_studies",
+    "paper_study",
+    "paper_table",
+    "paper_tables",
     "pause",
     "resume",
     "revoke_token",

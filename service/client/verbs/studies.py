@@ -24,11 +24,14 @@ class Submitted:
     created: bool
 
 
-def submit(definition: StudyDefinition | Mapping[str, Any], *, idempotency_key: str | None = None) -> Flow[Submitted]:
+def submit(
+    definition: StudyDefinition | Mapping[str, Any], *, space: str | None = None, idempotency_key: str | None = None
+) -> Flow[Submitted]:
     """Submit a study; the same definition again gives the study there is.
 
     Args:
         definition: a study definition, or the same as JSON values.
+        space: named space of every optimizer that names none; `paper-best`: begin with the paper's best settings.
         idempotency_key: the service answers a key that it knows as it did before. Default: a new one, which serves
             the repetitions of this call.
 
@@ -36,7 +39,7 @@ def submit(definition: StudyDefinition | Mapping[str, Any], *, idempotency_key: 
         ClientError: 422 for a definition that breaks a rule (see `fields`), 409 for a name that is taken.
     """
     body = definition if isinstance(definition, Mapping) else definition.to_json()
-    return _submit("/v1/studies", body, idempotency_key)
+    return _submit("/v1/studies", body, idempotency_key, {"space": space})
 
 
 def clone(
@@ -119,8 +122,10 @@ def delete(study: str) -> Flow[None]:
     yield from exchange(Request(method="DELETE", path=f"/v1/studies/{part(study)}", repeat=Repeat.UNSENT))
 
 
-def _submit(path: str, body: Mapping[str, Any], idempotency_key: str | None) -> Flow[Submitted]:
-    response = yield from exchange(create(path, body, idempotency_key=idempotency_key))
+def _submit(
+    path: str, body: Mapping[str, Any], idempotency_key: str | None, query: Mapping[str, str | None] | None = None
+) -> Flow[Submitted]:
+    response = yield from exchange(create(path, body, query=query, idempotency_key=idempotency_key))
     return Submitted(study=parse(StudyView, response), created=response.status_code == httpx.codes.CREATED)
 
 

@@ -1,0 +1,153 @@
+"""Our results beside the paper's, as REST and the pages tell them: which of ours stands in which cell.
+
+What the paper prints, and which of our models counts as its, is `search.paper`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import search.paper
+from search.definition import StudyDefinition
+from search.paper import Cell, Measured, PaperResult
+from search.paper.definitions import PaperStudy, paper_studies
+from search.paper.smoke import smoke
+from service.database.queries.standings import Standing
+from service.database.studies import planned_trials
+from service.models import (
+    OurNumberView,
+    PaperCellView,
+    PaperNumberView,
+    PaperStudyView,
+    PaperTableCellsView,
+    PaperTableView,
+    SpreadView,
+)
+
+
+def measured(found: Sequence[Standing], origin: dict[int, Standing]) -> list[Measured]:
+    """Our test results as the paper's tables take them; `origin` is filled: by `id` of each, where it comes from."""
+    made = []
+    for one in found:
+        if one.best.model is None:
+            continue
+        known: dict[str, SpreadView] = {**one.tested, "training_time": one.train_s}
+        for metric, spread in known.items():
+            if spread.mean is not None:
+                made.append(_measured(one, metric, spread, spread.mean))
+                origin[id(made[-1])] = one
+    return made
+
+
+def table_list(found: Sequence[Standing]) -> list[PaperTableView]:
+    """All the paper's result tables, without their cells."""
+    return [
+        PaperTableView.model_validate(table_view(name, found).model_dump()) for name in search.paper.result_tables()
+    ]
+
+
+def table_view(name: str, found: Sequence[Standing]) -> PaperTableCellsView:
+    """One of the paper's tables with our test results in it.
+
+    Raises:
+        SearchError: there is no such table.
+    """
+    origin: dict[int, Standing] = {}
+    table = search.paper.beside(name, measured(found, origin))
+    return PaperTableCellsView(
+        name=table.name,
+        number=table.number,
+        caption=table.caption,
+        n_cells=sum(cell.paper is not None for row in table.cells for cell in row),
+        n_ours=table.n_ours,
+        studies=[study.name for study in paper_studies().values() if study.table == name],
+        columns=[list(column) for column in table.columns],
+        rows=[list(row) for row in table.rows],
+        cells=[[_cell(cell, origin) for cell in row] for row in table.cells],
+        notes=list(table.notes),
+    )
+
+
+def study_view(study: PaperStudy) -> PaperStudyView:
+    """One of the paper's studies, without its definition."""
+    definition = study.definition
+    origin = definition.task.init_from
+    first = None if origin is None or isinstance(origin, str) else origin.study
+    return PaperStudyView(
+        name=study.name,
+        study=definition.name,
+        table=study.table,
+        task=definition.task.name,
+        model=definition.task.model,
+        optimizers=[one.label for one in definition.optimizers],
+        n_runs=_n_runs(definition),
+        after=next((name for name, other in paper_studies().items() if other.definition.name == first), None),
+        notes=study.notes,
+    )
+
+
+def full_study(study: PaperStudy) -> PaperStudyView:
+    """The study with its definition."""
+    return study_view(study).model_copy(update={"definition": study.definition.to_json()})
+
+
+def small_study(study: PaperStudy) -> PaperStudyView:
+    """The study with the definition of its small form (search.paper.smoke), and told of as that."""
+    small = smoke(study.definition)
+    changes = {"study": small.name, "model": small.task.model, "n_runs": _n_runs(small), "definition": small.to_json()}
+    return study_view(study).model_copy(update=changes)
+
+
+def _n_runs(definition: StudyDefinition) -> int:
+    confirm = definition.confirm.top_k * len(definition.confirm.seeds)
+    return sum(planned_trials(definition, one) + confirm for one in definition.optimizers)
+
+
+def _cell(cell: Cell, origin: dict[int, Standing]) -> PaperCellView:
+    paper, ours = cell.paper, cell.ours
+    return PaperCellView(
+        paper=None if paper is None else _paper_number(paper),
+        ours=None if ours is None else _our_number(cell, ours, origin[id(ours)]),
+        difference=None if paper is None or ours is None else ours.mean - paper.value,
+    )
+
+
+def _paper_number(paper: PaperResult) -> PaperNumberView:
+    return PaperNumberView(
+        text=paper.text,
+        value=paper.value,
+        std=paper.std,
+        task=paper.task,
+        model=paper.model,
+        optimizer=paper.optimizer,
+        metric=paper.metric,
+        split=paper.split,
+        variant=paper.variant,
+    )
+
+
+def _our_number(cell: Cell, ours: Measured, standing: Standing) -> OurNumberView:
+    best = standing.best
+    return OurNumberView(
+        text=search.paper.texts(cell)[1],
+        mean=ours.mean,
+        std=ours.std,
+        n=ours.n,
+        model=ours.model,
+        study=best.study,
+        label=best.label,
+        trial=best.trial,
+    )
+
+
+def _measured(one: Standing, metric: str, spread: SpreadView, mean: float) -> Measured:
+    return Measured(
+        task=one.best.task,
+        model=one.best.model or "",
+        optimizer=one.best.optimizer,
+        metric=metric,
+        mean=mean,
+        std=spread.std,
+        n=spread.n,
+        variant=one.variant,
+    )
