@@ -9,7 +9,9 @@ from pathlib import Path
 
 import benchmarks.reproduction
 from benchmarks.reproduction import definitions, ledger, packing
+from benchmarks.reproduction.facts import gather
 from benchmarks.reproduction.report import write_report
+from benchmarks.reproduction.tables import standing
 from benchmarks.reproduction.work import IsOver, work
 from service.models import StudyView
 
@@ -28,6 +30,7 @@ def main() -> int:
     run.add_argument("--studies", nargs="+", help=f"default: all, {' '.join(definitions.names())}")
     run.add_argument("--unpack", type=Path, nargs="+", metavar="PIECE", help="begin with what --pack wrote")
     run.add_argument("--pack", type=Path, metavar="OUT", help="write OUT.00, OUT.01, … at the end")
+    run.add_argument("--commit", help="of the source, where it is no checkout; for the record")
     run.add_argument("--tiny", action="store_true", help="digits in place of the data, two trials: for trying")
     report = commands.add_parser("report", help="write the report from the home's database")
     report.add_argument("--home", type=Path, required=True)
@@ -54,10 +57,12 @@ def _run(options: argparse.Namespace) -> None:
     if options.tiny:
         studies = [definitions.tiny(study) for study in studies]
     try:
-        work(options.home, studies, data=options.data, is_over=_after(60 * options.minutes, begin=begin))
+        is_over = _after(60 * options.minutes, begin=begin)
+        work(options.home, studies, data=options.data, is_over=is_over, commit=options.commit)
     finally:
         if options.pack is not None:
             packing.pack(options.home, options.pack)
+    print("\n".join(standing(gather(options.home))))
 
 
 def _after(seconds: float, *, begin: float) -> IsOver:
@@ -80,7 +85,11 @@ def run_smoke(home: Path, names: Sequence[str] | None) -> int:
     write_report(second, home / "reproduction.md")
     n_finished = sum(entry.finished for entry in before.values())
     n_going_on = sum(not entry.finished and entry.n_attempts > 0 for entry in before.values())
-    print(f"{n_finished} runs finished and {n_going_on} begun in the first home, {len(after)} finished in all")
+    n_resumed = sum(entry.resumed_from > 0 for entry in after.values())
+    print(
+        f"{n_finished} runs finished and {n_going_on} begun in the first home; {len(after)} finished in all, {n_resumed} "
+        "of them from a checkpoint that travelled"
+    )
     print("\n".join(faults) or "none lost, none repeated")
     return 1 if faults else 0
 

@@ -19,11 +19,12 @@ Key = tuple[str, str, int, str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """How a run stands: its state, its value, and how often it was begun."""
+    """How a run stands: its state, its value, how often it was begun, and from which epoch at the latest."""
 
     state: str
     value: float | None
     n_attempts: int
+    resumed_from: int = 0
 
     @property
     def finished(self) -> bool:
@@ -34,7 +35,7 @@ def read(home: Path) -> dict[Key, Entry]:
     """Every run of the home's database."""
     engine = make_engine(database_url(home))
     query = (
-        select(Study.name, Search.label, Run, func.count(Attempt.attempt))
+        select(Study.name, Search.label, Run, func.count(Attempt.attempt), func.max(Attempt.resumed_from_epoch))
         .join(Search, Search.study_id == Study.id)
         .join(Run, Run.search_id == Search.id)
         .outerjoin(Attempt, Attempt.run_id == Run.id)
@@ -43,11 +44,13 @@ def read(home: Path) -> dict[Key, Entry]:
     entries: dict[Key, Entry] = {}
     try:
         with reading(engine) as session:
-            for study, label, run, n_attempts in session.execute(query):
+            for study, label, run, n_attempts, resumed_from in session.execute(query):
                 key = (study, label, run.trial_number, run.stage.value, run.seed)
                 if key in entries:
                     raise AssertionError(f"run {key} is there twice")
-                entries[key] = Entry(state=run.state.value, value=run.value, n_attempts=n_attempts)
+                entries[key] = Entry(
+                    state=run.state.value, value=run.value, n_attempts=n_attempts, resumed_from=resumed_from or 0
+                )
     finally:
         engine.dispose()
     return entries

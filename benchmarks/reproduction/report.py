@@ -159,11 +159,11 @@ def _machines(home: Path, studies: Sequence[StudyFacts]) -> str:
         minutes = (end - begin).total_seconds() / 60
         told = ", ".join(f"{n} × {name}" for name, n in cards.items()) or "none"
         body.append([f"{begin:%Y-%m-%d %H:%M} UTC", told, str(session["cpus"]), f"{minutes:.1f}"])
-        body[-1].append(f"{minutes * len(session['cards']):.1f}")
+        body[-1] += [f"{minutes * len(session['cards']):.1f}", str(session["commit"] or "not recorded")[:12]]
     if body:
         total = ["all", "", "", f"{sum(float(line[3]) for line in body):.1f}"]
-        body.append([*total, f"{sum(float(line[4]) for line in body):.1f}"])
-        lines += [tables.markdown(["call", "cards", ">cores", ">minutes", ">card minutes"], body), ""]
+        body.append([*total, f"{sum(float(line[4]) for line in body):.1f}", ""])
+        lines += [tables.markdown(["call", "cards", ">cores", ">minutes", ">card minutes", "commit"], body), ""]
     body = []
     for study in studies:
         span = study.span()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.reproduction.facts import StudyFacts
@@ -86,6 +86,15 @@ def ranks(studies: Sequence[StudyFacts]) -> str:
         for label in sorted(labels, key=lambda label: means[label])
     ]
     return markdown(["", *(f">{study.name}" for study in compared), ">mean"], body)
+
+
+def standing(studies: Sequence[StudyFacts]) -> Iterator[str]:
+    """How the studies stand, in few words: for the end of a call."""
+    for study in studies:
+        yield f"{study.name}: {study.view.state}, {len(study.runs)} runs, {study.gpu_s / 60:.1f} card minutes"
+        for row in study.comparison.rows:
+            confirmed = f"{spread(row.validation)} | test {spread(row.test)} | n {row.validation.n}"
+            yield f"  {row.label:<21} search {percent(row.search_value)} | {confirmed} | {_chosen(study, row)}"
 
 
 def held(study: StudyFacts) -> str:

@@ -23,6 +23,7 @@ from service.database.lease import lease_is_free
 from service.database.models import Study
 from service.errors import ClientError
 from service.models import StudyView
+from tasks.engine.record import source_commit
 
 PAUSE_PATIENCE_S = 45.0
 SAY_EVERY_S = 20.0
@@ -31,12 +32,20 @@ SESSIONS = "sessions.jsonl"
 IsOver = Callable[[Sequence[StudyView]], bool]
 
 
-def work(home: Path, definitions: Sequence[dict[str, Any]], *, data: Path | None, is_over: IsOver) -> list[StudyView]:
+def work(
+    home: Path,
+    definitions: Sequence[dict[str, Any]],
+    *,
+    data: Path | None,
+    is_over: IsOver,
+    commit: str | None = None,
+) -> list[StudyView]:
     """Work on the studies until all have ended or `is_over`; how they stand then.
 
     Args:
         definitions: what to submit, unless the database has a study of that name.
         is_over: asked every second with how the studies stand; once true they are paused.
+        commit: of the source, where it is no checkout; recorded.
     """
     begin, started = time.monotonic(), datetime.now(UTC)
     with Installation(home, data=data) as service, service.client as client:
@@ -47,7 +56,7 @@ def work(home: Path, definitions: Sequence[dict[str, Any]], *, data: Path | None
         views = _watch(client, names, home=home, begin=begin, is_over=is_over)
         views = _pause(client, views, home=home, begin=begin)
         _say(begin, "stopping the service")
-    _note(home, started=started)
+    _note(home, started=started, commit=commit)
     _say(begin, "stopped: " + ", ".join(f"{view.name} {view.state}" for view in views))
     return views
 
@@ -138,7 +147,7 @@ def _pause(client: Client, views: Sequence[StudyView], *, home: Path, begin: flo
     return [client.study(view.id) for view in views]
 
 
-def _note(home: Path, *, started: datetime) -> None:
+def _note(home: Path, *, started: datetime, commit: str | None) -> None:
     with (home / SESSIONS).open("a") as file:
         line = {
             "started_at": started.isoformat(),
@@ -146,6 +155,7 @@ def _note(home: Path, *, started: datetime) -> None:
             "cards": _cards(),
             "cpus": os.cpu_count(),
             "host": platform.node(),
+            "commit": commit or source_commit(),
         }
         file.write(json.dumps(line) + "\n")
 
