@@ -87,8 +87,8 @@ def run_smoke(home: Path, names: Sequence[str] | None) -> int:
     n_going_on = sum(not entry.finished and entry.n_attempts > 0 for entry in before.values())
     n_resumed = sum(entry.resumed_from > 0 for entry in after.values())
     print(
-        f"{n_finished} runs finished and {n_going_on} begun in the first home; {len(after)} finished in all, {n_resumed} "
-        "of them from a checkpoint that travelled"
+        f"{n_finished} runs finished and {n_going_on} begun in the first home; {len(after)} finished in all, "
+        f"{n_resumed} of them from a checkpoint that travelled"
     )
     print("\n".join(faults) or "none lost, none repeated")
     return 1 if faults else 0
