@@ -6,9 +6,12 @@ DIR holds GLUE's folders (CoLA/, MRPC/, …). Parts:
     speed      a BERT-base-sized model with random weights, batch 32, on CoLA's and MRPC's lengths: training samples a
                second in steady state. Trainer with its defaults (float32, padded to 128) and well set (bf16, grouped by
                length and padded to multiples of 8, fused AdamW); its start-up, logging and saving are left out.
+               Whole runs beside them: `trainer-as-it-comes` is a Trainer with nothing set but batch and epochs, padded
+               to 128, and the train_samples_per_second that it reports itself, its logging and the checkpoint that it
+               saves inside; `engine-whole` counts the engine's set-up, captures and evaluations.
     accuracy   minilm with adamw at the paper's budgets, engine and well-set Trainer: the same rows, rate, schedule,
                clipping and evaluation, the development set's metric by seed.
-Each measurement is a child process of its own.
+Each measurement is a child process of its own; `--gpus` spreads those of the accuracy part over the host's cards.
 """
 
 from __future__ import annotations
@@ -17,21 +20,29 @@ import argparse
 import json
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-SYSTEMS = ("engine", "engine-compile", "trainer-defaults", "trainer-well-set")
+from benchmarks.children import Places, run_children
+from benchmarks.finetuning_trainer import clock, make_trainer, rows
+
+SYSTEMS = (
+    "engine",
+    "engine-compile",
+    "trainer-defaults",
+    "trainer-well-set",
+    "engine-whole",
+    "trainer-as-it-comes",
+)
 METRIC = {"cola": "mcc", "mrpc": "f1", "rte": "accuracy", "stsb": "spearman", "sst2": "accuracy"}
 SMALL = ("cola", "mrpc", "rte", "stsb")
 BASE = "bert-base-random"
 BARS = {("cola", "trainer-defaults"): 12.0, ("mrpc", "trainer-defaults"): 5.0, "trainer-well-set": 3.0}
-RATE = 1e-4  # of the accuracy part
+RATE = 1e-4  # of the accuracy part, where none is given
+LONGEST_FIRST = ("sst2", "cola", "stsb", "mrpc", "rte")
 
 
 def main() -> None:
@@ -53,15 +64,18 @@ def main() -> None:
         choices=["group_by_length", "random"],
         help="the Trainer's order in the accuracy part: its groups are sorted, so batches near in time are alike",
     )
-    parser.add_argument("--epochs", type=int, help="instead of the paper's, for trying")
-    parser.add_argument("--at-once", type=int, default=12, help="children of the accuracy part side by side")
+    parser.add_argument("--whole-epochs", type=int, default=1, help="of the whole runs of the speed part")
+    parser.add_argument("--lr", nargs="+", default=[], help=f"3e-5, or by task: rte=2e-4; {RATE:g} where none is given")
+    parser.add_argument("--epochs", nargs="+", default=[], help="1, or by task: rte=10; else the paper's")
+    parser.add_argument("--gpus", type=int, default=1, help="cards of the host for the accuracy part")
+    parser.add_argument("--at-once", type=int, default=12, help="children of the accuracy part side by side on a card")
+    parser.add_argument("--within", type=float, help="seconds after which the accuracy part's children are ended")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="write all figures there as JSON")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        for figures in _child(json.loads(options.child)):
-            print(json.dumps(figures), flush=True)
+        print(json.dumps(_child(json.loads(options.child))), flush=True)
         return
     results: dict[str, Any] = {"device": _device_name(options.device)}
     if "speed" in options.parts:
@@ -79,35 +93,38 @@ def speed_table(figures: Sequence[Mapping[str, Any]], *, device: str) -> str:
     rate = {(f["task"], f["system"]): f["samples_per_s"] for f in figures if "samples_per_s" in f}
     lines = [f"Fine-tuning a BERT-base-sized model, batch 32, on {device}: training samples/s", ""]
     lines += [
-        "| task | system | samples/s | × defaults (bar) | × well set (bar) | set-up s |",
-        "|---|---|---|---|---|---|",
+        "| task | system | samples/s | × defaults (bar) | × well set (bar) | whole run × as it comes | set-up s |",
+        "|---|---|---|---|---|---|---|",
     ]
     for f in figures:
-        task, system = f["task"], f["system"]
         if "samples_per_s" not in f:
-            lines.append(f"| {task} | {system} | failed: {f['error'][-200:]} | | | |")
+            request = f["request"]
+            lines.append(f"| {request['task']} | {request['system']} | failed: {f['error'][-200:]} | | | | |")
             continue
+        task, system = f["task"], f["system"]
         ratios = []
-        for other in ("trainer-defaults", "trainer-well-set"):
-            bar = BARS.get((task, other), BARS.get(other, 0.0))
-            known = (task, other) in rate and system.startswith("engine")
-            ratios.append(f"{rate[task, system] / rate[task, other]:.2f} (≥ {bar:g})" if known else "")
+        for other in ("trainer-defaults", "trainer-well-set", "trainer-as-it-comes"):
+            bar = BARS.get((task, other), BARS.get(other))
+            is_whole = other == "trainer-as-it-comes"
+            known = (task, other) in rate and system.startswith("engine") and (system == "engine-whole") == is_whole
+            said = f"{rate[task, system] / rate[task, other]:.2f}" if known else ""
+            ratios.append(f"{said} (≥ {bar:g})" if known and bar else said)
         lines.append(f"| {task} | {system} | {f['samples_per_s']:,.0f} | {' | '.join(ratios)} | {f['setup_s']:.1f} |")
     return "\n".join(lines)
 
 
 def accuracy_table(figures: Sequence[Mapping[str, Any]], *, device: str) -> str:
     """Development metric, mean ± std over seeds in points, engine and Trainer and their difference, as Markdown."""
-    lines = [f"minilm, adamw, lr {RATE:g}, the paper's budgets, on {device}: development set, points", ""]
-    lines += ["| task | metric | engine | Trainer | difference | seeds |", "|---|---|---|---|---|---|"]
+    lines = [f"Adamw, on {device}: development set, points", ""]
+    lines += [
+        "| task | metric | lr | epochs | engine | Trainer | difference | seeds |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for task, metric in METRIC.items():
-        for seeds in sorted({tuple(sorted({f["seed"] for f in figures if f["task"] == task})[:n]) for n in (3, 99)}):
+        of_task = [f for f in figures if f.get("task") == task]
+        for seeds in sorted({tuple(sorted({f["seed"] for f in of_task})[:n]) for n in (3, 99)}):
             scores = {
-                system: [
-                    100 * f[metric]
-                    for f in figures
-                    if (f["task"], f["system"]) == (task, system) and f["seed"] in seeds
-                ]
+                system: [100 * f[metric] for f in of_task if f["system"] == system and f["seed"] in seeds]
                 for system in ("engine", "trainer-well-set")
             }
             if not all(scores.values()):
@@ -115,84 +132,81 @@ def accuracy_table(figures: Sequence[Mapping[str, Any]], *, device: str) -> str:
             means = [statistics.fmean(found) for found in scores.values()]
             spread = [statistics.stdev(found) if len(found) > 1 else 0.0 for found in scores.values()]
             texts = [f"{mean:.2f} ± {std:.2f}" for mean, std in zip(means, spread, strict=True)]
-            lines.append(f"| {task} | {metric} | {' | '.join(texts)} | {means[0] - means[1]:+.2f} | {len(seeds)} |")
+            n_seeds = " and ".join(sorted({str(len(found)) for found in scores.values()}))
+            budget = f"{of_task[0]['lr']:g} | {of_task[0]['epochs']}"
+            lines.append(
+                f"| {task} | {metric} | {budget} | {' | '.join(texts)} | {means[0] - means[1]:+.2f} | {n_seeds} |"
+            )
+    unfinished = [f["request"] for f in figures if "error" in f]
+    lines += [f"\nwithout an end: {r['task']}, {r['system']}, seed {r['seed']}" for r in unfinished]
     return "\n".join(lines)
 
 
 def _speed(options: argparse.Namespace) -> list[dict[str, Any]]:
-    figures: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:
         data = _data_with_base(options.data, Path(scratch)) if options.base == BASE else options.data.resolve()
-        for task in options.speed_tasks:
-            for system in options.systems:
-                request = {"part": "speed", "task": task, "system": system, "model": options.base}
-                request |= {"data": str(data), "device": options.device}
-                figures += _run(request) or [{"task": task, "system": system, "error": "no answer"}]
-    return figures
+        common = {"part": "speed", "model": options.base, "data": str(data), "device": options.device}
+        requests = [
+            {**common, "task": task, "system": system, "epochs": options.whole_epochs}
+            for task in options.speed_tasks
+            for system in options.systems
+        ]
+        return run_children("benchmarks.finetuning", requests, Places())
 
 
 def _accuracy(options: argparse.Namespace) -> list[dict[str, Any]]:
-    requests = []
-    for seeds, tasks in (
-        (options.seeds, options.tasks),
-        (options.more_seeds, [t for t in options.tasks if t in SMALL]),
-    ):
-        for seed in seeds:
-            for system in ("trainer-well-set", "engine"):
-                requests.append(
-                    {
-                        "part": "accuracy",
-                        "tasks": tasks,
-                        "system": system,
-                        "seed": seed,
-                        "model": options.model,
-                        "epochs": options.epochs,
-                        "sampling": options.sampling,
-                        "data": str(options.data.resolve()),
-                        "device": options.device,
-                    }
-                )
-    with ThreadPoolExecutor(options.at_once) as pool:
-        return [figures for found in pool.map(_run, requests) for figures in found]
+    rates, epochs = by_task(options.lr, float), by_task(options.epochs, int)
+    common = {"part": "accuracy", "model": options.model, "sampling": options.sampling, "device": options.device}
+    common["data"] = str(options.data.resolve())
+    requests = [
+        {**common, "task": task, "system": system, "seed": seed, "lr": rates(task) or RATE, "epochs": epochs(task)}
+        for task in LONGEST_FIRST
+        if task in options.tasks
+        for seed in [*options.seeds, *(options.more_seeds if task in SMALL else [])]
+        for system in ("trainer-well-set", "engine")
+    ]
+    places = Places(n_cards=options.gpus, at_once=options.at_once, within_s=options.within)
+    return run_children("benchmarks.finetuning", requests, places)
 
 
-def _run(request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A child's figures, one a line; of a child that failed, what it wrote last."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.finetuning", "--data", ".", "--child", json.dumps(request)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"task"')]
-    for figures in found:
-        print(json.dumps(figures), flush=True)
-    if done.returncode:
-        print(f"{request} failed:\n{done.stderr[-2000:]}", file=sys.stderr, flush=True)
-        if request["part"] == "speed":
-            found.append({"task": request["task"], "system": request["system"], "error": done.stderr[-300:]})
-    return found
+def by_task(words: Sequence[str], kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    """What `--lr 3e-5 rte=2e-4` says of a task; None where it says nothing.
+
+    Raises:
+        SystemExit: a task that there is not, or no number.
+    """
+    said: dict[str, Any] = {}
+    for word in words:
+        task, _, value = word.rpartition("=")
+        if task and task not in METRIC:
+            raise SystemExit(f"{word!r}: the tasks are {', '.join(METRIC)}")
+        try:
+            said[task] = kind(value)
+        except ValueError:
+            raise SystemExit(f"{word!r} is neither a number nor TASK=NUMBER") from None
+    return lambda task: said.get(task, said.get(""))
 
 
-def _child(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _child(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of one measurement."""
+    who = {"task": request["task"], "system": request["system"]}
     if request["part"] == "speed":
-        measure = _speed_of_engine if request["system"].startswith("engine") else _speed_of_trainer
-        yield {"task": request["task"], "system": request["system"], **measure(request)}
-        return
-    for task in request["tasks"]:
-        train = _train_engine if request["system"] == "engine" else _train_trainer
-        begin = time.perf_counter()
-        scores = train(request, task)
-        seconds = time.perf_counter() - begin
-        yield {"task": task, "system": request["system"], "seed": request["seed"], "seconds": seconds, **scores}
+        return {**who, **SPEED_OF.get(request["system"], _speed_of_trainer)(request)}
+    train = _train_engine if request["system"] == "engine" else _train_trainer
+    begin = time.perf_counter()
+    run = _engine_run(request, epochs=request["epochs"], seed=request["seed"], lr=request["lr"])
+    scores = train(run, request)
+    run.close()
+    budget = {"seed": request["seed"], "lr": request["lr"], "epochs": run._config.epochs}
+    return {**who, **budget, "seconds": time.perf_counter() - begin, **scores}
 
 
-def _engine_run(request: Mapping[str, Any], task: str, *, model: str, epochs: int | None, seed: int, lr: float) -> Any:
+def _engine_run(request: Mapping[str, Any], *, epochs: int | None, seed: int, lr: float) -> Any:
     from tasks.registry import parse_config
     from tasks.runs import open_run
 
     compiled = request["system"] == "engine-compile"
-    raw = {"name": task, "model": model, "acceleration": "compile" if compiled else "graph"}
+    raw = {"name": request["task"], "model": request["model"], "acceleration": "compile" if compiled else "graph"}
     config = parse_config(raw if epochs is None else {**raw, "epochs": epochs})
     return open_run(
         config,
@@ -206,7 +220,7 @@ def _engine_run(request: Mapping[str, Any], task: str, *, model: str, epochs: in
 
 def _speed_of_engine(request: Mapping[str, Any]) -> dict[str, Any]:
     n_epochs = {"cola": 5, "mrpc": 8}.get(request["task"], 4)
-    run = _engine_run(request, request["task"], model=request["model"], epochs=n_epochs, seed=0, lr=2e-5)
+    run = _engine_run(request, epochs=n_epochs, seed=0, lr=2e-5)
     seen = [run.advance() for _ in range(n_epochs)]
     steady = [evaluation.samples_per_s for evaluation in seen[2:]] or [seen[-1].samples_per_s]
     return {
@@ -222,109 +236,93 @@ def _speed_of_engine(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _speed_of_whole_engine(request: Mapping[str, Any]) -> dict[str, Any]:
+    """From reading the data to the last evaluation; like a Trainer, it counts from when modules and CUDA are there."""
+    import torch
+    import transformers
+
+    from tasks.registry import get, load_target
+
+    for target in (get(request["task"]).target, get(request["task"]).run):
+        load_target(str(target))
+    transformers.AutoModelForSequenceClassification  # noqa: B018 - loads it
+    torch.empty(0, device=request["device"])
+    begin = time.perf_counter()
+    run = _engine_run(request, epochs=request["epochs"], seed=0, lr=2e-5)
+    opened_s = time.perf_counter() - begin
+    seen = [run.advance() for _ in range(request["epochs"])]
+    seconds = time.perf_counter() - begin
+    steps = request["epochs"] * run.environment()["steps_per_epoch"]
+    return {
+        "samples_per_s": steps * run._config.batch_size / seconds,
+        "setup_s": opened_s + sum(evaluation.setup_s for evaluation in seen),
+        "seconds": seconds,
+        "steps": steps,
+    }
+
+
+def _speed_of_trainer_as_it_comes(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What a Trainer says of itself where nothing is set but the batch and the epochs."""
+    from transformers import Trainer, TrainingArguments
+
+    from tasks.text.models import load_tokenizer
+
+    run = _engine_run(request, epochs=request["epochs"], seed=0, lr=2e-5)
+    task, config = run._task, run._config
+    padded = rows(task, load_tokenizer(task.data.source), padded=config.max_length)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=config.batch_size,
+            num_train_epochs=request["epochs"],
+            use_cpu=request["device"] == "cpu",
+        )
+        told = Trainer(model=task.build_model(), args=arguments, train_dataset=padded).train()
+    return {
+        "samples_per_s": told.metrics["train_samples_per_second"],
+        "setup_s": 0.0,
+        "seconds": told.metrics["train_runtime"],
+        "steps": told.global_step,
+    }
+
+
 def _speed_of_trainer(request: Mapping[str, Any]) -> dict[str, Any]:
-    run = _engine_run(request, request["task"], model=request["model"], epochs=1, seed=0, lr=2e-5)
+    run = _engine_run(request, epochs=1, seed=0, lr=2e-5)
     steps = run.environment()["steps_per_epoch"]
     well_set = request["system"] == "trainer-well-set"
     # Grouped by length, an epoch has every length once: time whole ones. Padded to 128, steps are all alike.
     window = (steps, 2 * steps) if well_set else (20, 20 + min(100, steps))
-    clock = _clock(*window)
-    trainer = _trainer(run, request, lr=2e-5, seed=0, max_steps=window[1], callback=clock)
+    timer = clock(*window)
+    trainer = make_trainer(run, request, lr=2e-5, seed=0, max_steps=window[1], callback=timer)
     trainer.train()
-    seconds = clock.ended - clock.began
+    seconds = timer.ended - timer.began
     return {"samples_per_s": 32 * (window[1] - window[0]) / seconds, "setup_s": 0.0, "steps": window[1] - window[0]}
 
 
-def _train_engine(request: Mapping[str, Any], task: str) -> dict[str, float]:
-    run = _engine_run(request, task, model=request["model"], epochs=request["epochs"], seed=request["seed"], lr=RATE)
+SPEED_OF: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "engine": _speed_of_engine,
+    "engine-compile": _speed_of_engine,
+    "engine-whole": _speed_of_whole_engine,
+    "trainer-as-it-comes": _speed_of_trainer_as_it_comes,
+}
+
+
+def _train_engine(run: Any, request: Mapping[str, Any]) -> dict[str, float]:
+    del request
     while not run.done:
         run.advance()
-    scores = {name.removeprefix("test_"): value for name, value in run.test().items()}
-    run.close()
-    return scores
+    return {name.removeprefix("test_"): value for name, value in run.test().items()}
 
 
-def _train_trainer(request: Mapping[str, Any], task: str) -> dict[str, float]:
-    run = _engine_run(request, task, model=request["model"], epochs=request["epochs"], seed=request["seed"], lr=RATE)
-    trainer = _trainer(run, request, lr=RATE, seed=request["seed"], max_steps=-1, callback=None)
+def _train_trainer(run: Any, request: Mapping[str, Any]) -> dict[str, float]:
+    import torch
+
+    trainer = make_trainer(run, request, lr=request["lr"], seed=request["seed"], max_steps=-1, callback=None)
     trainer.train()
     trainer.model.eval()
-    import torch
-
     with torch.no_grad():
         scores: dict[str, float] = run._task.evaluate(trainer.model, "test")
-    run.close()
     return scores
-
-
-def _trainer(run: Any, request: Mapping[str, Any], *, lr: float, seed: int, max_steps: int, callback: Any) -> Any:
-    """transformers' Trainer over the engine's own training rows and a fresh model of the same task."""
-    from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
-
-    from tasks.text.models import load_tokenizer
-
-    task, config = run._task, run._config
-    well_set = request["system"] == "trainer-well-set"
-    tokenizer = load_tokenizer(task.data.source)
-    settings: dict[str, Any] = {}
-    if well_set:
-        on_gpu = request["device"] == "cuda"
-        settings = {"bf16": on_gpu, "optim": "adamw_torch_fused"}
-        settings["train_sampling_strategy"] = request.get("sampling", "group_by_length")
-        settings |= {"logging_strategy": "no", "dataloader_num_workers": 2 if on_gpu else 0}
-    arguments = TrainingArguments(
-        output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=config.batch_size,
-        num_train_epochs=config.epochs,
-        max_steps=max_steps,
-        learning_rate=lr,
-        weight_decay=0.0,
-        lr_scheduler_type="linear",
-        max_grad_norm=1.0,
-        seed=seed,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-        use_cpu=request["device"] == "cpu",
-        **settings,
-    )
-    set_seed(seed)
-    return Trainer(
-        model=task.build_model(),
-        args=arguments,
-        train_dataset=_rows(task, tokenizer, padded=None if well_set else config.max_length),
-        data_collator=DataCollatorWithPadding(tokenizer, pad_to_multiple_of=8) if well_set else None,
-        callbacks=[callback] if callback is not None else None,
-    )
-
-
-def _rows(task: Any, tokenizer: Any, *, padded: int | None) -> Any:
-    """The engine's training rows as a list that a collator takes; padded to a length, or as they are."""
-    split = task.data.train
-    rows = []
-    for index in split.rows.tolist():
-        length = int(split.table.lengths[index])
-        batch = split.table.pad(split.table.column("labels").new_tensor([index]).long(), padded or length)
-        rows.append({name: column[0].tolist() for name, column in batch.items()})
-    return rows
-
-
-def _clock(begin: int, end: int) -> Any:
-    """A callback that notes when two steps had ended on the device."""
-    import torch
-    from transformers import TrainerCallback
-
-    class Clock(TrainerCallback):
-        began = ended = 0.0
-
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step in (begin, end):
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
-                name = "began" if state.global_step == begin else "ended"
-                setattr(self, name, time.perf_counter())
-
-    return Clock()
 
 
 def _data_with_base(glue: Path, folder: Path) -> Path:

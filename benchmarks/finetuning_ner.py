@@ -1,11 +1,12 @@
 """CoNLL-2003 with minilm: the engine's entity F1 beside that of transformers' Trainer at the same settings, by seed.
 
-    python -m benchmarks.finetuning_ner --data DIR [--seeds 0 1 2] [--sentences N] [--device cuda] [--out FILE]
+    python -m benchmarks.finetuning_ner --data DIR [--seeds 0 1 2] [--gpus N] [--sentences N] [--out FILE]
 
 DIR holds eng.train, eng.testa and eng.testb, or a folder conll2003 with them. The Trainer is well set (grouped by
 length, padded to multiples of 8, fused AdamW, bf16 on a GPU); both have adamw, the paper's budget, linear decay and
 clipping at 1, the same rows and the same evaluation. `--sentences` takes the first N of each file alone, for machines
-without a card. The Trainer needs the package accelerate.
+without a card. Each run is a process of its own, `--at-once` side by side on each of the `--gpus` cards. The Trainer
+needs the package accelerate.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.children import Places, run_children
 from benchmarks.finetuning import _device_name
 
 RATE = 1e-4
@@ -31,27 +33,45 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, help="the first N of each file alone")
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--lr", type=float, default=RATE)
+    parser.add_argument("--gpus", type=int, default=1, help="cards of the host")
+    parser.add_argument("--at-once", type=int, default=6, help="runs side by side on a card")
+    parser.add_argument("--within", type=float, help="seconds after which runs still at work are ended")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="write all figures there as JSON")
     options = parser.parse_args()
-    figures: list[dict[str, Any]] = []
+    if options.child:
+        print(json.dumps(_child(argparse.Namespace(**json.loads(options.child)))), flush=True)
+        return
+    common = {"model": options.model, "epochs": options.epochs, "lr": options.lr, "device": options.device}
     with tempfile.TemporaryDirectory() as folder:
         data = options.data.resolve() if options.sentences is None else _shortened(options, Path(folder))
-        for seed in options.seeds:
-            for system, train in (("engine", _engine), ("trainer", _trainer)):
-                begin = time.perf_counter()
-                scores = train(options, data, seed)
-                figures.append({"system": system, "seed": seed, "seconds": time.perf_counter() - begin, **scores})
-                print(json.dumps(figures[-1]), flush=True)
+        requests = [
+            {**common, "data": str(data), "system": system, "seed": seed}
+            for seed in options.seeds
+            for system in ("trainer", "engine")
+        ]
+        places = Places(n_cards=options.gpus, at_once=options.at_once, within_s=options.within)
+        figures = run_children("benchmarks.finetuning_ner", requests, places)
     print(_table(figures, device=_device_name(options.device)))
     if options.out is not None:
         options.out.write_text(json.dumps(figures, indent=1))
 
 
-def _table(figures: list[dict[str, Any]], *, device: str) -> str:
-    by_system = {s: [100 * f["f1"] for f in figures if f["system"] == s] for s in ("engine", "trainer")}
+def _child(request: argparse.Namespace) -> dict[str, Any]:
+    """The figures of one run."""
+    begin = time.perf_counter()
+    scores = (_engine if request.system == "engine" else _trainer)(request)
+    return {"system": request.system, "seed": request.seed, "seconds": time.perf_counter() - begin, **scores}
+
+
+def _table(figures: Sequence[Mapping[str, Any]], *, device: str) -> str:
+    by_system = {s: [100 * f["f1"] for f in figures if f.get("system") == s] for s in ("engine", "trainer")}
     lines = [f"CoNLL-2003, eng.testb, F1 in points, on {device}", ""]
     for system, values in by_system.items():
+        if not values:
+            return "\n".join([*lines, f"no run of {system} came to its end"])
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         lines.append(
             f"{system:8} {statistics.mean(values):6.2f} ± {spread:.2f}   {' '.join(f'{v:.2f}' for v in values)}"
@@ -60,17 +80,23 @@ def _table(figures: list[dict[str, Any]], *, device: str) -> str:
     return "\n".join([*lines, f"engine − trainer {difference:+.2f}"])
 
 
-def _open(options: argparse.Namespace, data: Path, seed: int) -> Any:
+def _open(request: argparse.Namespace) -> Any:
     from tasks.registry import parse_config
     from tasks.runs import open_run
 
-    config = parse_config({"name": "conll2003", "model": options.model, "epochs": options.epochs})
-    adamw = {"lr": RATE, "weight_decay": 0.0}
-    return open_run(config, optimizer="adamw", params=adamw, seed=seed, data_dir=data, device=options.device)
+    config = parse_config({"name": "conll2003", "model": request.model, "epochs": request.epochs})
+    return open_run(
+        config,
+        optimizer="adamw",
+        params={"lr": request.lr, "weight_decay": 0.0},
+        seed=request.seed,
+        data_dir=Path(request.data),
+        device=request.device,
+    )
 
 
-def _engine(options: argparse.Namespace, data: Path, seed: int) -> dict[str, float]:
-    run = _open(options, data, seed)
+def _engine(request: argparse.Namespace) -> dict[str, float]:
+    run = _open(request)
     while not run.done:
         run.advance()
     scores = {name.removeprefix("test_"): value for name, value in run.test().items()}
@@ -78,20 +104,20 @@ def _engine(options: argparse.Namespace, data: Path, seed: int) -> dict[str, flo
     return scores
 
 
-def _trainer(options: argparse.Namespace, data: Path, seed: int) -> dict[str, float]:
+def _trainer(request: argparse.Namespace) -> dict[str, float]:
     import torch
     from transformers import DataCollatorForTokenClassification, Trainer, TrainingArguments, set_seed
 
     from tasks.text.models import load_tokenizer
 
-    run = _open(options, data, seed)
+    run = _open(request)
     task = run._task
-    on_gpu = options.device == "cuda"
+    on_gpu = request.device == "cuda"
     arguments = TrainingArguments(
         output_dir=tempfile.mkdtemp(),
         per_device_train_batch_size=task.config.batch_size,
-        num_train_epochs=options.epochs,
-        learning_rate=RATE,
+        num_train_epochs=request.epochs,
+        learning_rate=request.lr,
         weight_decay=0.0,
         lr_scheduler_type="linear",
         max_grad_norm=1.0,
@@ -100,13 +126,13 @@ def _trainer(options: argparse.Namespace, data: Path, seed: int) -> dict[str, fl
         bf16=on_gpu,
         dataloader_num_workers=2 if on_gpu else 0,
         use_cpu=not on_gpu,
-        seed=seed,
+        seed=request.seed,
         report_to="none",
         logging_strategy="no",
         save_strategy="no",
         disable_tqdm=True,
     )
-    set_seed(seed)
+    set_seed(request.seed)
     collator = DataCollatorForTokenClassification(load_tokenizer(task.data.source), pad_to_multiple_of=8)
     trainer = Trainer(model=task.build_model(), args=arguments, train_dataset=_rows(task), data_collator=collator)
     trainer.train()
