@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 import admeta.registry
 from search import paper, samplers
+from search.assignment import Assignment
 from search.definition import StudyDefinition
 from search.records import Stage
 from search.space import FloatParameter
@@ -18,12 +19,13 @@ from tests.search.memory_store import MemoryStore
 from tests.search.paper.test_studies import FOLDER
 from tests.search.workers import Cluster, coordinator_for
 
+BUDGET = {"trials_per_optimizer": 5}
 ROWS = [(row.task, row.model, row.optimizer) for row in paper.all_settings()]
 
 
 def parse(task: str, *optimizers: dict[str, Any], model: str = "resnet110", **changes: Any) -> StudyDefinition:
     return StudyDefinition.model_validate(
-        {"name": "seeded", "task": {"name": task, "model": model}, "optimizers": list(optimizers), **changes}
+        {"name": "seeded", "optimizers": list(optimizers), "task": {"name": task, "model": model}, **changes}
     )
 
 
@@ -33,11 +35,15 @@ def faults(task: str, *optimizers: dict[str, Any], model: str = "resnet110") -> 
     return {".".join(map(str, error["loc"])): error["msg"] for error in caught.value.errors()}
 
 
+def rising(assignment: Assignment, epoch: int) -> float:
+    return float(epoch)
+
+
 def first_settings(definition: StudyDefinition) -> dict[str, dict[str, Any]]:
     """What constructs the optimizer in each search's trial 0, run by the coordinator."""
     store = MemoryStore()
     study = store.add_study(definition)
-    cluster = Cluster(coordinator_for(store, study), score=lambda assignment, epoch: float(epoch))
+    cluster = Cluster(coordinator_for(store, study), score=rising)
     cluster.run()
     started = [one for one in cluster.started if one.stage is Stage.SEARCH and one.trial_number == 0]
     assert len(started) == len(definition.optimizers)
@@ -78,13 +84,29 @@ def test_the_first_trial_is_the_papers_best_with_every_sampler(sampler: str) -> 
         assert {key: found[name].get(key, best.fixed.get(key)) for key in best.arguments} == best.arguments
 
 
+@pytest.mark.parametrize("kill_after", [1, 2])
+def test_a_restart_does_not_begin_twice(kill_after: int) -> None:
+    firsts = [{"lr": 0.02}, {"lr": 0.03}]
+    definition = parse("cifar10", {"name": "sgdm", "space": "default", "first": firsts}, budget=BUDGET)
+    store = MemoryStore()
+    study = store.add_study(definition)
+    for number in Cluster(coordinator_for(store, study), score=rising).rounds():
+        if number == kill_after:
+            break
+    Cluster(coordinator_for(store, study, owner="second"), score=rising).run()
+    tried = [run.params for run in store.runs(study.id) if run.stage is Stage.SEARCH]
+    assert tried[:2] == firsts
+    assert len(tried) == BUDGET["trials_per_optimizer"]
+    assert all(params not in firsts for params in tried[2:])
+
+
 def test_a_grid_begins_with_it_and_misses_none() -> None:
     definition = parse(
         "cifar10", {"name": "admetar", "space": "paper", "first": "paper-best"}, sampler={"name": "grid"}
     )
     store = MemoryStore()
     study = store.add_study(definition)
-    Cluster(coordinator_for(store, study), score=lambda assignment, epoch: float(epoch)).run()
+    Cluster(coordinator_for(store, study), score=rising).run()
     tried = [run.params for run in store.runs(study.id) if run.stage is Stage.SEARCH]
     assert tried[0] == {"lr": 0.05, "lambd": 0.1}
     assert len({str(sorted(params.items())) for params in tried}) == len(tried) == 15
