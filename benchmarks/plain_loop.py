@@ -15,8 +15,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from admeta import registry
 from tasks.engine.cache import load_task
+from tasks.engine.optimizers import build_optimizer
 from tasks.engine.schedule import lr_factor
 from tasks.vision.config import Cifar10Config
 from tasks.vision.data import ImageData, ImageSplit
@@ -62,7 +62,9 @@ class PlainLoop:
         data: ImageData = load_task(config, data_dir=data_dir, device=torch.device("cpu")).data
         mean, std = ([value / 255 for value in values] for values in (data.mean, data.std))
         plain = [transforms.ToTensor(), transforms.Normalize(mean, std)]
-        augmented = [transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(), *plain]
+        crop = [transforms.RandomCrop(32, padding=config.pad)] if config.augment == "crop_flip" else []
+        flip = [transforms.RandomHorizontalFlip()] if config.augment != "none" else []
+        augmented = [*crop, *flip, *plain]
         common: dict[str, Any] = {
             "batch_size": config.batch_size,
             "num_workers": workers,
@@ -74,7 +76,10 @@ class PlainLoop:
         )
         self.test_loader = DataLoader(PilImages(data.test, transforms.Compose(plain)), **common)
         self.model = build_image_model(config.model, n_classes=10, image_size=32).to(self.device)
-        self.optimizer = registry.create(optimizer, self.model.parameters(), **params)
+        self.optimizer = build_optimizer(
+            self.model.named_parameters(), name=optimizer, params=params, weight_decay_on=config.weight_decay_on
+        )
+        self.loss = nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
         self.lr = float(params["lr"])
         self.step = 0
         self.n_steps = config.epochs * len(self.train_loader)
@@ -90,7 +95,7 @@ class PlainLoop:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.lr * lr_factor(self.config.schedule, step=self.step, n_steps=self.n_steps)
             self.optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(self.model(inputs), labels)
+            loss = self.loss(self.model(inputs), labels)
             loss.backward()  # type: ignore[no-untyped-call]
             self.optimizer.step()
             self.step += 1
