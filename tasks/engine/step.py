@@ -89,9 +89,30 @@ class EagerStep:
 
     def _update(self) -> None:
         """Clip and move the parameters."""
-        if (limit := self._parts.config.grad_clip) is not None:
-            nn.utils.clip_grad_norm_(self._trained, limit)
-        self._parts.optimizer.step()
+        if (limit := self._parts.config.grad_clip) is None:
+            self._parts.optimizer.step()
+        else:
+            step_clipped(self._parts.optimizer, self._trained, limit=limit)
+
+
+def step_clipped(optimizer: torch.optim.Optimizer, trained: Sequence[nn.Parameter], *, limit: float) -> None:
+    """As `clip_grad_norm_` and `step`, but fused optimizers divide the gradients themselves, as they read them.
+
+    What they divide by is the inverse of the factor that `clip_grad_norm_` multiplies by, so the two ways differ by the
+    rounding of one division. It saves a pass over the gradients: 8 bytes a parameter, of which torch's own spend 4
+    again, as they write the divided gradients back. The gradients are of no use after either.
+    """
+    norm = nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None])
+    if norm.dtype != torch.float32 or not getattr(optimizer, "_step_supports_amp_scaling", False):
+        nn.utils.clip_grads_with_norm_(trained, limit, norm)
+        optimizer.step()
+        return
+    scaled: Any = optimizer  # torch's protocol for GradScaler: an attribute that `step` looks for
+    scaled.grad_scale = ((norm + 1e-6) / limit).clamp(min=1.0)
+    try:
+        optimizer.step()
+    finally:
+        del scaled.grad_scale
 
 
 class Clock(Protocol):
