@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from search.definition import StudyDefinition
+from search.paper.best import PAPER_BEST
 from service.api.access import OPEN_PATHS
 from service.api.examples import ANSWERS, PARAMETERS, STUDY
 from service.api.invalid import DERIVED
@@ -68,6 +69,8 @@ def _definition_schemas() -> dict[str, Any]:
     study["objective"] = {"anyOf": [study["objective"], {"type": "null"}], "description": "Default: the task's own."}
     described = search["space"].pop("description")
     search["space"] = {"anyOf": [search["space"], {"type": "string"}, {"type": "null"}], "description": described}
+    first = search["first"].pop("description")
+    search["first"] = {"anyOf": [search["first"], {"const": PAPER_BEST}], "default": [], "description": first}
     return schemas
 
 
