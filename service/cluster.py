@@ -31,7 +31,8 @@ def join(settings: Settings) -> None:
     Ray lets in only who has a node beside them: where this machine has none, one without CPUs and cards is started.
 
     An embedded one lives no longer than the calling thread: the kernel kills its daemons with the thread that started
-    them. The database's address is kept out of the environment that Ray's processes inherit.
+    them. The database's address is kept out of the environment that Ray's processes inherit. The runtime environment is
+    the connection's, so that all that is started through it has it, and what those start in turn.
     """
     global _own_node
     address = settings.ray_address
@@ -47,6 +48,7 @@ def join(settings: Settings) -> None:
                 namespace=actor.NAMESPACE,
                 include_dashboard=None if address else False,
                 log_to_driver=False,
+                runtime_env=None if settings.runtime_env is None else dict(settings.runtime_env),
                 logging_level=logging.ERROR,
             )
     finally:

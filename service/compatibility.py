@@ -13,27 +13,39 @@ from importlib import metadata
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 60.0
 """For a node's first process: it imports torch, from a slow disk perhaps."""
+PREPARE_PATIENCE_S = 600.0
+"""The same where a runtime environment is prepared first: Ray's own limit for that."""
+ASK_AGAIN_S = 60.0
+"""After a node could not prepare it: an index may have been away."""
 _PACKAGES = ("admeta-search", "torch", "ray", "numpy", "pydantic")
 
 
 class Nodes:
-    """What is known of the nodes that trials may run on; each is asked once, and nobody waits for the answer."""
+    """What is known of the nodes that trials may run on; each is asked once, and nobody waits for the answer.
 
-    def __init__(self) -> None:
+    The question runs in this connection's runtime environment, as trials will.
+
+    Args:
+        prepares: whether there is one, which takes its time on a node.
+    """
+
+    def __init__(self, *, prepares: bool = False) -> None:
+        self._patience_s = PREPARE_PATIENCE_S if prepares else PATIENCE_S
+        self._unprepared: dict[str, float] = {}
         self._problems: dict[str, str] = {}
         self._asked: dict[str, tuple[Any, float]] = {}
 
     def problems(self) -> list[str]:
         """Why studies should not start yet, a sentence a node; empty where every node can train.
 
-        A node that does not answer within `PATIENCE_S` holds nobody up: Ray will find it dead, or it answers later.
+        A node that does not answer in time holds nobody up: Ray will find it dead, or it answers later.
         """
         living = {
             node["NodeID"]: str(node["NodeManagerAddress"])
@@ -42,11 +54,15 @@ class Nodes:
         }
         self._problems = {node: problem for node, problem in self._problems.items() if node in living}
         self._asked = {node: asked for node, asked in self._asked.items() if node in living}
+        for node, failed_at in list(self._unprepared.items()):
+            if node not in living or time.monotonic() - failed_at > ASK_AGAIN_S:
+                del self._unprepared[node]
+                self._problems.pop(node, None)
         for node in living.keys() - self._problems.keys():
             if node not in self._asked:
                 self._asked[node] = (_ask(node), time.monotonic())
             self._read(node, living[node])
-        silent = [living[node] for node, (_, at) in self._asked.items() if time.monotonic() - at < PATIENCE_S]
+        silent = [living[node] for node, (_, at) in self._asked.items() if time.monotonic() - at < self._patience_s]
         waits = [f"node {address} is asked what is installed there" for address in silent]
         return [problem for problem in self._problems.values() if problem] + waits
 
@@ -57,6 +73,12 @@ class Nodes:
         del self._asked[node]
         try:
             found: dict[str, str] = ray.get(answer)
+        except RuntimeEnvSetupError as error:
+            reason = str(error).strip()[-500:]
+            self._problems[node] = f"node {address} cannot prepare the runtime environment: {reason}"
+            self._unprepared[node] = time.monotonic()
+            log.warning("%s", self._problems[node])
+            return
         except RayError as error:
             log.warning("node %s did not say what is installed there: %s", address, error)
             self._problems[node] = ""
@@ -78,7 +100,10 @@ def judge(address: str, found: Mapping[str, str], *, expected: Mapping[str, str]
         found, expected: version by package, `python` too; empty where the package is missing; `error`: of an import.
     """
     missing = [name for name in _PACKAGES if not found.get(name)]
-    advice = "; install the service's release of admeta-search[server] there, as on every node"
+    advice = (
+        "; install the service's release of admeta-search[server] there, as on every node, or let Ray do it "
+        "(ADMETA_RUNTIME_ENV)"
+    )
     if missing:
         return f"node {address} has no {' and no '.join(missing)}{advice}", ""
     if found.get("error"):

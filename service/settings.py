@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from service import quotas
+from service import quotas, runtime_env
 from service.errors import SettingsError
 from service.quotas import Quotas
 from tasks.engine.folders import check_address, is_remote
@@ -41,6 +42,8 @@ class Settings:
         database_url: SQLAlchemy URL; not in the repr, because it may hold a password.
         admin_token: works as an admin's from the start on; for a service that nobody can log in to. Not in the repr.
         ray_address: a cluster's address; None starts Ray in the service's own process.
+        runtime_env: what Ray is to prepare on its nodes for drivers and trials; None: nothing. Not in the repr, because
+            its variables may be secret.
         storage: checkpoints: a folder that all workers see, or the address of a bucket (s3://…, gs://…).
         data: folder of the data sets.
         host, port: where to listen.
@@ -53,6 +56,7 @@ class Settings:
     database_url: str = field(repr=False)
     admin_token: str | None = field(default=None, repr=False)
     ray_address: str | None
+    runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
     storage: str
     data: Path
     host: str = DEFAULT_HOST
@@ -93,6 +97,7 @@ def load(
     home: Path | None = None,
     database_url: str | None = None,
     ray_address: str | None = None,
+    runtime_env_file: Path | None = None,
     storage: str | None = None,
     data: Path | None = None,
     host: str = DEFAULT_HOST,
@@ -118,6 +123,7 @@ def load(
         ),
         admin_token=_secret(environ, "ADMETA_ADMIN_TOKEN_FILE"),
         ray_address=ray_address or environ.get("ADMETA_RAY_ADDRESS") or None,
+        runtime_env=_runtime_env(runtime_env_file or environ.get("ADMETA_RUNTIME_ENV")),
         storage=_storage(storage or environ.get("ADMETA_STORAGE") or str(folder / "checkpoints")),
         data=(data or Path(environ.get("ADMETA_DATA") or folder / "data")).expanduser().absolute(),
         host=host,
@@ -148,6 +154,10 @@ def _storage(value: str) -> str:
             "s3://bucket/path, gs://bucket/path.",
         ) from None
     return value.rstrip("/")
+
+
+def _runtime_env(file: Path | str | None) -> dict[str, Any] | None:
+    return runtime_env.read(Path(file).expanduser()) if file else None
 
 
 def _secret(environ: Mapping[str, str], name: str) -> str | None:

@@ -73,7 +73,7 @@ class Supervisor:
         self._drivers: dict[str, Driver] = {}
         self._crashes: dict[str, Crashes] = {}
         self._silent_since: dict[str, float] = {}
-        self._nodes = compatibility.Nodes()
+        self._nodes = compatibility.Nodes(prepares=settings.runtime_env is not None)
         self._ray_status = "starting"
         self._ray_checked_at = 0.0
         self._needs_new_process = False

@@ -24,6 +24,10 @@ def serve(
     ray_address: Annotated[
         str | None, typer.Option(help="A Ray cluster.  [env: ADMETA_RAY_ADDRESS; default: Ray on this machine]")
     ] = None,
+    runtime_env: Annotated[
+        Path | None,
+        typer.Option(help="JSON or YAML: what Ray is to prepare on its nodes.  [env: ADMETA_RUNTIME_ENV]"),
+    ] = None,
     storage: Annotated[
         str | None,
         typer.Option(help="Checkpoints: a folder, s3://… or gs://….  [env: ADMETA_STORAGE; default: HOME/checkpoints]"),
@@ -64,6 +68,7 @@ def serve(
             home=home,
             database_url=database_url,
             ray_address=ray_address,
+            runtime_env_file=runtime_env,
             storage=storage,
             data=data,
             host=host,
