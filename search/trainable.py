@@ -87,15 +87,25 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         return Report(points=points, start=self._news_of_start(), end=end)
 
     def _news_of_start(self) -> AttemptStart | None:
-        """Where the attempt runs: with its first report, and again when a checkpoint could not be written."""
-        if self._unwritten is not None and self._start is not None:
-            environment = {**self._start.environment, "checkpoint_error": self._unwritten}
-            self._start, self._start_is_told = replace(self._start, environment=environment), False
-            self._unwritten = None
+        """Where and how the attempt runs: with its first report, and again when that changed.
+
+        Steps are captured, or found not to be capturable, while they are made; a checkpoint may fail to be written.
+        """
+        if self._start is not None:
+            news = {"step": status} if (status := self._step_status()) is not None else {}
+            if self._unwritten is not None:
+                news["checkpoint_error"] = self._unwritten
+                self._unwritten = None
+            environment = {**self._start.environment, **news}
+            if environment != self._start.environment:
+                self._start, self._start_is_told = replace(self._start, environment=environment), False
         if self._start_is_told:
             return None
         self._start_is_told = True
         return self._start
+
+    def _step_status(self) -> str | None:
+        return None if self._run is None else self._run.environment().get("step")
 
     def _give_back(self, run: Run) -> None:
         if self._unsaved:

@@ -73,7 +73,7 @@ def installed(home: Path, data: Path | None = None) -> Iterator[tuple[Service, C
 def runs_of(client: Client, study: str) -> list[StudyRunView]:
     """Every run of a study, its attempts with where and how they ran."""
     ids = [run.id for trial in client.trials(study) for run in trial.runs]
-    return [StudyRunView.model_validate(client._send("GET", f"/v1/runs/{run}").json()) for run in ids]
+    return [client.run(run) for run in ids]
 
 
 def used_mib() -> int:

@@ -36,6 +36,7 @@ class FakeRun:
         self.epoch = self.step = 0
         self.closed = False
         self.during_epoch: Callable[[], None] = lambda: None
+        self.steps_run = ["eager"]
 
     @property
     def done(self) -> bool:
@@ -57,7 +58,7 @@ class FakeRun:
         return {"test_accuracy": 0.4}
 
     def environment(self) -> dict[str, Any]:
-        return {"device": "cpu"}
+        return {"device": "cpu", "step": self.steps_run[min(self.epoch, len(self.steps_run) - 1)]}
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "step": self.step}
@@ -189,6 +190,15 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(workers: Workers, monkey
     last = step(worker)
     assert (last.start, last.end is None) == (None, False)
     assert "no checkpoint: " in read_log(str(workers.folder), 1, whole=True).text
+
+
+def test_the_record_tells_how_steps_came_to_run(workers: Workers) -> None:
+    """Steps are captured while they are made, and a width of text that comes late may be the first that cannot be."""
+    worker = workers.start(good(0.1), good(0.2), good(0.3))
+    workers.runs[0].steps_run = ["graph: not captured yet", "graph: 1 shape(s)", "graph: 1 shape(s)", "eager: refused"]
+    told = [step(worker).start for _ in range(3)]
+    steps = [None if start is None else start.environment["step"] for start in told]
+    assert steps == ["graph: 1 shape(s)", None, "eager: refused"]
 
 
 def _no_space(handle: int) -> None:
