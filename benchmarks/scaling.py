@@ -42,7 +42,7 @@ from service.supervisor import open_store
 
 BUSY_BAR = 0.90
 CARDS_BAR = {4: 3.7}
-SGDM = {"lr": {"type": "float", "low": 0.02, "high": 0.5, "log": True}}
+SGDM = {"lr": {"type": "float", "low": 0.02, "high": 0.2, "log": True}}
 
 
 @dataclass(frozen=True, kw_only=True)
