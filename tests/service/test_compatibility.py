@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import time
+from typing import Any
 
-from service.compatibility import installed, judge
+import pytest
+from ray.exceptions import RuntimeEnvSetupError
+
+from service import compatibility
+from service.compatibility import Nodes, installed, judge
 
 OURS = {
     "python": "3.12.4",
@@ -48,3 +53,28 @@ def test_what_is_installed_here() -> None:
     assert versions["torch"]
     assert versions["no-such-package"] == ""
     assert versions["python"].startswith("3.")
+
+
+def test_a_node_that_cannot_prepare_the_environment_is_named_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = {"NodeID": "n1", "NodeManagerAddress": "10.0.0.2", "Alive": True, "Resources": {"CPU": 4.0}}
+    answers: list[Any] = [RuntimeEnvSetupError("pip found no admeta-search"), installed(compatibility._PACKAGES)]
+
+    def get(asked: int) -> dict[str, str]:
+        if isinstance(answers[asked], Exception):
+            raise answers[asked]
+        versions: dict[str, str] = answers[asked]
+        return versions
+
+    numbers = iter(range(2))
+    monkeypatch.setattr(compatibility, "ASK_AGAIN_S", 0.2)
+    monkeypatch.setattr(compatibility, "_ask", lambda node: next(numbers))
+    monkeypatch.setattr("ray.nodes", lambda: [node])
+    monkeypatch.setattr("ray.wait", lambda asked, timeout: (asked, []))
+    monkeypatch.setattr("ray.get", get)
+    nodes = Nodes(prepares=True)
+    for _ in range(2):  # the second look is too early to ask again
+        (problem,) = nodes.problems()
+        assert problem.startswith("node 10.0.0.2 cannot prepare the runtime environment: ")
+        assert "pip found no admeta-search" in problem
+    time.sleep(0.25)
+    assert nodes.problems() == []
