@@ -9,8 +9,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from service.errors import SettingsError
 
 _HINT = "Ray's documentation of runtime environments tells its fields, docs/cluster.md the ones to begin with."
@@ -22,6 +20,8 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         SettingsError: no such file, no mapping in it, or a module that is not there.
     """
+    import yaml  # the command line reads settings, and has no use for it
+
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets it for its workers; tables would be folded
 
 _LATER = ("slow", "ray", "browser", "gpu")
 

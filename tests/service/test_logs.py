@@ -110,7 +110,7 @@ def test_a_driver_s_lines_say_their_study_in_every_thread(tmp_path: Path, root: 
 
 def test_requests_have_ids_and_lines(api: TestClient, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="service.api.observation"):
-        made = api.post("/v1/studies?x=secret", json=definition(), headers={REQUEST_ID: "from-the-caller.1"})
+        made = api.post("/v1/studies?space=default", json=definition(), headers={REQUEST_ID: "from-the-caller.1"})
         assert made.headers[REQUEST_ID] == "from-the-caller.1"
         read = api.get("/v1/studies", headers={REQUEST_ID: "has spaces"})
         assert len(read.headers[REQUEST_ID]) == 16
