@@ -2,7 +2,7 @@
 
     python -m benchmarks.reproduction run --home DIR --data DATA --minutes M [--studies a b …]
                                        [--unpack PIECES …] [--pack OUT]
-    python -m benchmarks.reproduction report --home DIR --out docs/reproduction.md
+    python -m benchmarks.reproduction report --home DIR --out docs/reproduction.md [--unpack PIECES …]
     python -m benchmarks.reproduction smoke --home DIR
 
 `run` starts the service as a process, submits by REST what the home's database does not have, goes on with what is

@@ -28,13 +28,14 @@ def main() -> int:
     run.add_argument("--data", type=Path, help="the folder that holds cifar10/ and glue/; default: HOME/data")
     run.add_argument("--minutes", type=float, required=True, help="until runs are paused; stopping takes up to 2 more")
     run.add_argument("--studies", nargs="+", help=f"default: all, {' '.join(definitions.names())}")
-    run.add_argument("--unpack", type=Path, nargs="+", metavar="PIECE", help="begin with what --pack wrote")
     run.add_argument("--pack", type=Path, metavar="OUT", help="write OUT.00, OUT.01, … at the end")
     run.add_argument("--commit", help="of the source, where it is no checkout; for the record")
     run.add_argument("--tiny", action="store_true", help="digits in place of the data, two trials: for trying")
     report = commands.add_parser("report", help="write the report from the home's database")
     report.add_argument("--home", type=Path, required=True)
     report.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
+    for command in (run, report):
+        command.add_argument("--unpack", type=Path, nargs="+", metavar="PIECE", help="begin with what --pack wrote")
     smoke = commands.add_parser("smoke", help="all of it in miniature: two homes, pack, unpack, report")
     smoke.add_argument("--home", type=Path, required=True, help="a new folder")
     smoke.add_argument("--studies", nargs="+", help="default: all")
@@ -43,6 +44,8 @@ def main() -> int:
         case "run":
             _run(options)
         case "report":
+            if options.unpack:
+                packing.unpack(options.unpack, options.home)
             write_report(options.home, options.out)
         case _:
             return run_smoke(options.home, options.studies)

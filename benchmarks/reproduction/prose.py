@@ -14,6 +14,11 @@ from the database that these commands fill (as often as needed: each call goes o
 holds `cifar10/` and `glue/`):
 
     python -m benchmarks.reproduction run --home DIR --data DATA --minutes 9
+
+The database behind the numbers below is in the repository. `report` writes them again from it; `run` takes the same
+option and goes on from it:
+
+    python -m benchmarks.reproduction report --home NEW_DIR --unpack benchmarks/data/reproduction.tar.00
 """
 
 NOTES = """## How to read the tables

@@ -151,3 +151,16 @@ def test_a_study_begun_on_one_machine_is_finished_on_another(tmp_path: Path) -> 
     written.write_text(by_hand, encoding="utf-8")
     report.write_report(tmp_path / "second", written)
     assert written.read_text(encoding="utf-8") == by_hand != text
+
+
+def test_every_number_of_the_report_comes_from_the_database_in_the_repository(tmp_path: Path) -> None:
+    root = definitions.FOLDER.parents[1]
+    packing.unpack([root / "benchmarks" / "data" / "reproduction.tar.00"], tmp_path / "home")
+    written = tmp_path / "reproduction.md"
+    kept = root / "docs" / "reproduction.md"
+    written.write_text(kept.read_text())  # the reading is kept
+    report.write_report(tmp_path / "home", written)
+    assert written.read_text() == kept.read_text()
+    plots = sorted((tmp_path / "reproduction").iterdir())
+    assert [plot.name for plot in plots] == sorted(plot.name for plot in (kept.parent / "reproduction").iterdir())
+    assert all(plot.read_text() == (kept.parent / "reproduction" / plot.name).read_text() for plot in plots)
