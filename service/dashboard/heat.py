@@ -16,7 +16,7 @@ GRID = (36, 24)
 MAX_TRIALS = 4000
 WIDEST, NARROWEST = 0.16, 0.05
 """Standard deviations of the kernel, as shares of either axis: of a few trials, and of many."""
-LOG_RATIO = 20.0
+LOG_RATIO = 10.0
 """Positive parameters that span this factor are drawn, and smoothed, on a log scale; as the page's script does."""
 _LEAST_WEIGHT = 0.1  # of kernels at a place: below, no trial is near enough to say anything
 

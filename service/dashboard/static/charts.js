@@ -2,7 +2,7 @@
 "use strict";
 const Charts = (() => {
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const color = (i) => css("--c" + (i % 8));
+  const color = (i) => css("--c" + (i % 10));
   const number = (value) => {
     if (value === null || value === undefined) return "–";
     return value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential(2) : Number(value.toPrecision(4)).toString();

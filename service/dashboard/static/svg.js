@@ -34,15 +34,18 @@ const Svg = (() => {
     const f = log ? Math.log10 : (value) => value;
     const at = (value) => (high === low ? 0.5 : (f(value) - f(low)) / (f(high) - f(low)));
     const inner = [0, 0.25, 0.5, 0.75, 1].map((s) => (log ? 10 ** (f(low) + s * (f(high) - f(low))) : low + s * (high - low)));
-    return { at, log, ticks: high === low ? [[0.5, Charts.number(low)]] : inner.map((value) => [at(value), Charts.number(Number(value.toPrecision(2)))]) };
+    // Two digits, or on a linear scale as many more as tell two ticks apart.
+    const apart = log || high === low ? 0 : Math.log10(Math.max(Math.abs(low), Math.abs(high)) / ((high - low) / 4));
+    const digits = Math.min(8, Math.max(2, Math.ceil(apart) + 1));
+    return { at, log, ticks: high === low ? [[0.5, Charts.number(low)]] : inner.map((value) => [at(value), Charts.number(Number(value.toPrecision(digits)))]) };
   }
 
-  /* A scale of one column: numbers, logarithmic where they span a factor of twenty, otherwise categories. */
+  /* A scale of one column: numbers, logarithmic where they span a factor of ten, otherwise categories. */
   function scaleOf(values) {
     const known = values.filter((value) => value !== null && value !== undefined);
     if (known.every((value) => typeof value === "number")) {
       const low = known.reduce((a, b) => Math.min(a, b), Infinity), high = known.reduce((a, b) => Math.max(a, b), -Infinity);
-      return scaleBetween(low, high, low > 0 && high / low >= 20);
+      return scaleBetween(low, high, low > 0 && high / low >= 10);
     }
     const names = [...new Set(known.map((value) => JSON.stringify(value)))].sort();
     const at = (value) => (names.length < 2 ? 0.5 : names.indexOf(JSON.stringify(value)) / (names.length - 1));
