@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	@$(BIN)/admeta demo
 
-# The fast tests on all cores, then those that start Rays, services and browsers, one at a time.
+# The fast tests on all cores, then those that start Rays, services and browsers, and mostly wait, two at a time.
 FAST := not slow and not ray and not browser and not gpu
 
 test: $(READY)
@@ -17,7 +17,7 @@ ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "$(FAST)"
-	$(BIN)/python -m pytest -m "not ($(FAST))"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not ($(FAST))"
 endif
 
 check: $(READY)
