@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -36,6 +37,7 @@ from tasks.errors import ConfigError, Diverged, OutOfMemory, RankLost, TaskError
 from tasks.registry import parse_config
 
 PATIENCE = timedelta(minutes=10)  # of a collective, and of a peer's start
+LAST_WORDS_S = 2.0  # for the ranks to say what happened, once something has
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -185,13 +187,20 @@ class DistributedRun:
             for peer in self._peers:
                 peer.expect(verb)
         except BaseException as error:
-            failures = [peer.failure for peer in self._peers if peer.failure is not None]
+            cause = None if isinstance(error, Diverged | OutOfMemory) else self._first_cause()
             for peer in self._peers:
                 peer.kill()
-            # A rank's failure comes first where it made this one: rank 0's collective broke off, or it saw garbage.
-            if failures and not isinstance(error, Diverged | OutOfMemory):
-                raise failures[0] from error
+            if cause is not None:
+                raise cause from error
             raise
+
+    def _first_cause(self) -> TaskError | None:
+        """The ranks' failure that made the others: where one dies, the others' collectives break off too."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        for peer in self._peers:
+            peer.listen_until(deadline)
+        failures = sorted((peer for peer in self._peers if peer.failure), key=lambda peer: not peer.died)
+        return failures[0].failure if failures else None
 
 
 class _Peer:
@@ -200,6 +209,7 @@ class _Peer:
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.failure: TaskError | None = None
         self._rank = int(request["rank"])
+        self.died = False
         self._killed = False
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tasks.engine.distributed"],
@@ -209,7 +219,8 @@ class _Peer:
             cwd=_ROOT,
         )
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, name=f"rank-{self._rank}", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name=f"rank-{self._rank}", daemon=True)
+        self._listener.start()
         self.tell(request)
 
     def tell(self, message: Mapping[str, Any]) -> None:
@@ -227,6 +238,10 @@ class _Peer:
         if answer == verb:
             return
         raise self.failure or RankLost(f"rank {self._rank} answered {answer!r} where {verb!r} was asked")
+
+    def listen_until(self, deadline: float) -> None:
+        """Until the rank has ended and all it said is known, or the time has come."""
+        self._listener.join(timeout=max(0.0, deadline - time.monotonic()))
 
     def kill(self) -> None:
         self._killed = True
@@ -247,6 +262,7 @@ class _Peer:
                     self._fail(_error(message, rank=self._rank))
         if self.failure is None and not self._killed:
             code = self._process.wait()
+            self.died = True
             self._fail(RankLost(f"the process of rank {self._rank} ended with exit code {code} in mid-run"))
         self._answers.put(None)
 
