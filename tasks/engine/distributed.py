@@ -68,8 +68,7 @@ class DistributedRun:
         _check(config, n_devices=n_devices, device=device)
         self._closed = False
         self._scratch = tempfile.TemporaryDirectory(prefix="admeta-ranks-")
-        rendezvous = str(Path(self._scratch.name) / "rendezvous")
-        request = {
+        request: dict[str, Any] = {
             "config": config.model_dump(mode="json"),
             "optimizer": optimizer,
             "params": dict(params),
@@ -79,7 +78,7 @@ class DistributedRun:
             "device": device,
             "threads": threads,
             "init_from": None if init_from is None else str(init_from),
-            "rendezvous": rendezvous,
+            "rendezvous": str(Path(self._scratch.name) / "rendezvous"),
         }
         self._peers: list[_Peer] = []
         self._run: TrainingRun | None = None
@@ -88,18 +87,7 @@ class DistributedRun:
             for peer in self._peers:
                 peer.expect("ready")
             with self._together("open"):
-                self._run = _open(
-                    config,
-                    optimizer=optimizer,
-                    params=params,
-                    seed=seed,
-                    ranks=Ranks(rank=0, n=n_devices),
-                    data_dir=data_dir,
-                    device=device,
-                    threads=threads,
-                    init_from=init_from,
-                    rendezvous=rendezvous,
-                )
+                self._run = _open({**request, "rank": 0})
         except BaseException:
             self.close()
             raise
@@ -286,40 +274,29 @@ def _check(config: TaskConfig, *, n_devices: int, device: str | None) -> None:
         )
 
 
-def _open(
-    config: TaskConfig,
-    *,
-    optimizer: str,
-    params: Mapping[str, Any],
-    seed: int,
-    ranks: Ranks,
-    data_dir: Path | None,
-    device: str | None,
-    threads: int,
-    init_from: Path | None,
-    rendezvous: str,
-) -> TrainingRun:
-    """This rank's run, once all ranks have met."""
+def _open(request: Mapping[str, Any]) -> TrainingRun:
+    """A rank's run, once all ranks have met."""
+    device, ranks = request["device"], Ranks(rank=request["rank"], n=request["n"])
     own = pick_device(device) if device == "cpu" else pick_device(f"cuda:{ranks.rank}")
     if own.type == "cuda":
         torch.cuda.set_device(own)
     dist.init_process_group(
         "nccl" if own.type == "cuda" else "gloo",
-        init_method=f"file://{rendezvous}",
+        init_method=f"file://{request['rendezvous']}",
         rank=ranks.rank,
         world_size=ranks.n,
         timeout=PATIENCE,
         device_id=own if own.type == "cuda" else None,
     )
     return TrainingRun(
-        config,
-        optimizer=optimizer,
-        params=params,
-        seed=seed,
-        data_dir=data_dir,
+        parse_config(request["config"]),
+        optimizer=request["optimizer"],
+        params=request["params"],
+        seed=request["seed"],
+        data_dir=None if request["data_dir"] is None else Path(request["data_dir"]),
         device=str(own),
-        threads=threads,
-        init_from=init_from,
+        threads=request["threads"],
+        init_from=None if request["init_from"] is None else Path(request["init_from"]),
         ranks=ranks,
     )
 
@@ -361,7 +338,7 @@ def main() -> None:
             order = told.get()
             match order["do"]:
                 case "open":
-                    run = _open_peer(request)
+                    run = _open(request)
                 case "advance":
                     assert run is not None
                     run.advance()
@@ -378,21 +355,6 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - told to rank 0, which raises it
         _print({"error": f"{type(error).__name__}: {error}"})
     _end()
-
-
-def _open_peer(request: Mapping[str, Any]) -> TrainingRun:
-    return _open(
-        parse_config(request["config"]),
-        optimizer=request["optimizer"],
-        params=request["params"],
-        seed=request["seed"],
-        ranks=Ranks(rank=request["rank"], n=request["n"]),
-        data_dir=None if request["data_dir"] is None else Path(request["data_dir"]),
-        device=request["device"],
-        threads=request["threads"],
-        init_from=None if request["init_from"] is None else Path(request["init_from"]),
-        rendezvous=request["rendezvous"],
-    )
 
 
 def _hear(pipe: IO[str], told: queue.SimpleQueue[dict[str, Any]]) -> None:
