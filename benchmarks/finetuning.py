@@ -232,7 +232,7 @@ def _speed_of_engine(request: Mapping[str, Any]) -> dict[str, Any]:
         "train_s": seen[-1].train_s,
         "train_loss": seen[-1].metrics["train_loss"],
         "memory_gib": seen[-1].peak_memory_bytes / 2**30,
-        "step": run.environment()["step"],
+        "step": run.step_status,
     }
 
 

@@ -91,8 +91,8 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
         Steps are captured, or found not to be capturable, while they are made; a checkpoint may fail to be written.
         """
-        if self._start is not None:
-            news = {"step": status} if (status := self._step_status()) is not None else {}
+        if self._start is not None and self._run is not None:
+            news = {"step": self._run.step_status}
             if self._unwritten is not None:
                 news["checkpoint_error"] = self._unwritten
                 self._unwritten = None
@@ -103,9 +103,6 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
             return None
         self._start_is_told = True
         return self._start
-
-    def _step_status(self) -> str | None:
-        return None if self._run is None else self._run.environment().get("step")
 
     def _give_back(self, run: Run) -> None:
         if self._unsaved:

@@ -117,6 +117,11 @@ class DistributedRun:
         """Rank 0's model."""
         return self._rank_0.model
 
+    @property
+    def step_status(self) -> str:
+        """How rank 0's steps run; the others' run in the same way."""
+        return self._rank_0.step_status
+
     def advance(self) -> Evaluation:
         """Train one epoch on all ranks and evaluate on rank 0.
 

@@ -82,7 +82,7 @@ def measure(
             samples_per_s=n_steps * config.batch_size * config.accumulation / spent,
             memory_bytes=torch.cuda.max_memory_reserved() + CONTEXT_BYTES if on_gpu else 0,
             setup_s=setup_s,
-            status=str(run.environment()["step"]),
+            status=run.step_status,
         )
     finally:
         run.close()

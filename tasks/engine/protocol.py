@@ -62,6 +62,10 @@ class Run(Protocol):
     def done(self) -> bool:
         """Whether the budget is spent."""
 
+    @property
+    def step_status(self) -> str:
+        """How the steps run: in a graph, or eagerly and why. May change from epoch to epoch; costs nothing to ask."""
+
     def advance(self) -> Evaluation:
         """Train one epoch and evaluate on validation.
 
@@ -74,7 +78,7 @@ class Run(Protocol):
         """The test set's metrics of the current weights, named `test_…`."""
 
     def environment(self) -> dict[str, Any]:
-        """What the run's record needs to be judged: device, versions, commit, precision, graph or why not."""
+        """What the run's record needs to be judged: device, versions, commit, precision, `step_status` as `step`."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything an exact resume needs; loads with `torch.load(weights_only=True)`."""

@@ -88,6 +88,11 @@ class TrainingRun(Progress):
         """The model being trained, on the run's device."""
         return self._model
 
+    @property
+    def step_status(self) -> str:
+        """How the steps run: in a graph, or eagerly and why."""
+        return self._stepper.status
+
     def advance(self) -> Evaluation:
         """Train one epoch and evaluate on validation; raises Diverged, OutOfMemory."""
         self._check_budget()
@@ -153,7 +158,7 @@ class TrainingRun(Progress):
             **describe_machine(self._device),
             **self._task.record(),
             "precision": self._precision,
-            "step": self._stepper.status,
+            "step": self.step_status,
             "setup_s": self._stepper.setup_s,
             "deterministic": self._config.deterministic,
             "threads": self._threads,

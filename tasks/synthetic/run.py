@@ -52,6 +52,11 @@ class SyntheticRun(Progress):
 
             self._walk = Walk(SURFACES[config.model], optimizer=optimizer, params=params, seed=seed)
 
+    @property
+    def step_status(self) -> str:
+        """There is no network whose steps could be captured."""
+        return "eager: a toy surface"
+
     def advance(self) -> Evaluation:
         """Walk `steps_per_epoch` steps, then sleep `sleep_s`; raises Diverged where the surface blows up."""
         self._check_budget()
@@ -97,7 +102,7 @@ class SyntheticRun(Progress):
         return {"test_score": 1.0 / (1.0 + loss), "test_loss": loss}
 
     def environment(self) -> dict[str, Any]:
-        return {"device": "cpu", "graph": "off: a toy surface"}
+        return {"device": "cpu", "step": self.step_status}
 
     def state_dict(self) -> dict[str, Any]:
         walk = None if self._walk is None else self._walk.state_dict()

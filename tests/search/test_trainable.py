@@ -37,6 +37,7 @@ class FakeRun:
         self.closed = False
         self.during_epoch: Callable[[], None] = lambda: None
         self.steps_run = ["eager"]
+        self.times_described = 0
 
     @property
     def done(self) -> bool:
@@ -57,8 +58,13 @@ class FakeRun:
     def test(self) -> dict[str, float]:
         return {"test_accuracy": 0.4}
 
+    @property
+    def step_status(self) -> str:
+        return self.steps_run[min(self.epoch, len(self.steps_run) - 1)]
+
     def environment(self) -> dict[str, Any]:
-        return {"device": "cpu", "step": self.steps_run[min(self.epoch, len(self.steps_run) - 1)]}
+        self.times_described += 1
+        return {"device": "cpu", "step": self.step_status}
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "step": self.step}
@@ -199,6 +205,7 @@ def test_the_record_tells_how_steps_came_to_run(workers: Workers) -> None:
     told = [step(worker).start for _ in range(3)]
     steps = [None if start is None else start.environment["step"] for start in told]
     assert steps == ["graph: 1 shape(s)", None, "eager: refused"]
+    assert workers.runs[0].times_described == 1  # the commit, the versions and the card are as they were
 
 
 def _no_space(handle: int) -> None:

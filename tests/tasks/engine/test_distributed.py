@@ -59,6 +59,7 @@ def test_two_ranks_train_as_one_process_does(optimizer: str, params: dict[str, f
         assert pair.test() == pytest.approx(alone.test(), abs=0.01)
         assert pair.step == alone.step == 54
         assert pair.environment()["n_devices"] == 2
+        assert pair.step_status == alone.step_status == "eager: no GPU"
     finally:
         pair.close()
         pair.close()

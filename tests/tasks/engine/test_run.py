@@ -196,7 +196,7 @@ def test_record_of_a_run() -> None:
     assert evaluation["peak_memory_bytes"] > 10_000_000
     assert evaluation["gpu_s"] == 0
     environment = run.environment()
-    assert environment["step"] == "eager: no GPU"
+    assert environment["step"] == run.step_status == "eager: no GPU"
     assert environment["versions"]["torch"] == torch.__version__.split("+")[0]
     assert environment["parameters"] == 9978
     run.close()

@@ -41,6 +41,11 @@ def test_idle_scores_by_the_learning_rate_and_sleeps() -> None:
     assert time.perf_counter() - begin >= 0.05
 
 
+def test_the_record_says_how_the_steps_run() -> None:
+    run = start("idle", params={"lr": 0.1})
+    assert run.environment() == {"device": "cpu", "step": run.step_status}
+
+
 def test_divergence_and_foreign_state() -> None:
     config = parse_config({"name": "synthetic", "model": "rosenbrock"})
     run = open_run(config, optimizer="sgdm", params={"lr": 100.0}, seed=0)
