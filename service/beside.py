@@ -41,9 +41,7 @@ def measured(found: Sequence[Standing], origin: dict[int, Standing]) -> list[Mea
 
 def table_list(found: Sequence[Standing]) -> list[PaperTableView]:
     """All the paper's result tables, without their cells."""
-    return [
-        PaperTableView.model_validate(table_view(name, found).model_dump()) for name in search.paper.result_tables()
-    ]
+    return [_listed(name, n_ours=n) for name, n in search.paper.count_ours(measured(found, {})).items()]
 
 
 def table_view(name: str, found: Sequence[Standing]) -> PaperTableCellsView:
@@ -55,16 +53,23 @@ def table_view(name: str, found: Sequence[Standing]) -> PaperTableCellsView:
     origin: dict[int, Standing] = {}
     table = search.paper.beside(name, measured(found, origin))
     return PaperTableCellsView(
-        name=table.name,
-        number=table.number,
-        caption=table.caption,
-        n_cells=sum(cell.paper is not None for row in table.cells for cell in row),
-        n_ours=table.n_ours,
-        studies=[study.name for study in paper_studies().values() if study.table == name],
+        **_listed(name, n_ours=table.n_ours).model_dump(),
         columns=[list(column) for column in table.columns],
         rows=[list(row) for row in table.rows],
         cells=[[_cell(cell, origin) for cell in row] for row in table.cells],
         notes=list(table.notes),
+    )
+
+
+def _listed(name: str, *, n_ours: int) -> PaperTableView:
+    table = search.paper.result_tables()[name]
+    return PaperTableView(
+        name=name,
+        number=table.number,
+        caption=table.caption,
+        n_cells=len(search.paper.results(table=name)),
+        n_ours=n_ours,
+        studies=[study.name for study in paper_studies().values() if study.table == name],
     )
 
 

@@ -4,7 +4,7 @@ Literal files in this package (results.yaml, settings.yaml, setups.yaml), read a
 here; what the optimizers search by default is in admeta's registry, and what we measured is in the database.
 """
 
-from search.paper.beside import Cell, Measured, TableBeside, beside, texts, to_latex, to_markdown
+from search.paper.beside import Cell, Measured, TableBeside, beside, count_ours, texts, to_latex, to_markdown
 from search.paper.results import PaperResult, paper_result, result_tables, results
 from search.paper.settings import PaperSettings, all_settings, best_settings, settings_tables
 from search.paper.setups import OptimizerSetup, PaperModel, Setup, model_id, paper_models, setup_of, setups
@@ -26,6 +26,7 @@ __all__ = [
     "all_settings",
     "beside",
     "best_settings",
+    "count_ours",
     "model_id",
     "paper_models",
     "paper_result",

@@ -16,6 +16,9 @@ from search.paper.setups import model_id
 
 NOTHING = "–"
 
+_Key = tuple[str, str | None, str, str, str | None]
+"""Task, the paper's model, optimizer, metric, variant: what a result must share with a cell to stand in it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
@@ -60,6 +63,11 @@ class TableBeside:
     notes: tuple[str, ...]
 
     @property
+    def n_printed(self) -> int:
+        """Cells in which the paper prints a number."""
+        return sum(cell.paper is not None for row in self.cells for cell in row)
+
+    @property
     def n_ours(self) -> int:
         """Cells that have a number of ours."""
         return sum(cell.ours is not None for row in self.cells for cell in row)
@@ -79,26 +87,40 @@ def beside(table: str, measured: Sequence[Measured]) -> TableBeside:
     if table not in result_tables():
         raise SearchError(f"the paper has no result table {table!r}; {nearest_hint(table, tuple(result_tables()))}")
     layout = result_tables()[table]
-    ours: dict[tuple[str, str | None, str, str, str | None], Measured] = {}
-    for each in measured:
-        ours.setdefault((each.task, model_id(each.model), each.optimizer, each.metric, each.variant), each)
-    printed = {(result.row_index, result.column_index): result for result in results(table=table)}
-    cells = []
-    for i in range(len(layout.rows)):
-        found = [printed.get((i, j)) for j in range(len(layout.columns))]
-        keys = [(p.task, p.model, p.optimizer, p.metric, p.variant) if p else None for p in found]
-        cells.append(
-            tuple(Cell(paper=p, ours=ours.get(key) if key else None) for p, key in zip(found, keys, strict=True))
-        )
+    ours = _by_key(measured)
+    filled = {
+        (paper.row_index, paper.column_index): Cell(paper=paper, ours=ours.get(_key(paper)))
+        for paper in results(table=table)
+    }
+    empty = Cell(paper=None, ours=None)
     return TableBeside(
         name=table,
         number=layout.number,
         caption=layout.caption,
         columns=tuple(tuple(column.head) for column in layout.columns),
         rows=tuple(tuple(row.head) for row in layout.rows),
-        cells=tuple(cells),
+        cells=tuple(
+            tuple(filled.get((i, j), empty) for j in range(len(layout.columns))) for i in range(len(layout.rows))
+        ),
         notes=layout.notes,
     )
+
+
+def count_ours(measured: Sequence[Measured]) -> dict[str, int]:
+    """By table, how many of its numbers have one of ours beside them: `n_ours` of each, without making the tables."""
+    ours = _by_key(measured)
+    return {table: sum(_key(paper) in ours for paper in results(table=table)) for table in result_tables()}
+
+
+def _by_key(measured: Sequence[Measured]) -> dict[_Key, Measured]:
+    ours: dict[_Key, Measured] = {}
+    for each in measured:
+        ours.setdefault((each.task, model_id(each.model), each.optimizer, each.metric, each.variant), each)
+    return ours
+
+
+def _key(paper: PaperResult) -> _Key:
+    return (paper.task, paper.model, paper.optimizer, paper.metric, paper.variant)
 
 
 def texts(cell: Cell) -> tuple[str, str]:

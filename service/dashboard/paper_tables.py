@@ -40,7 +40,6 @@ class PaperTable:
     heads: list[str]
     ours: list[bool]
     rows: list[tuple[list[tuple[str, int]], list[PaperCell]]]
-    n_cells: int
 
 
 def paper_tables(found: Sequence[Standing]) -> list[PaperTable]:
@@ -68,7 +67,6 @@ def paper_table(name: str, found: Sequence[Standing]) -> PaperTable:
         heads=[column[-1] for column in table.columns],
         ours=ours,
         rows=list(zip(_row_heads(table.rows), cells, strict=True)),
-        n_cells=sum(cell.paper is not None for row in table.cells for cell in row),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from search.errors import SearchError
-from search.paper import Measured, beside, to_latex, to_markdown
+from search.paper import Measured, beside, count_ours, result_tables, results, to_latex, to_markdown
 
 
 def _ours(
@@ -34,6 +34,15 @@ def test_numbers_find_their_cells() -> None:
     assert cell.paper.text == "94.12±0.17"
     assert cell.ours is OURS[0]  # the first that fits, not the second; and resnet20 fits nowhere
     assert table.cells[5][3].ours is OURS[3]
+
+
+def test_what_is_counted_is_what_stands_in_the_tables() -> None:
+    counted = count_ours(OURS)
+    assert list(counted) == list(result_tables())
+    for name, n_ours in counted.items():
+        table = beside(name, OURS)
+        assert (table.n_ours, table.n_printed) == (n_ours, len(results(table=name)))
+    assert counted["cifar"] == 2
 
 
 def test_variants_fill_the_ablation_table() -> None:

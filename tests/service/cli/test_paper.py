@@ -67,6 +67,9 @@ def test_what_json_says_of_a_cell(say_json: Callable[..., Any]) -> None:
     assert cell["paper"]["variant"] == "-LF"
     assert cell["difference"] == pytest.approx(cell["ours"]["mean"] - cell["paper"]["value"])
     assert table["n_ours"] == 3
+    for listed in say_json("paper tables"):
+        whole = say_json(f"paper tables {listed['name']}")
+        assert {name: whole[name] for name in listed} == listed
 
 
 @pytest.mark.usefixtures("reading")
