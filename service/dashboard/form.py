@@ -189,8 +189,8 @@ def compose(filled: Filled, sections: Sequence[Section]) -> dict[str, Any]:
 
 
 def _optimizer(filled: Filled, name: str) -> dict[str, Any]:
-    space = _first(filled, f"space.{name}")
-    return {"name": name} if space in ("", "default") else {"name": name, "space": space}
+    space = _first(filled, f"space.{name}")  # without one it is the task's own, which need not be `default`
+    return {"name": name, "space": space} if space else {"name": name}
 
 
 def _first(filled: Filled, name: str) -> str:

@@ -9,8 +9,10 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
+import admeta.registry
 import tasks.registry
 from search.definition import StudyDefinition
+from search.space import from_registry
 from service.dashboard import form
 from tests.service.fakes import ADDRESS
 
@@ -80,6 +82,22 @@ def test_the_form_writes_what_was_filled(pages: TestClient) -> None:
     assert 'id="task-fields"' not in answer.text
     whole = pages.post("/submit/compose", content=urlencode(filled, doseq=True), headers=FORM)  # without JavaScript
     assert text_of(whole.text) == text_of(answer.text)
+
+
+def test_a_space_is_the_tasks_own_unless_one_is_chosen(pages: TestClient) -> None:
+    """`default` is not what a task of a pretrained model searches where the study names no space."""
+    filled = {
+        "name": "x",
+        "task.name": "cola",
+        "optimizer": ["sgd", "adamw"],
+        "space.sgd": "",
+        "space.adamw": "default",
+    }
+    text = text_of(pages.post("/submit/compose", content=urlencode(filled, doseq=True), headers=HTMX).text)
+    study = StudyDefinition.model_validate(yaml.safe_load(text))
+    info = admeta.registry.get("adamw")
+    assert study.optimizers[0].space == from_registry(admeta.registry.get("sgd").finetune_space)
+    assert study.optimizers[1].space == from_registry(info.default_space) != from_registry(info.finetune_space)
 
 
 def test_another_task_brings_its_own_fields(pages: TestClient) -> None:
