@@ -13,6 +13,7 @@ from pydantic import Field
 import admeta.registry
 import tasks.registry
 from search.naming import named_spaces
+from search.paper.best import PAPER_BEST
 from search.space import from_registry
 from service import tables
 from service.api.catalog import known_task
@@ -152,7 +153,7 @@ def _task_parts(filled: Filled) -> dict[str, Any]:
 
 
 def _optimizers() -> list[dict[str, Any]]:
-    """The optimizers that there are, with their named spaces and what the default one searches."""
+    """The optimizers that there are, with the spaces they may name and what the default one searches."""
     found = []
     for name in sorted(admeta.registry.known_optimizers()):
         info = admeta.registry.get(name)
@@ -162,7 +163,7 @@ def _optimizers() -> list[dict[str, Any]]:
                 "name": name,
                 "title": info.title,
                 "description": info.description,
-                "spaces": list(named_spaces(info)),
+                "spaces": [*named_spaces(info), PAPER_BEST],
                 "searched": ", ".join(
                     tables.searched_in(key, parameter.model_dump(exclude_none=True)) for key, parameter in space.items()
                 ),

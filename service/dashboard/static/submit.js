@@ -4,8 +4,14 @@
   const fields = document.getElementById("fields"), verdict = document.getElementById("verdict");
   let byHand = false;
 
+  /* The input that writes a field: the text's optimizers are those checked, in their order, unless it was changed by hand. */
+  function nameOf(field) {
+    const at = byHand ? null : /^optimizers\.(\d+)\.space$/.exec(field);
+    return at ? `space.${fields.querySelectorAll("[name=optimizer]:checked")[at[1]]?.value}` : field;
+  }
+
   function mark() {
-    const faults = new Map([...verdict.querySelectorAll("[data-field]")].map((fault) => [fault.dataset.field, fault]));
+    const faults = new Map([...verdict.querySelectorAll("[data-field]")].map((fault) => [nameOf(fault.dataset.field), fault]));
     for (const input of fields.elements) {
       const fault = faults.get(input.name);
       if (fault) { input.setAttribute("aria-invalid", "true"); input.title = fault.textContent; }

@@ -170,6 +170,19 @@ def test_a_study_is_made_by_the_form(browser: Any, address: str) -> None:
         page.get_by_role("heading", name="by-browser").wait_for()
 
 
+def test_a_search_of_the_form_begins_with_the_papers_best(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/submit") as page:
+        page.locator("[name='space.admetas']").select_option("paper-best")
+        page.locator(".faults", has_text="the paper prints no settings of admetas on digits").wait_for()
+        assert page.locator("[aria-invalid]").get_attribute("name") == "space.admetas"
+        page.locator("[name='task.name']").select_option("cifar10")
+        page.locator(".faults", has_text="on cifar10 with resnet20").wait_for()
+        page.locator("[name='task.model']").select_option("resnet110")
+        page.locator("#verdict", has_text="can run").wait_for()
+        assert "{name: admetas, space: paper-best}" in page.locator("#definition").input_value()
+        assert page.locator("[aria-invalid]").count() == 0
+
+
 def test_the_overview_filters_as_one_types(browser: Any, address: str) -> None:
     with visit(browser, address) as page:
         page.get_by_label("Name").press_sequentially("four")

@@ -100,6 +100,51 @@ def test_a_space_is_the_tasks_own_unless_one_is_chosen(pages: TestClient) -> Non
     assert study.optimizers[1].space == from_registry(info.default_space) != from_registry(info.finetune_space)
 
 
+PAPERS = {
+    "shown_task": "cifar10",
+    "name": "x",
+    "task.name": "cifar10",
+    "optimizer": "admetar",
+    "space.admetar": "paper-best",
+}
+
+
+def test_a_search_begins_with_the_papers_best(pages: TestClient) -> None:
+    filled = {**PAPERS, "task.model": "resnet110"}
+    answer = pages.post("/submit/compose", content=urlencode(filled), headers=HTMX).text
+    assert "This study can run" in answer
+    study = yaml.safe_load(text_of(answer))
+    assert study["optimizers"] == [{"name": "admetar", "space": "paper-best"}]
+    assert StudyDefinition.model_validate(study).optimizers[0].first == [{"lr": 0.05, "lambd": 0.1}]
+    whole = pages.post("/submit/compose", content=urlencode(filled), headers=FORM).text  # without JavaScript
+    assert '<option value="paper-best" selected>' in whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"task.model": "resnet20"},
+            "the paper prints no settings of admetar on cifar10 with resnet20; on cifar10 it has",
+        ),
+        ({"task.name": "digits", "shown_task": "digits"}, "the paper prints no settings of admetar on digits with"),
+        (
+            {"task.model": "resnet110", "optimizer": "adamw", "space.adamw": "paper-best"},
+            "there it has sgd, sgdm, adam",
+        ),
+    ],
+)
+def test_where_the_paper_prints_no_settings_the_form_says_so(
+    pages: TestClient, changes: dict[str, str], told: str
+) -> None:
+    answer = pages.post("/submit/compose", content=urlencode({**PAPERS, **changes}), headers=HTMX)
+    assert answer.status_code == 200
+    assert 'data-field="optimizers.0.space"' in answer.text
+    assert told in answer.text
+    sent = pages.post("/submit", content=urlencode({"definition": text_of(answer.text)}), headers=FORM)
+    assert (sent.status_code, told in sent.text) == (422, True)
+
+
 def test_another_task_brings_its_own_fields(pages: TestClient) -> None:
     filled = {
         "shown_task": "digits",
