@@ -5,8 +5,9 @@ from __future__ import annotations
 import httpx
 from pydantic import ValidationError
 
-from service.client.exchange import is_passing, part, refused, unexpected
-from service.client.wire import Emit, Flow, Items, NextLine, Now, Open, Request, Sleep
+from service.client.exchange import part, refused, unexpected
+from service.client.patience import Patience
+from service.client.wire import Emit, Flow, Items, NextLine, Open, Request, Sleep
 from service.errors import ClientError
 from service.models import EventView
 
@@ -30,7 +31,7 @@ def events(study: str | None = None, *, after: int | None = None, patience_s: fl
     """
     path = "/v1/events" if study is None else f"/v1/studies/{part(study)}/events"
     last_id, pause_s, is_deleted = after, _FIRST_PAUSE_S, False
-    heard: float | None = None
+    patience = Patience(patience_s)
     while True:
         try:
             response: httpx.Response = yield Open(_request(path, last_id))
@@ -38,17 +39,13 @@ def events(study: str | None = None, *, after: int | None = None, patience_s: fl
                 return
             if not response.is_success:
                 raise refused(response)
-            heard = yield Now()
+            yield from patience.hear()
             while (event := (yield from _next_event(response))) is not None:
                 last_id, pause_s, is_deleted = event.id, _FIRST_PAUSE_S, event.kind == "study.deleted"
                 yield Emit(event)
-                heard = yield Now()
+                yield from patience.hear()
         except ClientError as error:
-            now = yield Now()
-            if heard is None and error.status is not None:
-                heard = now
-            if heard is None or not is_passing(error) or now - heard > patience_s:
-                raise
+            yield from patience.bear(error)
         yield Sleep(pause_s)
         pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 

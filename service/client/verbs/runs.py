@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import httpx
 
-from service.client.exchange import exchange, get, is_passing, part, read, read_list, read_pages, unexpected
-from service.client.wire import Emit, Flow, Items, Now, Sleep
+from service.client.exchange import exchange, get, part, read, read_list, read_pages, unexpected
+from service.client.patience import Patience
+from service.client.wire import Emit, Flow, Items, Sleep
 from service.errors import ClientError
 from service.models import LogView, PointView, StudyRunView
 
@@ -80,7 +81,7 @@ def follow_logs(
         poll_s: seconds between two looks.
         patience_s: how long the service may be away, once it has answered.
     """
-    heard: float | None = None
+    patience = Patience(patience_s)
     shown, offset = attempt, 0
     while True:
         is_over = False
@@ -95,10 +96,9 @@ def follow_logs(
                     shown, offset = latest.attempt, 0
                     continue
                 is_over = (yield from read(StudyRunView, get(f"/v1/runs/{run}"))).state in FINISHED_STATES
-            heard = yield Now()
+            yield from patience.hear()
         except ClientError as error:
-            if heard is None or not is_passing(error) or (yield Now()) - heard > patience_s:
-                raise
+            yield from patience.bear(error)
         else:
             if is_over or (log.ended and attempt is not None):
                 return

@@ -8,7 +8,8 @@ from typing import TypedDict, TypeVar
 
 import httpx
 
-from service.client.exchange import exchange, is_passing, parse, part
+from service.client.exchange import exchange, parse, part
+from service.client.patience import Patience
 from service.client.wire import Flow, Now, Request, Sleep
 from service.errors import ClientError
 from service.models import StudyView
@@ -72,23 +73,19 @@ class _Watch:
 
 def _wait(study: str, watch: _Watch, *, poll_s: float, timeout_s: float | None, patience_s: float) -> Flow[StudyView]:
     state, tag, is_away = "unknown", "", False
-    heard: float | None = None
+    patience = Patience(patience_s)
     started = yield Now()
     while True:
         pause_s = poll_s
         try:
             response = yield from exchange(_look(study, tag))
         except ClientError as error:
-            now = yield Now()
-            if heard is None and error.status is not None:
-                heard = now
-            if heard is None or not is_passing(error) or now - heard > patience_s:
-                raise
+            now = yield from patience.bear(error)
             if not is_away:
                 watch.on_absence(error)
             is_away, pause_s = True, max(poll_s, _ABSENT_PAUSE_S)
         else:
-            now = heard = yield Now()
+            now = yield from patience.hear()
             is_away = False
             if response.status_code != httpx.codes.NOT_MODIFIED:
                 view, tag = parse(StudyView, response), response.headers.get("ETag", "")

@@ -168,3 +168,11 @@ def test_logs_are_followed_over_attempts_to_the_end_of_the_run(asked: Asked) -> 
 def test_logs_of_one_attempt_end_with_it(asked: Asked) -> None:
     answer, _ = story(log("one\n", offset=4, ended=False), log("two\n", offset=8, ended=True))
     assert [part.text for part in asked(answer, "follow_logs", 7, attempt=1)] == ["one\n", "two\n"]
+
+
+def test_logs_outlive_a_service_that_is_about_to_start(asked: Asked) -> None:
+    """As waiting and events do: an answer, even 503, says that the address is right; silence does not."""
+    answer, _ = story(*[httpx.Response(503)] * 9, log("a\n", offset=2, ended=True))
+    assert [part.text for part in asked(answer, "follow_logs", 7, attempt=1)] == ["a\n"]
+    with pytest.raises(ClientError):
+        asked(story(*[REFUSED] * 4)[0], "follow_logs", 7, attempt=1)
