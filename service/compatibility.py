@@ -6,10 +6,8 @@ Owns the question and the rules. A node on which trials would fail in turn is na
 from __future__ import annotations
 
 import logging
-import platform
 import time
-from collections.abc import Mapping
-from importlib import metadata
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
@@ -118,14 +116,8 @@ def judge(address: str, found: Mapping[str, str], *, expected: Mapping[str, str]
 
 
 def installed(packages: tuple[str, ...]) -> dict[str, str]:
-    """Version by package of this process, and Python's."""
-    versions = {"python": platform.python_version()}
-    for name in packages:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = ""
-    return versions
+    """Version by package of this process, and Python's; empty where a package is missing."""
+    return _reader()(packages)
 
 
 def _release(name: str, versions: Mapping[str, str]) -> str:
@@ -134,11 +126,10 @@ def _release(name: str, versions: Mapping[str, str]) -> str:
     return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
 
 
-def _probe() -> Any:
-    """The question as a function that travels by value: the node may lack our packages."""
+def _reader() -> Callable[[tuple[str, ...]], dict[str, str]]:
+    """`installed` as a function that travels by value: a node may lack our packages."""
 
-    def ask(packages: tuple[str, ...]) -> dict[str, str]:
-        import importlib
+    def read(packages: tuple[str, ...]) -> dict[str, str]:
         import platform
         from importlib import metadata
 
@@ -148,6 +139,19 @@ def _probe() -> Any:
                 versions[name] = metadata.version(name)
             except metadata.PackageNotFoundError:
                 versions[name] = ""
+        return versions
+
+    return read
+
+
+def _probe() -> Callable[[tuple[str, ...]], dict[str, str]]:
+    """The question to a node: what is installed there, and whether it can be imported. Travels by value too."""
+    read = _reader()
+
+    def ask(packages: tuple[str, ...]) -> dict[str, str]:
+        import importlib
+
+        versions = read(packages)
         try:
             importlib.import_module("search.trainable")
             importlib.import_module("torch")

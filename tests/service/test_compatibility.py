@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from typing import Any
 
 import pytest
+from ray import cloudpickle
 from ray.exceptions import RuntimeEnvSetupError
 
 from service import compatibility
@@ -53,6 +57,20 @@ def test_what_is_installed_here() -> None:
     assert versions["torch"]
     assert versions["no-such-package"] == ""
     assert versions["python"].startswith("3.")
+
+
+def test_a_node_without_our_packages_understands_the_question() -> None:
+    script = (
+        "import json, pickle, sys\n"
+        "sys.modules.update(dict.fromkeys(('admeta', 'search', 'service', 'tasks')))\n"
+        "ask = pickle.load(sys.stdin.buffer)\n"
+        "print(json.dumps(ask(('ray', 'no-such-package'))))\n"
+    )
+    told = cloudpickle.dumps(compatibility._probe())
+    done = subprocess.run([sys.executable, "-c", script], input=told, capture_output=True, check=True)
+    found = json.loads(done.stdout)
+    assert found.pop("error").startswith("ModuleNotFoundError")
+    assert found == installed(("ray", "no-such-package"))
 
 
 def test_a_node_that_cannot_prepare_the_environment_is_named_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
