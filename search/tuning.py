@@ -77,14 +77,17 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         self._stop = stop
         self._looked_at = 0.0
 
-    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        """Tune's own choice. Called at every turn of Tune's loop, so cancelled runs end here, also within a step."""
+    def choose_trial_to_run(self, tune_controller: Any) -> None:
+        """None: new runs take the workers that are free. Called at every turn of Tune's loop: cancelled runs end here.
+
+        FIFO would choose the run that waits longest, and that one waits for a worker which is starting: Tune gives it
+        a free one instead and kills the one that starts. While runs end sooner than workers start, none ever would.
+        """
         if self._stop.error is None and time.monotonic() - self._looked_at >= CANCEL_POLL_S:
             self._looked_at = time.monotonic()
             with self._stop.on_error():
                 for ticket in self._coordinator.drop_cancelled():
                     _end_worker(tune_controller.get_trial(ticket))
-        return cast("Trial | None", super().choose_trial_to_run(tune_controller))
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         report: Report = result["report"]

@@ -92,3 +92,26 @@ def test_workers_are_reused_from_run_to_run(tmp_path: Path) -> None:
         (Stage.CONFIRM, RunState.COMPLETE): 4,
     }
     assert len({start.pid for starts in store.starts.values() for start in starts}) <= 3
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_worker_that_starts_is_not_killed_for_one_that_is_free(tmp_path: Path) -> None:
+    """Runs of a third of a second end while further workers start: these come to work all the same."""
+    store = MemoryStore()
+    before = n_workers_made()
+    definition = define(
+        task={"name": "synthetic", "model": "idle", "epochs": 1, "sleep_s": 0.3},
+        optimizers=[{"name": "sgdm"}],
+        budget={"trials_per_optimizer": 80},
+        confirm={"top_k": 0},
+        resources={"cpus": 0.5, "gpus": 0},
+    )
+    study = run(store, definition, tmp_path)
+    assert study.state is StudyState.COMPLETED
+    assert n_workers_made() - before == 4
+    assert len({start.pid for starts in store.starts.values() for start in starts}) == 4
+
+
+def n_workers_made() -> int:
+    """Trial workers that this Ray was ever asked for."""
+    return sum("TrialWorker" in actor["ActorClassName"] for actor in ray._private.state.actors().values())
