@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from admeta.adabelief import AdaBelief
+    from admeta.adam import KernelAdam, KernelAdamW
     from admeta.admetar import AdmetaR
     from admeta.admetas import AdmetaS
     from admeta.errors import (
@@ -22,15 +23,15 @@ if TYPE_CHECKING:
     from admeta.groups import decay_groups
     from admeta.info import OptimInfo, ParamInfo
     from admeta.ranger import Ranger
-    from admeta.registry import OPTIMIZERS, cautions, create, get, known_optimizers
+    from admeta.registry import OPTIMIZERS, cautions, create, create_captured, get, known_optimizers
     from admeta.spaces import Categorical, Float, Int
     from admeta.theory import adam_equivalent_lr, beta_cliff, dema_gain, noise_gain, stability_limit
 
 __all__ = [
-    "OPTIMIZERS", "AdaBelief", "AdmetaError", "AdmetaR", "AdmetaS", "Categorical", "Float", "Int", "OptimInfo",
-    "ParamInfo", "ParameterError", "Ranger", "RegistrationError", "UnknownOptimizerError", "UnknownPresetError",
-    "adam_equivalent_lr", "beta_cliff", "cautions", "create", "decay_groups", "dema_gain", "get",
-    "known_optimizers", "noise_gain", "stability_limit",
+    "OPTIMIZERS", "AdaBelief", "AdmetaError", "AdmetaR", "AdmetaS", "Categorical", "Float", "Int", "KernelAdam",
+    "KernelAdamW", "OptimInfo", "ParamInfo", "ParameterError", "Ranger", "RegistrationError", "UnknownOptimizerError",
+    "UnknownPresetError", "adam_equivalent_lr", "beta_cliff", "cautions", "create", "create_captured", "decay_groups",
+    "dema_gain", "get", "known_optimizers", "noise_gain", "stability_limit",
 ]  # fmt: skip
 
 _HOME = {
@@ -42,6 +43,8 @@ _HOME = {
     "Categorical": "spaces",
     "Float": "spaces",
     "Int": "spaces",
+    "KernelAdam": "adam",
+    "KernelAdamW": "adam",
     "OptimInfo": "info",
     "ParamInfo": "info",
     "ParameterError": "errors",
@@ -53,6 +56,7 @@ _HOME = {
     "beta_cliff": "theory",
     "cautions": "registry",
     "create": "registry",
+    "create_captured": "registry",
     "decay_groups": "groups",
     "dema_gain": "theory",
     "get": "registry",

@@ -1,4 +1,4 @@
-"""The one update rule behind AdmetaR, AdmetaS, Ranger and AdaBelief, as data.
+"""The one update rule behind AdmetaR, AdmetaS, Ranger, AdaBelief, Adam and AdamW, as data.
 
 Owns: which terms the update has and its constants. Does not own: what depends on the step
 (admeta.coefficients) and the three ways to run it (admeta.single, admeta.multi, admeta.fused).

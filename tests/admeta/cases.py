@@ -10,7 +10,9 @@ import torch
 import admeta
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-OURS = ("admetar", "admetas", "ranger", "adabelief")
+OURS = ("admetar", "admetas", "ranger", "adabelief", "adamw", "adam")
+# ``create`` gives torch's own of these, a captured step ours.
+KERNEL_CLASSES = {"adam": admeta.KernelAdam, "adamw": admeta.KernelAdamW}
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
     "single": {"foreach": False, "fused": False},
     "foreach": {"foreach": True, "fused": False},
@@ -31,7 +33,10 @@ class Case:
         return f"{self.optimizer}-{self.label}"
 
     def create(self, params: Any, **flags: Any) -> torch.optim.Optimizer:
-        return admeta.create(self.optimizer, params, **{**self.options, **flags})
+        given = {**self.options, **flags}
+        if self.optimizer in KERNEL_CLASSES:
+            return KERNEL_CLASSES[self.optimizer](params, **given)
+        return admeta.create(self.optimizer, params, **given)
 
 
 def _cases() -> list[Case]:
@@ -67,6 +72,10 @@ def _cases() -> list[Case]:
         Case("adabelief", "defaults"),
         Case("adabelief", "as-tuned", {"rectify": False, "eps": 1e-8, "decoupled_weight_decay": False, **decay}),
         Case("adabelief", "skip", {"unrectified": "skip", "rho_min": 4.0, "maximize": True}),
+        Case("adam", "defaults"),
+        Case("adam", "l2", {**decay, "maximize": True}),
+        Case("adamw", "defaults"),
+        Case("adamw", "other-betas", {**decay, "betas": (0.5, 0.9), "eps": 1e-4, "maximize": True}),
     ]
     return cases
 

@@ -83,7 +83,8 @@ def adaptive_step(
     beta1, beta2 = o["betas"]
     m = beta1 * m + (1 - beta1) * h
     m_hat = m / (1 - beta1**t)
-    r = rectified(beta2, t, o["rho_min"]) if o.get("rectify", True) else 1.0
+    rectify = optimizer not in ("adam", "adamw") and o.get("rectify", True)
+    r = rectified(beta2, t, o["rho_min"]) if rectify else 1.0
     if r is not None or not o.get("gate_exp_avg_sq", False):
         seen = h - m if optimizer == "adabelief" else h
         v = beta2 * v + (1 - beta2) * seen**2

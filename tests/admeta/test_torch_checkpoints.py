@@ -104,7 +104,9 @@ def test_default_dtype_decides_the_step_counts(config: Config) -> None:
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize(("name", "words"), [("AdmetaR", 4), ("AdmetaS", 3), ("Ranger", 3), ("AdaBelief", 2)])
+@pytest.mark.parametrize(
+    ("name", "words"), [("AdmetaR", 4), ("AdmetaS", 3), ("Ranger", 3), ("AdaBelief", 2), ("KernelAdam", 2)]
+)
 def test_state_is_no_more_than_it_must_be(name: str, words: int) -> None:
     info = next(info for info in OPTIM_DB if info.name == name)
     p = Parameter(torch.zeros(1000, device=DEVICE))

@@ -28,6 +28,9 @@ _ADAPTIVE_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"eps": -1e-8}, "Invalid epsilon value: -1e-08"),
     ({"betas": (1.0, 0.0)}, "Invalid beta parameter at index 0: 1.0"),
     ({"betas": (0.0, -0.1)}, "Invalid beta parameter at index 1: -0.1"),
+]
+_RECTIFIED_ERRORS: list[tuple[dict[str, Any], str]] = [
+    *_ADAPTIVE_ERRORS,
     ({"rho_min": 3.0}, "Invalid rho_min value: 3.0"),
     ({"unrectified": "jump"}, "Invalid unrectified value: 'jump'"),
 ]
@@ -46,10 +49,12 @@ _DEMA_ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"preset": "papers"}, "unknown preset 'papers'; known presets: authors, default"),
 ]
 ERRORS: dict[str, list[tuple[dict[str, Any], str]]] = {
-    "admetar": [*_SHARED_ERRORS, *_ADAPTIVE_ERRORS, *_SLOW_ERRORS, *_DEMA_ERRORS],
+    "admetar": [*_SHARED_ERRORS, *_RECTIFIED_ERRORS, *_SLOW_ERRORS, *_DEMA_ERRORS],
     "admetas": [*_SHARED_ERRORS, *_SLOW_ERRORS, *_DEMA_ERRORS, ({"beta": 1.0}, "Invalid beta value: 1.0")],
-    "ranger": [*_SHARED_ERRORS, *_ADAPTIVE_ERRORS, *_SLOW_ERRORS],
-    "adabelief": [*_SHARED_ERRORS, *_ADAPTIVE_ERRORS],
+    "ranger": [*_SHARED_ERRORS, *_RECTIFIED_ERRORS, *_SLOW_ERRORS],
+    "adabelief": [*_SHARED_ERRORS, *_RECTIFIED_ERRORS],
+    "adam": [*_SHARED_ERRORS, *_ADAPTIVE_ERRORS, ({"amsgrad": True}, "Invalid amsgrad value: True")],
+    "adamw": [*_SHARED_ERRORS, *_ADAPTIVE_ERRORS, ({"amsgrad": True}, "Invalid amsgrad value: True")],
 }
 
 
@@ -85,6 +90,8 @@ INFOS = [
     _info("admetas", admeta.AdmetaS),
     _info("ranger", admeta.Ranger),
     _info("adabelief", admeta.AdaBelief),
+    _info("adam", admeta.KernelAdam),
+    _info("adamw", admeta.KernelAdamW),
 ]
 
 
