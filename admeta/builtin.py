@@ -213,6 +213,8 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
         finetune_fixed=FINETUNE_ADAPTIVE,
         paper_spaces={"paper": {"lr": PAPER_ADAPTIVE_LR}},
         graph_kwargs={"fused": True, "capturable": True},
+        graph_target="admeta.adam:KernelAdam",
+        graph_target_lacks=("amsgrad",),
     ),
     "adamw": OptimInfo(
         name="adamw",
@@ -236,6 +238,8 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
         finetune_fixed=FINETUNE_ADAPTIVE,
         paper_spaces={"paper": {"lr": PAPER_ADAPTIVE_LR}, "paper_finetune": {"lr": PAPER_FINETUNE_LR}},
         graph_kwargs={"fused": True, "capturable": True},
+        graph_target="admeta.adam:KernelAdamW",
+        graph_target_lacks=("amsgrad",),
     ),
     "radam": OptimInfo(
         name="radam",

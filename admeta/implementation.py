@@ -19,6 +19,7 @@ __all__ = [
     "check_capturable",
     "check_flags",
     "fused_available",
+    "has_triton",
     "prefers_fused",
     "refuse_unfused",
     "uses_foreach",
@@ -70,7 +71,8 @@ def check_capturable(params: Sequence[Tensor]) -> None:
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether the kernels' compiler is installed."""
     return find_spec("triton") is not None
 
 
@@ -85,14 +87,14 @@ def _has_a_kernel(dtype: torch.dtype) -> bool:
 
 def fused_available(params: Sequence[Tensor]) -> bool:
     """Whether the fused update is a good choice for all of these parameters: on CUDA, with Triton installed."""
-    return _has_triton() and all(p.device.type == "cuda" and _has_a_kernel(p.dtype) for p in params)
+    return has_triton() and all(p.device.type == "cuda" and _has_a_kernel(p.dtype) for p in params)
 
 
 def refuse_unfused(params: Sequence[Tensor]) -> None:
     """Raises torch's error (RuntimeError) for a parameter that ``fused=True`` can't take."""
     devices = ("cuda", "cpu") if _interpreting() else ("cuda",)
     for p in params:
-        if not (_has_triton() and p.device.type in devices and _has_a_kernel(p.dtype)):
+        if not (has_triton() and p.device.type in devices and _has_a_kernel(p.dtype)):
             raise RuntimeError(
                 "`fused=True` requires all the params to be floating point Tensors of supported devices: "
                 f"['cuda'] (with Triton installed) but {p.dtype} and {p.device.type}"

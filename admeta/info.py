@@ -189,7 +189,7 @@ class OptimInfo:
 
     Attributes:
         name: the registry's name, lower case.
-        target: ``"module:Class"``; imported by ``registry.create`` only.
+        target: ``"module:Class"``; imported by ``registry.create`` and ``create_captured`` only.
         parameters: by constructor keyword, with the defaults that ``registry.create`` gives.
         default_space, fixed: what to search and what to hold when a model is trained from scratch.
         finetune_space, finetune_fixed: the same for a pretrained model.
@@ -197,6 +197,9 @@ class OptimInfo:
         constructor_kwargs: what ``registry.create`` passes unless told otherwise: the defaults here that
             differ from the class's own.
         graph_kwargs: extra keywords under which ``step`` may be captured in a CUDA graph, lr being a tensor.
+        graph_target: the class whose step is captured, with ``target``'s update and checkpoints but faster there;
+            empty for ``target`` itself. It needs Triton.
+        graph_target_lacks: options that ``graph_target`` doesn't have; where one is true, ``target`` it is.
     """
 
     name: str
@@ -212,6 +215,8 @@ class OptimInfo:
     paper_spaces: Mapping[str, Mapping[str, ParamSpace]] = field(default_factory=dict)
     constructor_kwargs: Mapping[str, object] = field(default_factory=dict)
     graph_kwargs: Mapping[str, object] = field(default_factory=dict)
+    graph_target: str = ""
+    graph_target_lacks: tuple[str, ...] = ()
 
     @property
     def capturable(self) -> bool:

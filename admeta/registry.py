@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.optimizer import ParamsT
 
-__all__ = ["OPTIMIZERS", "cautions", "create", "get", "known_optimizers"]
+__all__ = ["OPTIMIZERS", "cautions", "create", "create_captured", "get", "known_optimizers"]
 
 ENTRY_POINT_GROUP = "admeta.optimizers"
 
@@ -79,9 +79,34 @@ def create(name: str, params: ParamsT, **kwargs: Any) -> Optimizer:
         ValueError: the constructor refuses a value.
     """
     info = get(name)
-    module, _, attribute = info.target.partition(":")
+    return _construct(info.target, params, {**info.constructor_kwargs, **kwargs})
+
+
+def create_captured(name: str, params: ParamsT, **kwargs: Any) -> Optimizer:
+    """As ``create``, for a ``step`` that is captured in a CUDA graph: with what the registry says that needs.
+
+    ``graph_kwargs`` are given, and the class is ``graph_target`` where there is one, Triton is installed and no option
+    asks for what it lacks. Its checkpoints are those of ``create``'s.
+
+    Args:
+        name, params, **kwargs: as of ``create``; the parameters are on a card, or will be when ``step`` is called.
+
+    Raises:
+        UnknownOptimizerError: no such optimizer.
+        ValueError: the constructor refuses a value.
+    """
+    from admeta.implementation import has_triton
+
+    info = get(name)
+    given = {**info.constructor_kwargs, **info.graph_kwargs, **kwargs}
+    lacking = any(given.get(option) for option in info.graph_target_lacks)
+    own = bool(info.graph_target) and not lacking and has_triton()
+    return _construct(info.graph_target if own else info.target, params, given)
+
+
+def _construct(target: str, params: ParamsT, given: Mapping[str, Any]) -> Optimizer:
+    module, _, attribute = target.partition(":")
     cls = getattr(importlib.import_module(module), attribute)
-    given = {**info.constructor_kwargs, **kwargs}
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     optimizer: Optimizer = cls(params, **arguments)
     return optimizer

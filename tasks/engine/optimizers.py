@@ -28,7 +28,8 @@ def build_optimizer(
         name: its registered name.
         params: its constructor keywords, as a study's trial has them (JSON lists allowed for tuples).
         weight_decay_on: "matrices" takes the decay off parameters of fewer than two dimensions.
-        graph_kwargs: what the registry says a captured `step` needs; None outside a graph.
+        graph_kwargs: what the registry says a captured `step` needs, whose class is then its `graph_target`; None
+            outside a graph.
 
     Raises:
         admeta.errors.AdmetaError: an unknown optimizer, or a parameter or value it does not take.
@@ -38,7 +39,9 @@ def build_optimizer(
     if weight_decay_on == "matrices" and "weight_decay" in info.parameters:
         decay = params.get("weight_decay", info.parameters["weight_decay"].default)
         groups = decay_groups(groups, float(decay), on="matrices")
-    return registry.create(name, groups, **{**params, **(graph_kwargs or {})})
+    if graph_kwargs is None:
+        return registry.create(name, groups, **params)
+    return registry.create_captured(name, groups, **{**params, **graph_kwargs})
 
 
 def lr_tensors(optimizer: torch.optim.Optimizer, *, device: torch.device) -> list[Tensor]:

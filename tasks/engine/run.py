@@ -159,6 +159,7 @@ class TrainingRun(Progress):
             **self._task.record(),
             "precision": self._precision,
             "step": self.step_status,
+            "optimizer_class": f"{type(self._optimizer).__module__}:{type(self._optimizer).__qualname__}",
             "setup_s": self._stepper.setup_s,
             "deterministic": self._config.deterministic,
             "threads": self._threads,

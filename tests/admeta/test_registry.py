@@ -151,6 +151,40 @@ def test_lists_become_tuples_and_flags_pass() -> None:
     assert (sgdm.defaults["momentum"], sgdm.defaults["nesterov"]) == (0.9, True)
 
 
+CAPTURED = {"adam": admeta.KernelAdam, "adamw": admeta.KernelAdamW}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_captured_steps_optimizer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    info, params = admeta.get(name), [torch.nn.Parameter(torch.zeros(1))]
+    plain = type(admeta.create(name, params))
+    monkeypatch.setattr("admeta.implementation.has_triton", lambda: True)
+    captured = admeta.create_captured(name, params, lr=0.5)
+    assert type(captured) is CAPTURED.get(name, plain)
+    assert captured.defaults["lr"] == 0.5
+    assert all(captured.defaults[flag] == value for flag, value in info.graph_kwargs.items())
+    flag = next(iter(info.graph_kwargs))
+    assert admeta.create_captured(name, params, **{flag: False}).defaults[flag] is False
+    monkeypatch.setattr("admeta.implementation.has_triton", lambda: False)
+    assert type(admeta.create_captured(name, params)) is plain
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_what_the_captured_class_lacks_is_torchs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("admeta.implementation.has_triton", lambda: True)
+    params = [torch.nn.Parameter(torch.zeros(1))]
+    with_maximum = admeta.create_captured(name, params, amsgrad=True)
+    assert type(with_maximum) is type(admeta.create(name, params))
+    assert with_maximum.defaults["amsgrad"] is True
+    assert type(admeta.create_captured(name, params, amsgrad=False)) is CAPTURED[name]
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_the_captured_class_has_the_same_defaults(name: str) -> None:
+    params = [torch.nn.Parameter(torch.zeros(1))]
+    assert CAPTURED[name](params).defaults == admeta.create(name, params).defaults
+
+
 MINE = OptimInfo(
     name="mine",
     target="torch.optim:SGD",
