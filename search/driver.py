@@ -25,7 +25,7 @@ from search import placement
 from search.assignment import Assignment
 from search.coordinator import Coordinator, Workplace, run_folder
 from search.errors import LeaseLostError
-from search.records import Lease, Stage, StudyRecord, StudyState
+from search.records import Lease, RunState, Stage, StudyRecord, StudyState
 from search.sharing import slots_for
 from search.store import Store
 from search.trainable import TrialWorker
@@ -66,7 +66,11 @@ class DriverOptions:
 
 
 def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState | None:
-    """Drive the study until it is terminal or paused; its state then, or None where another driver holds it."""
+    """Drive the study until it is terminal or paused; its state then, or None where another driver holds it.
+
+    What no run could train is FAILED before its first run; where there are runs, a data folder is away, say, and the
+    study is PAUSED, so that none of them is lost.
+    """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     lease = store.acquire_lease(study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
     if lease is None:
@@ -77,7 +81,18 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
         try:
             store.set_study_state(lease, StudyState.RUNNING)
             study = store.get_study(study_id)
-            placement.check(study.definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping)
+            try:
+                placement.check(study.definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping)
+            except TaskError as error:
+                if not (runs := store.runs(study_id)):
+                    raise
+                for run in runs:
+                    if run.state is RunState.RUNNING:  # its driver died; as long as ours waits, nobody trains it
+                        store.interrupt_attempt(lease, run.id, reason=str(error))
+                reason = f"{error}; mend that, then resume the study"
+                state = store.set_study_state(lease, StudyState.PAUSED, reason=reason)
+                store.release_lease(lease)
+                return state
             coordinator = Coordinator(
                 store=store,
                 lease=lease,

@@ -28,13 +28,13 @@ def local_ray() -> Iterator[None]:
 
 
 def digits(**changes: object) -> StudyDefinition:
-    return define(
-        task={"name": "digits", "model": "linear", "epochs": 2},
-        optimizers=[{"name": "sgdm"}],
-        budget={"trials_per_optimizer": 1},
-        resources={"cpus": 1, "gpus": 0},
-        **changes,
-    )
+    fields: dict[str, object] = {
+        "task": {"name": "digits", "model": "linear", "epochs": 2},
+        "optimizers": [{"name": "sgdm"}],
+        "budget": {"trials_per_optimizer": 1},
+        "resources": {"cpus": 1, "gpus": 0},
+    }
+    return define(**{**fields, **changes})
 
 
 def run(store: MemoryStore, definition: StudyDefinition, storage: Path) -> StudyRecord:
@@ -80,6 +80,28 @@ def test_what_no_run_could_train_fails_the_study_before_its_first_run(tmp_path: 
     assert study.reason is not None
     assert "5000" in study.reason
     assert not store.runs(study.id)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_study_with_runs_is_paused_where_it_cannot_go_on(tmp_path: Path) -> None:
+    """A data folder that is away at a restart, say: what the study has stays, and so does its right to go on."""
+    store = MemoryStore()
+    study = store.add_study(digits(name="begun", task={"name": "cifar10", "model": "resnet20", "epochs": 1}))
+    lease = store.acquire_lease(study.id, owner="before", ttl_s=60.0)
+    assert lease is not None
+    [search] = store.searches(study.id)
+    begun = store.create_run(lease, search.id, trial_number=0, stage=Stage.SEARCH, seed=0, params={"lr": 0.1})
+    store.start_attempt(lease, begun.id)
+    store.release_lease(lease)
+    drive(study.id, store=store, options=DriverOptions(owner="test", storage=str(tmp_path), data_dir=str(tmp_path)))
+    paused = store.get_study(study.id)
+    assert paused.state is StudyState.PAUSED
+    assert paused.reason is not None
+    assert "CIFAR10 is not in" in paused.reason
+    assert paused.reason.endswith("mend that, then resume the study")
+    [run_of_it] = store.runs(study.id)
+    assert run_of_it.state is RunState.WAITING
+    assert store.acquire_lease(study.id, owner="next", ttl_s=60.0) is not None, "nobody holds it"
 
 
 @pytest.mark.usefixtures("local_ray")
