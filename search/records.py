@@ -59,7 +59,7 @@ class FailureKind(StrEnum):
     NO_METRIC = "no_metric"  # training ended without the objective's metric, or it was not finite
     ERROR = "error"  # an exception in the training code
     LOST = "lost"  # the worker died
-    PREEMPTED = "preempted"  # the worker's node died or was taken away
+    PREEMPTED = "preempted"  # the worker's node died, was taken away or was cut off
     CANCELLED = "cancelled"
 
 

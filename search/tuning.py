@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import ray
 from ray import cloudpickle
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from ray.tune import Callback, Stopper, TuneError
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
@@ -185,6 +185,8 @@ def describe(error: BaseException) -> tuple[FailureKind, str]:
             return FailureKind.ERROR, f"the worker could not start: {error}"
         if error.preempted or _NODE_DIED in str(error):
             return FailureKind.PREEMPTED, f"the worker's node went away: {error}"
+        if isinstance(error, ActorUnavailableError):  # the network broke for less than Ray takes a node for dead
+            return FailureKind.PREEMPTED, f"the worker was cut off: {error}"
         return FailureKind.LOST, f"the worker died: {error}"
     cause = _cause(error)
     if isinstance(cause, OutOfMemory):

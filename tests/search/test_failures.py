@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from optuna.trial import FrozenTrial, TrialState
-from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
 
 from search.assignment import Report
 from search.coordinator import FREE_FALSE_STARTS, Assignment, Coordinator, Idle
@@ -226,6 +226,7 @@ def test_a_run_that_is_given_back_waits_and_counts_as_no_failure(
         (ActorDiedError(), FailureKind.LOST, "the worker died"),
         (RayActorError(error_msg="The actor died because its node has died."), FailureKind.PREEMPTED, "went away"),
         (RayActorError(preempted=True), FailureKind.PREEMPTED, "went away"),
+        (ActorUnavailableError("connection reset by peer", None), FailureKind.PREEMPTED, "was cut off"),
         (RayActorError(error_msg="No module", actor_init_failed=True), FailureKind.ERROR, "could not start: No module"),
         (RayTaskError("train", "trace", ValueError("bad luck")), FailureKind.ERROR, "ValueError: bad luck"),
         (RuntimeError("Tune's own"), FailureKind.ERROR, "RuntimeError: Tune's own"),
