@@ -4,8 +4,13 @@
     python -m benchmarks.scaling --part cards --data DIR [--cards 1 2 4] [--gpus 1] [--trials 16] [--epochs 15]
 
 Both run whole studies: our driver, its Ray workers and a database, random search, no early stopping.
-    busy     trials that sleep, on one CPU each. Utilisation: their seconds over those of all workers, from the first
-             trial's start to the last one's end.
+    busy     trials that sleep, on one CPU each. Utilisation is their seconds over those of all workers, told thrice:
+             - from the driver's start to its end: the start of all processes counts. Where the host has fewer cores
+               than the study has workers, they start by turns, and this is more the host's figure than the driver's.
+             - from the first trial's start to the last one's end: workers that start late count, and so do those that
+               run out of work in the last round.
+             - steady state: from the moment when every worker has begun a trial until the first of them has ended its
+               last one. What is missing here is the driver's: the time between a worker's trials.
     cards    CIFAR-10, resnet20, the same study on so many cards, one number after another, each in a process and a Ray
              of its own. Trials an hour count from the driver's start (Ray runs by then, no worker does) to its end.
 Markdown on stdout, with the card's name. The data set is decoded before anything is timed.
@@ -54,6 +59,10 @@ class Driven:
         span_s: from the first trial's start to the last one's end.
         train_s: of all trials together.
         driver_cpu_s: processor seconds of the driver's process.
+        n_workers: processes that ran a trial.
+        start_s: from the first trial's start until every worker has begun one.
+        steady_s: from then until the first worker has ended its last trial; 0 where one had by then.
+        steady_train_s: of the trials within these seconds; of one that is partly within, the part.
     """
 
     wall_s: float
@@ -61,13 +70,66 @@ class Driven:
     train_s: float
     driver_cpu_s: float
     n_trials: int
+    n_workers: int
+    start_s: float
+    steady_s: float
+    steady_train_s: float
 
     def utilisation(self, n_workers: int) -> float:
+        """Of so many workers, from the first trial's start to the last one's end."""
         return self.train_s / (n_workers * self.span_s)
 
-    def gap_s(self, n_workers: int) -> float:
-        """Seconds of a worker beside each trial: between trials, and before and after its first and last."""
-        return (n_workers * self.span_s - self.train_s) / self.n_trials
+    def utilisation_from_start(self, n_workers: int) -> float:
+        """Of so many workers, from the driver's start to its end."""
+        return self.train_s / (n_workers * self.wall_s)
+
+    @property
+    def has_steady_state(self) -> bool:
+        return self.steady_s > 0
+
+    @property
+    def steady_utilisation(self) -> float:
+        return self.steady_train_s / (self.n_workers * self.steady_s)
+
+    @property
+    def steady_gap_s(self) -> float:
+        """Seconds between two trials of a worker, in steady state."""
+        each_s = self.train_s / self.n_trials
+        return each_s / self.steady_utilisation - each_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stint:
+    """A trial's time on a worker, from its start to its end as the driver recorded them, in seconds since any moment.
+
+    Attributes:
+        train_s: what of it the worker trained.
+    """
+
+    worker: tuple[str | None, int | None]
+    begin_s: float
+    end_s: float
+    train_s: float
+
+
+def steady(stints: Sequence[Stint]) -> tuple[float, float, float]:
+    """When all workers were at work.
+
+    Returns:
+        The moment when every worker has begun a trial, the one when the first has ended its last trial, and the seconds
+        trained between the two: of a trial that is partly between them, the part.
+    """
+    first: dict[Any, float] = {}
+    last: dict[Any, float] = {}
+    for one in stints:
+        first[one.worker] = min(first.get(one.worker, one.begin_s), one.begin_s)
+        last[one.worker] = max(last.get(one.worker, one.end_s), one.end_s)
+    begin_s, end_s = max(first.values()), min(last.values())
+    train_s = 0.0
+    for one in stints:
+        within_s = max(0.0, min(one.end_s, end_s) - max(one.begin_s, begin_s))
+        train_s += one.train_s * within_s / max(one.end_s - one.begin_s, 1e-9)
+    return begin_s, end_s, train_s
 
 
 def main() -> None:
@@ -101,7 +163,8 @@ def main() -> None:
 def measure_busy(options: argparse.Namespace) -> None:
     """Print the table of the simulated trials."""
     task = {"name": "synthetic", "model": "idle", "epochs": 1, "sleep_s": options.seconds}
-    definition = _definition(task, options, resources={"cpus": 1, "gpus": 0})
+    # A sleeper has no weights. Its checkpoint, due where it sleeps for as long, would bring torch into each process.
+    definition = _definition(task, options, resources={"cpus": 1, "gpus": 0}, checkpoint_every_s=3600)
     rounds = options.trials / options.workers
     print(
         f"{options.trials} trials of {options.seconds:g} s on {options.workers} workers, {os.cpu_count()} CPU cores; "
@@ -124,15 +187,29 @@ def measure_busy(options: argparse.Namespace) -> None:
 
 def busy_table(found: dict[str, Driven], *, n_workers: int) -> str:
     lines = [
-        "| database | utilisation | bar | first start to last end, s | gap, s | driver's CPU, s | a trial, ms |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| database | driver's start to end, s | utilisation | first trial's start to last one's end, s | utilisation "
+        "| all workers run after, s | steady state, s | utilisation | bar | between two trials then, s "
+        "| driver's CPU, s | a trial, ms |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, one in found.items():
-        cpu_ms = 1000 * one.driver_cpu_s / one.n_trials
-        lines.append(
-            f"| {name} | {one.utilisation(n_workers):.1%} | {BUSY_BAR:.0%} | {one.span_s:.1f} | "
-            f"{one.gap_s(n_workers):.3f} | {one.driver_cpu_s:.1f} | {cpu_ms:.1f} |"
-        )
+        then = [f"never, {one.n_workers} did", "", "", ""]
+        if one.has_steady_state and one.n_workers == n_workers:
+            share, gap_s = one.steady_utilisation, one.steady_gap_s
+            then = [f"{one.start_s:.1f}", f"{one.steady_s:.1f}", f"{share:.1%}", f"{gap_s:.3f}"]
+        cells = [
+            name,
+            f"{one.wall_s:.1f}",
+            f"{one.utilisation_from_start(n_workers):.1%}",
+            f"{one.span_s:.1f}",
+            f"{one.utilisation(n_workers):.1%}",
+            *then[:3],
+            f"{BUSY_BAR:.0%}",
+            then[3],
+            f"{one.driver_cpu_s:.1f}",
+            f"{1000 * one.driver_cpu_s / one.n_trials:.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -221,19 +298,36 @@ def driven(definition: StudyDefinition, url: str, *, storage: str, data_dir: Pat
     with Session(store.engine) as session:
         of_study = select(Attempt).join(Run).join(Search).where(Search.study_id == study.id)
         attempts = session.scalars(of_study).all()
-    ends = [attempt.finished_at for attempt in attempts if attempt.finished_at is not None]
-    span_s = (max(ends) - min(attempt.started_at for attempt in attempts)).total_seconds()
     store.engine.dispose()
+    train_s = {run.id: run.train_s for run in runs}
+    stints = [
+        Stint(
+            worker=(one.node, one.pid),
+            begin_s=one.started_at.timestamp(),
+            end_s=one.finished_at.timestamp(),
+            train_s=train_s[one.run_id],
+        )
+        for one in attempts
+        if one.finished_at is not None
+    ]
+    first_s = min(one.begin_s for one in stints)
+    begin_s, end_s, steady_train_s = steady(stints)
     return Driven(
         wall_s=wall_s,
-        span_s=span_s,
-        train_s=sum(run.train_s for run in runs),
+        span_s=max(one.end_s for one in stints) - first_s,
+        train_s=sum(train_s.values()),
         driver_cpu_s=cpu_s,
         n_trials=len(runs),
+        n_workers=len({one.worker for one in stints}),
+        start_s=begin_s - first_s,
+        steady_s=max(0.0, end_s - begin_s),
+        steady_train_s=steady_train_s,
     )
 
 
-def _definition(task: dict[str, Any], options: argparse.Namespace, *, resources: dict[str, float]) -> StudyDefinition:
+def _definition(
+    task: dict[str, Any], options: argparse.Namespace, *, resources: dict[str, float], **changes: Any
+) -> StudyDefinition:
     return StudyDefinition.model_validate(
         {
             "name": f"scaling-{uuid.uuid4().hex[:8]}",
@@ -244,6 +338,7 @@ def _definition(task: dict[str, Any], options: argparse.Namespace, *, resources:
             "budget": {"trials_per_optimizer": options.trials},
             "confirm": {"top_k": 0},
             "resources": resources,
+            **changes,
         }
     )
 

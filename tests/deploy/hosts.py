@@ -30,7 +30,7 @@ from tests.chaos.processes import wait_until
 
 BRIDGE = "admeta-br"
 HOSTS = ("one", "two", "three")
-N_TRIALS = 12
+N_TRIALS = 16
 EPOCH_S = 1.0
 
 
@@ -127,7 +127,7 @@ def story(folder: Path, *, away_s: float) -> Verdict:
 
 def _disturb(client: httpx.Client, home: Path, *, away_s: float) -> Verdict:
     wait_until(lambda: _n_workers(client) == 2, timeout_s=180, what="both workers have joined", poll_s=1)
-    definition = studies.quiet_study("cut-off", sleep_s=EPOCH_S / studies.STEPS_PER_EPOCH)
+    definition = studies.quiet_study("cut-off", sleep_s=EPOCH_S)
     definition["budget"] = {"trials_per_optimizer": N_TRIALS}
     study = client.post("/v1/studies", json=definition).raise_for_status().json()["id"]
     engine = make_engine(f"sqlite:///{home / 'admeta.sqlite3'}", pool_size=2)
@@ -136,16 +136,20 @@ def _disturb(client: httpx.Client, home: Path, *, away_s: float) -> Verdict:
     time.sleep(2 * EPOCH_S)
     begun = time.monotonic()
     cut("three")
+    # The folder of the checkpoints stays within reach: the epoch under way there ends, and its checkpoint is the last.
+    time.sleep(3 * EPOCH_S)
     snapshot = look(engine, study, storage=home / "checkpoints", killed=None)
     print(f"cut off: {len(snapshot.finished)} runs finished, {len(snapshot.interrupted)} under way", flush=True)
-    wait_until(lambda: _n_workers(client) == 1, timeout_s=120, what="the cluster notices", poll_s=0.5)
-    print(f"noticed after {time.monotonic() - begun:.1f} s", flush=True)
-    time.sleep(max(0.0, away_s - (time.monotonic() - begun)))
+    noticed = _waits_for_notice(client, until=begun + away_s)
+    print(f"noticed after {noticed - begun:.1f} s" if noticed else "not noticed", flush=True)
+    time.sleep(max(0.0, begun + away_s - time.monotonic()))
     print(f"back after {time.monotonic() - begun:.1f} s; {_n_complete(client, study)} trials complete", flush=True)
     mend("three")
     mended = time.monotonic()
     wait_until(lambda: _n_workers(client) == 2, timeout_s=180, what="host three joins again", poll_s=0.5)
-    print(f"joined again {time.monotonic() - mended:.1f} s later", flush=True)
+    print(f"joined {time.monotonic() - mended:.1f} s later", flush=True)
+    wait_until(lambda: address("three") in _busy(client), timeout_s=180, what="host three has a run again", poll_s=0.5)
+    print(f"told of its first epoch {time.monotonic() - mended:.1f} s later", flush=True)
     wait_until(lambda: _state(client, study) != "RUNNING", timeout_s=300, what="the study ends", poll_s=1)
     print(f"study {_state(client, study)} {time.monotonic() - begun:.0f} s after the cut", flush=True)
     expected = Expected(
@@ -157,6 +161,15 @@ def _disturb(client: httpx.Client, home: Path, *, away_s: float) -> Verdict:
     verdict = audit(engine, study, expected=expected, snapshots=[snapshot])
     engine.dispose()
     return verdict
+
+
+def _waits_for_notice(client: httpx.Client, *, until: float) -> float | None:
+    """When the cluster takes the host for dead; None: the host is back before."""
+    while time.monotonic() < until:
+        if _n_workers(client) == 1:
+            return time.monotonic()
+        time.sleep(0.5)
+    return None
 
 
 def _n_workers(client: httpx.Client) -> int:
@@ -194,7 +207,7 @@ def _ip(arguments: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.deploy.hosts", description=__doc__)
-    parser.add_argument("--away-s", type=float, default=45.0, help="seconds that the host is cut off (default: 45)")
+    parser.add_argument("--away-s", type=float, default=90.0, help="seconds that the host is cut off (default: 90)")
     parser.add_argument("--folder", type=Path, help="keep home and logs here (default: a temporary folder)")
     options = parser.parse_args()
     # Not under /tmp, which every host has its own of.
