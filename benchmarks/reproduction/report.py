@@ -36,7 +36,8 @@ def write_report(home: Path, out: Path) -> None:
     plots.mkdir(parents=True, exist_ok=True)
     for old in plots.glob("*.svg"):
         old.unlink()
-    parts = [OPENING, "## Reading\n", BEGIN_READING + reading + END_READING + "\n", _summary(studies), NOTES]
+    parts = [OPENING, "## Reading\n", BEGIN_READING + reading + END_READING + "\n"]
+    parts += [_summary([study for study in studies if study.view.state == "COMPLETED"]), NOTES]
     parts += [_study(study, plots=plots) for study in studies]
     parts.append(_machines(home, studies))
     out.write_text("\n".join(parts), encoding="utf-8")
@@ -50,7 +51,7 @@ def _reading(out: Path) -> str:
 
 
 def _summary(studies: Sequence[StudyFacts]) -> str:
-    parts = ["## Over the studies\n", "Rank by mean validation over the confirm seeds:\n", tables.ranks(studies)]
+    parts = ["## Over the studies\n", "Rank by mean validation over the confirm seeds, in completed studies:\n", tables.ranks(studies)]
     parts += ["\nPairs at the 5 % level, Welch's t on validation, corrected by Holm within each study:\n"]
     parts += [tables.verdicts(studies), ""]
     return "\n".join(parts)
