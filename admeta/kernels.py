@@ -161,11 +161,15 @@ def _sqrt(x, FLOAT64: tl.constexpr):
 
 
 @triton.jit
-def _address(entry, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """The address in a table's entry; with ALIGNED the compiler may use 16-byte accesses."""
+def _address(entry, DTYPE: tl.constexpr, C: tl.constexpr, ALIGNED: tl.constexpr):
+    """The address in a table's entry; with ALIGNED the compiler may use 16-byte accesses of elements of C.
+
+    Of a narrower dtype a thread takes as many elements, not as many bytes: had it more of one tensor than of another,
+    results would go from thread to thread through shared memory before they are stored.
+    """
     pointer = tl.load(entry).to(tl.pointer_type(DTYPE))
     if ALIGNED:
-        pointer = tl.multiple_of(pointer, 16)
+        pointer = tl.multiple_of(pointer, 16 * DTYPE.primitive_bitwidth // C.primitive_bitwidth)
     return pointer
 
 
@@ -216,7 +220,7 @@ def _synchronised(theta, entry, row, offsets, mask, C: tl.constexpr, ALIGNED: tl
     """θ, at every k-th update brought together with the slow weights, which are stored."""
     eta = tl.load(row + 9).to(C)
     if eta != 0.0:
-        slow_ptr = _address(entry, C, ALIGNED) + offsets
+        slow_ptr = _address(entry, C, C, ALIGNED) + offsets
         slow = _load(slow_ptr, mask, MASKED)
         theta = slow + eta * (theta - slow)
         _store(slow_ptr, theta, mask, MASKED)
@@ -236,17 +240,17 @@ def _update_block(
     All loads come before all stores: the compiler can't move a load over a store that may alias it.
     """
     row, entries = factors + i * FACTORS, table + i * COLUMNS
-    theta_ptr = _address(entries, P, ALIGNED) + offsets
-    m_ptr = _address(entries + 2, C, ALIGNED) + offsets
-    g = _load(_address(grads + i, G, ALIGNED) + offsets, mask, MASKED).to(C)
+    theta_ptr = _address(entries, P, C, ALIGNED) + offsets
+    m_ptr = _address(entries + 2, C, C, ALIGNED) + offsets
+    g = _load(_address(grads + i, G, C, ALIGNED) + offsets, mask, MASKED).to(C)
     theta = _load(theta_ptr, mask, MASKED).to(C)
     m = _load(m_ptr, mask, MASKED)
     if DEMA:
-        j_ptr = _address(entries + 1, C, ALIGNED) + offsets
+        j_ptr = _address(entries + 1, C, C, ALIGNED) + offsets
         j = _load(j_ptr, mask, MASKED)
         h_gain, j_gain, lambd = tl.load(row + 1).to(C), tl.load(row + 2).to(C), tl.load(row + 11).to(C)
     if MOMENTS:
-        v_ptr = _address(entries + 3, C, ALIGNED) + offsets
+        v_ptr = _address(entries + 3, C, C, ALIGNED) + offsets
         v = _load(v_ptr, mask, MASKED)
         v_keep, v_add = tl.load(row + 4).to(C), tl.load(row + 5).to(C)
         size, eps = tl.load(row + 6).to(C), tl.load(row + 7).to(C)

@@ -30,14 +30,19 @@ def compiled(function: Any, pointers: dict[str, str], switches: dict[str, Any]) 
 def main() -> None:
     table = {"table": "*i64", "grads": "*i64", "chunks": "*i32", "factors": "*fp64"}
     flags = ("UNSCALE", "FOUND_INF", "MAXIMIZE", "CENTRALIZE", "L2", "DECOUPLED", "DEMA", "BIAS", "MOMENTS", "BELIEF")
-    for (theta, grad, arithmetic), on in itertools.product(
-        ((tl.float32, tl.float32, tl.float32), (tl.bfloat16, tl.bfloat16, tl.float32), (tl.float64,) * 3), (True, False)
-    ):
+    dtypes = (
+        (tl.float32, tl.float32, tl.float32),
+        (tl.float32, tl.bfloat16, tl.float32),  # the gradients of weights' bf16 copies
+        (tl.bfloat16, tl.bfloat16, tl.float32),
+        (tl.float64, tl.float64, tl.float64),
+    )
+    for (theta, grad, arithmetic), on in itertools.product(dtypes, (True, False)):
         switches = {"P": theta, "G": grad, "C": arithmetic, **dict.fromkeys(flags, on)}
         switches |= {"PLAIN": True, "SLOW": on, "ALIGNED": on, "BLOCK": 1024}
         ptx = compiled(kernels.update_kernel, table, switches)
         wide = "ld.global.v4.b32" in ptx or "ld.global.v2.b64" in ptx
         assert wide is on, "16-byte loads exactly where all addresses are aligned"
+        assert "bar.sync" not in ptx, "threads keep their elements from load to store, whatever the dtypes"
         compiled(
             kernels.row_mean_kernel,
             {"table": "*i64", "grads": "*i64", "rows": "*i32"},
