@@ -212,6 +212,14 @@ class RuleOptimizer(Optimizer, ABC):
         """What GradScaler asks: whether ``step`` unscales gradients and heeds found_inf by itself."""
         return all(self._uses_fused(index, group) for index, group in enumerate(self.param_groups))
 
+    @property
+    def takes_narrow_gradients(self) -> bool:
+        """Whether gradients may stay bf16 beside float32 parameters: the kernels widen them as they read them.
+
+        Parameters then move as if the gradients had been widened before, to the last bit.
+        """
+        return self._step_supports_amp_scaling
+
     def _uses_fused(self, index: int, group: dict[str, Any]) -> bool:
         if torch.compiler.is_compiling():
             return False

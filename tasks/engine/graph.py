@@ -112,7 +112,10 @@ class GraphStep(EagerStep):
         """Move fresh gradients to the fixed addresses, once there are such and where they are not there already."""
         if self._gradients is None:
             return
-        found = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._owners]
+        found = [
+            p.grad if p.grad is not None else torch.zeros_like(to)
+            for p, to in zip(self._owners, self._gradients, strict=True)
+        ]
         moves = [(to, fresh) for to, fresh in zip(self._gradients, found, strict=True) if to is not fresh]
         if moves:
             torch._foreach_copy_([to for to, _ in moves], [fresh for _, fresh in moves])

@@ -15,7 +15,7 @@ from tasks.config import TaskConfig
 from tasks.engine.meter import LossMeter
 from tasks.engine.ranks import ALONE, Ranks
 from tasks.engine.task import Batch, Task
-from tasks.engine.weights import CastWeights
+from tasks.engine.weights import GRADIENTS_MAY_BE_NARROW, CastWeights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,15 @@ class StepParts:
         """The parameters that the optimizer moves."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
+    def update_reads_narrow_gradients(self) -> bool:
+        """Whether bf16 gradients can go into the update as backward leaves them; nothing adds them up on the way."""
+        return (
+            GRADIENTS_MAY_BE_NARROW
+            and self.config.accumulation == 1
+            and self.ranks.n == 1
+            and bool(getattr(self.optimizer, "takes_narrow_gradients", False))
+        )
+
 
 class EagerStep:
     """Makes optimizer steps one after another; the learning rate is set by the caller before each.
@@ -58,6 +67,8 @@ class EagerStep:
         self._parts = parts
         self._trained = parts.trained()
         self._clock = _clock(self._trained[0].device)
+        if parts.cast_weights is not None and parts.update_reads_narrow_gradients():
+            parts.cast_weights.keep_gradients_narrow()
 
     def run(self, micro_batches: Sequence[Batch]) -> None:
         """Make one step from `config.accumulation` batches."""
@@ -102,7 +113,7 @@ def step_clipped(optimizer: torch.optim.Optimizer, trained: Sequence[nn.Paramete
     rounding of one division. It saves a pass over the gradients: 8 bytes a parameter, of which torch's own spend 4
     again, as they write the divided gradients back. The gradients are of no use after either.
     """
-    norm = nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None])
+    norm = _total_norm([p.grad for p in trained if p.grad is not None])
     if norm.dtype != torch.float32 or not getattr(optimizer, "_step_supports_amp_scaling", False):
         nn.utils.clip_grads_with_norm_(trained, limit, norm)
         optimizer.step()
@@ -113,6 +124,20 @@ def step_clipped(optimizer: torch.optim.Optimizer, trained: Sequence[nn.Paramete
         optimizer.step()
     finally:
         del scaled.grad_scale
+
+
+def _total_norm(gradients: Sequence[Tensor]) -> Tensor:
+    """As `get_total_norm`, but bf16 gradients' norms are float32: theirs would be rounded to 8 bits."""
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for gradient in gradients:
+        by_dtype.setdefault(gradient.dtype, []).append(gradient)
+    if not by_dtype.keys() & {torch.bfloat16, torch.float16}:
+        return nn.utils.get_total_norm(gradients)
+    norms: list[Tensor] = []
+    for dtype, members in by_dtype.items():
+        norms += torch._foreach_norm(members, 2.0, dtype=torch.promote_types(dtype, torch.float32))
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
 
 
 class Clock(Protocol):

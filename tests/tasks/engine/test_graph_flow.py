@@ -6,11 +6,13 @@ The real capture is tested on a card (test_gpu.py); here every path must train e
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 import torch
 
+from admeta import KernelAdamW
 from tasks.engine.graph import GraphStep
 from tasks.engine.optimizers import lr_tensors
 from tasks.engine.run import TrainingRun
@@ -44,13 +46,17 @@ class RerunStep(GraphStep):
     replays = 0
     refuse: tuple[str, ...] = ()
 
+    def _settle_gradients(self) -> None:
+        self._dtypes = {id(p): p.grad.dtype for p in self._trained if p.grad is not None}
+        super()._settle_gradients()
+
     def _capture(self, body: Callable[[], None]) -> Any:
         what = "update" if body == self._update else "backward"
         if what in self.refuse:
             return None, f"{what} refused"
         if what == "backward" and self._gradients is None:
             for parameter in self._trained:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = torch.zeros_like(parameter, dtype=self._dtypes[id(parameter)])
         elif what == "backward":
             for parameter, gradient in zip(self._owners, self._gradients or (), strict=True):
                 parameter.grad = gradient
@@ -58,10 +64,19 @@ class RerunStep(GraphStep):
 
 
 def run_with(
-    rows: list[int], *, refuse: tuple[str, ...] = (), eager_update: str = "", captured: bool = True, **fields: Any
+    rows: list[int],
+    *,
+    refuse: tuple[str, ...] = (),
+    eager_update: str = "",
+    captured: bool = True,
+    make: Callable[[Any], torch.optim.Optimizer] | None = None,
+    **fields: Any,
 ) -> tuple[torch.Tensor, Any]:
     config = parse_config({"name": "digits", "model": "mlp", **fields})
     run = TrainingRun(config, optimizer="sgdm", params={"lr": 0.05}, seed=0, device="cpu")
+    if make is not None:
+        run._optimizer = make(run.model.parameters())
+        run._stepper = run._build_stepper()
     if captured:
         parts = StepParts(
             task=run._task,
@@ -101,6 +116,25 @@ def test_every_path_trains_as_eager_steps_do(rows: list[int], refuse: tuple[str,
     assert torch.equal(got, expected)
     if refuse != ("backward",):
         assert step.replays > 0
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize("rows", [ONE_SHAPE, LATE], ids=["one", "late"])
+@pytest.mark.parametrize("refuse", [(), ("update",), ("backward",)], ids=["all", "no-update", "no-backward"])
+def test_bf16_gradients_at_fixed_addresses(
+    rows: list[int], refuse: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernels read them as autocast's float32 ones: every path, to the last bit."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        return KernelAdamW(parameters, lr=1e-2, fused=True)
+
+    expected, _ = run_with(rows, captured=False, precision="bf16", make=make)
+    got, step = run_with(rows, refuse=refuse, precision="bf16", make=make)
+    assert torch.equal(got, expected)
+    if refuse != ("backward",):
+        assert {gradient.dtype for gradient in step._gradients} == {torch.bfloat16}
 
 
 def test_what_is_captured_and_counted() -> None:
