@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,10 @@ import admeta
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 OURS = ("admetar", "admetas", "ranger", "adabelief", "adamw", "adam")
 # ``create`` gives torch's own of these, a captured step ours.
-KERNEL_CLASSES = {"adam": admeta.KernelAdam, "adamw": admeta.KernelAdamW}
+KERNEL_CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": admeta.KernelAdam,
+    "adamw": admeta.KernelAdamW,
+}
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
     "single": {"foreach": False, "fused": False},
     "foreach": {"foreach": True, "fused": False},

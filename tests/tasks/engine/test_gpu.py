@@ -111,6 +111,64 @@ def test_dropout_resumes_too(tmp_path: Path) -> None:
     assert [second.advance().metrics for _ in range(2)] == [one.metrics for one in evaluations[1:]]
 
 
+@pytest.mark.parametrize("clip", [None, 0.1], ids=["free", "clipped"])
+@pytest.mark.parametrize("optimizer", ["adamw", "admetar", "ranger"])
+def test_bf16_gradients_move_parameters_as_widened_ones(
+    optimizer: str, clip: float | None, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, but for the order in which the norms that clip are summed."""
+    finals = []
+    for narrow in (True, False):
+        monkeypatch.setattr("tasks.engine.step.GRADIENTS_MAY_BE_NARROW", narrow)
+        run = start(noise(precision="bf16", deterministic=True, grad_clip=clip), optimizer, data_dir=pictures)
+        seen: set[torch.dtype] = set()
+
+        def look(*_: Any, run: TrainingRun = run, seen: set[torch.dtype] = seen) -> None:
+            seen.update(p.grad.dtype for p in run.model.parameters() if p.grad is not None)
+
+        run._optimizer.register_step_pre_hook(look)
+        run.advance()
+        assert run.environment()["step"] == "graph: 1 shape(s)"
+        assert (torch.bfloat16 in seen) is narrow
+        finals.append(torch.cat([p.detach().flatten() for p in run.model.parameters()]))
+        run.close()
+    if clip is None:
+        assert torch.equal(*finals)
+    else:
+        assert float((finals[0] - finals[1]).norm() / finals[1].norm()) < 1e-2
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_captured_adam_is_our_kernels_and_goes_on_anywhere(optimizer: str, tmp_path: Path) -> None:
+    """Two epochs in a graph, the third in a graph, eagerly on the card, or on the CPU: torch's own classes there."""
+    cls = {"adam": "Adam", "adamw": "AdamW"}[optimizer]
+    own, torchs = f"admeta.adam:Kernel{cls}", f"torch.optim.{optimizer}:{cls}"
+    params = {"lr": 3e-3, "weight_decay": 0.01}
+    first = start(digits(precision="fp32"), optimizer, params=params)
+    assert first.environment()["optimizer_class"] == own
+    for _ in range(2):
+        first.advance()
+    checkpoint.save(tmp_path, {"run": first.state_dict()}, epoch=2)
+    losses = {}
+    for where, acceleration, device in (
+        ("graph", "graph", "cuda"),
+        ("eager", "eager", "cuda"),
+        ("cpu", "eager", "cpu"),
+    ):
+        state = checkpoint.load_latest(tmp_path)
+        assert state is not None
+        config = digits(precision="fp32", acceleration=acceleration)
+        run = open_run(config, optimizer=optimizer, params=params, seed=0, device=device)
+        assert isinstance(run, TrainingRun)
+        run.load_state_dict(state["run"])
+        losses[where] = run.advance().metrics["train_loss"]
+        assert run.environment()["optimizer_class"] == (own if where == "graph" else torchs)
+        run.close()
+    first.close()
+    assert losses["eager"] == pytest.approx(losses["graph"], rel=5e-3)
+    assert losses["cpu"] == pytest.approx(losses["graph"], rel=0.2)  # other dropout masks
+
+
 @pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
 def test_two_shapes_take_turns(optimizer: str) -> None:
     """Graphs of several shapes share one optimizer: each replay must use its own gradients."""
