@@ -51,7 +51,11 @@ def _reading(out: Path) -> str:
 
 
 def _summary(studies: Sequence[StudyFacts]) -> str:
-    parts = ["## Over the studies\n", "Rank by mean validation over the confirm seeds, in completed studies:\n", tables.ranks(studies)]
+    parts = [
+        "## Over the studies\n",
+        "Rank by mean validation over the confirm seeds, in completed studies:\n",
+        tables.ranks(studies),
+    ]
     parts += ["\nPairs at the 5 % level, Welch's t on validation, corrected by Holm within each study:\n"]
     parts += [tables.verdicts(studies), ""]
     return "\n".join(parts)
