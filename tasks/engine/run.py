@@ -23,6 +23,7 @@ from tasks.engine import checkpoint
 from tasks.engine.cache import load_task
 from tasks.engine.device import configure_torch, first_words, is_out_of_memory, pick_device, pick_precision
 from tasks.engine.graph import GraphStep
+from tasks.engine.joined import joined_inductor
 from tasks.engine.meter import LossMeter
 from tasks.engine.norms import drop_batch_counters
 from tasks.engine.optimizers import build_optimizer, load_optimizer_state, lr_tensors
@@ -210,7 +211,7 @@ class TrainingRun(Progress):
         model.to(device=self._device, memory_format=self._task.memory_format)  # type: ignore[call-overload]
         if self._compiled:
             for region in self._task.compile_regions(model):
-                region.compile(dynamic=self._task.compile_shapes == "many")
+                region.compile(backend=joined_inductor, dynamic=self._task.compile_shapes == "many")
         return model
 
     def _build_optimizer(
