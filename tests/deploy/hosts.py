@@ -57,7 +57,9 @@ def network() -> Iterator[None]:
         yield
     finally:
         for host in HOSTS:
-            subprocess.run(["ip", "netns", "del", f"admeta-{host}"], check=False, stderr=subprocess.DEVNULL)
+            # The cable too: a space lives on for as long as a process in it takes to end.
+            for thing in (["link", "del", _cable(host)], ["netns", "del", f"admeta-{host}"]):
+                subprocess.run(["ip", *thing], check=False, stderr=subprocess.DEVNULL)
         _ip(f"link del {BRIDGE}")
 
 
@@ -140,16 +142,13 @@ def _disturb(client: httpx.Client, home: Path, *, away_s: float) -> Verdict:
     time.sleep(3 * EPOCH_S)
     snapshot = look(engine, study, storage=home / "checkpoints", killed=None)
     print(f"cut off: {len(snapshot.finished)} runs finished, {len(snapshot.interrupted)} under way", flush=True)
-    noticed = _waits_for_notice(client, until=begun + away_s)
+    noticed = _wait_for_notice(client, until=begun + away_s)
     print(f"noticed after {noticed - begun:.1f} s" if noticed else "not noticed", flush=True)
     time.sleep(max(0.0, begun + away_s - time.monotonic()))
     print(f"back after {time.monotonic() - begun:.1f} s; {_n_complete(client, study)} trials complete", flush=True)
     mend("three")
-    mended = time.monotonic()
-    wait_until(lambda: _n_workers(client) == 2, timeout_s=180, what="host three joins again", poll_s=0.5)
-    print(f"joined {time.monotonic() - mended:.1f} s later", flush=True)
-    wait_until(lambda: address("three") in _busy(client), timeout_s=180, what="host three has a run again", poll_s=0.5)
-    print(f"told of its first epoch {time.monotonic() - mended:.1f} s later", flush=True)
+    if noticed is not None:
+        _wait_for_return(client)
     wait_until(lambda: _state(client, study) != "RUNNING", timeout_s=300, what="the study ends", poll_s=1)
     print(f"study {_state(client, study)} {time.monotonic() - begun:.0f} s after the cut", flush=True)
     expected = Expected(
@@ -163,7 +162,15 @@ def _disturb(client: httpx.Client, home: Path, *, away_s: float) -> Verdict:
     return verdict
 
 
-def _waits_for_notice(client: httpx.Client, *, until: float) -> float | None:
+def _wait_for_return(client: httpx.Client) -> None:
+    mended = time.monotonic()
+    wait_until(lambda: _n_workers(client) == 2, timeout_s=180, what="host three joins again", poll_s=0.5)
+    print(f"joined {time.monotonic() - mended:.1f} s later", flush=True)
+    wait_until(lambda: address("three") in _busy(client), timeout_s=180, what="host three has a run again", poll_s=0.5)
+    print(f"told of an epoch {time.monotonic() - mended:.1f} s after it was back", flush=True)
+
+
+def _wait_for_notice(client: httpx.Client, *, until: float) -> float | None:
     """When the cluster takes the host for dead; None: the host is back before."""
     while time.monotonic() < until:
         if _n_workers(client) == 1:
