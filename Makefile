@@ -54,14 +54,15 @@ chaos: $(READY)
 fuzz: $(READY)
 	$(BIN)/python -m tests.service.fuzz
 
-# The pins are those of requirements.lock. uv installs them in parallel; it comes from PyPI like everything else.
+# The pins are those of requirements.lock. uv installs them in parallel; it comes from PyPI like everything else. Bytecode is
+# made once, here: where PYTHONDONTWRITEBYTECODE is set, each worker would make its own, which takes longer than its start.
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (a few minutes, about 6 GB with PyTorch) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python -r requirements.lock
+	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $(READY)
 
