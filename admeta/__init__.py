@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from admeta.groups import decay_groups
     from admeta.info import OptimInfo, ParamInfo
+    from admeta.radam import KernelRAdam
     from admeta.ranger import Ranger
     from admeta.registry import OPTIMIZERS, cautions, create, create_captured, get, known_optimizers
     from admeta.spaces import Categorical, Float, Int
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OPTIMIZERS", "AdaBelief", "AdmetaError", "AdmetaR", "AdmetaS", "Categorical", "Float", "Int", "KernelAdam",
-    "KernelAdamW", "OptimInfo", "ParamInfo", "ParameterError", "Ranger", "RegistrationError", "UnknownOptimizerError",
-    "UnknownPresetError", "adam_equivalent_lr", "beta_cliff", "cautions", "create", "create_captured", "decay_groups",
-    "dema_gain", "get", "known_optimizers", "noise_gain", "stability_limit",
+    "KernelAdamW", "KernelRAdam", "OptimInfo", "ParamInfo", "ParameterError", "Ranger", "RegistrationError",
+    "UnknownOptimizerError", "UnknownPresetError", "adam_equivalent_lr", "beta_cliff", "cautions", "create",
+    "create_captured", "decay_groups", "dema_gain", "get", "known_optimizers", "noise_gain", "stability_limit",
 ]  # fmt: skip
 
 _HOME = {
@@ -45,6 +46,7 @@ _HOME = {
     "Int": "spaces",
     "KernelAdam": "adam",
     "KernelAdamW": "adam",
+    "KernelRAdam": "radam",
     "OptimInfo": "info",
     "ParamInfo": "info",
     "ParameterError": "errors",

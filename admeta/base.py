@@ -1,7 +1,8 @@
 """The torch optimizer around the update rule: groups, state, choice of implementation, checkpoints.
 
-Owns: what AdmetaR, AdmetaS, Ranger, AdaBelief, KernelAdam and KernelAdamW share as ``torch.optim.Optimizer``s. Does
-not own: their options (one module each) and the update (admeta.rule, admeta.single, admeta.multi, admeta.fused).
+Owns: what AdmetaR, AdmetaS, Ranger, AdaBelief and torch's optimizers by our kernels share as
+``torch.optim.Optimizer``s. Does not own: their options (one module each) and the update (admeta.rule, admeta.single,
+admeta.multi, admeta.fused).
 """
 
 from __future__ import annotations

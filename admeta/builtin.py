@@ -257,6 +257,7 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
         finetune_fixed=FINETUNE_ADAPTIVE,
         paper_spaces={"paper": {"lr": PAPER_ADAPTIVE_LR}, "paper_finetune": {"lr": PAPER_FINETUNE_LR}},
         graph_kwargs={"capturable": True},
+        graph_target="admeta.radam:KernelRAdam",
     ),
     "ranger": OptimInfo(
         name="ranger",

@@ -61,7 +61,8 @@ def coefficients_at(rule: UpdateRule, t: float, lr: N) -> Coefficients[N]:
     moments = rule.moments
     lr_hat = lr / (1.0 - rule.beta1**t)
     root2 = math.sqrt(1.0 - moments.beta2**t)
-    v_keep, v_add, size, eps, plain = moments.beta2, 1.0 - moments.beta2, lr_hat * root2, moments.eps * root2, 0.0
+    v_keep, v_add, size, plain = moments.beta2, 1.0 - moments.beta2, lr_hat * root2, 0.0
+    eps = moments.eps if moments.raw_eps else moments.eps * root2
     if moments.rectify:
         rho = moments.rho_inf - 2.0 * t * moments.beta2**t / (1.0 - moments.beta2**t)
         if rho >= moments.rho_min:
@@ -100,7 +101,8 @@ def coefficients_on_device(rule: UpdateRule, t: Tensor, lr: Number) -> Coefficie
     power2 = moments.beta2**t
     root2 = (1.0 - power2).sqrt()
     v_keep, v_add = one * moments.beta2, one * (1.0 - moments.beta2)
-    size, eps, plain = lr_hat * root2, moments.eps * root2, zero
+    size, plain = lr_hat * root2, zero
+    eps = one * moments.eps if moments.raw_eps else moments.eps * root2
     if moments.rectify:
         rho = moments.rho_inf - 2.0 * t * power2 / (1.0 - power2)
         ready = rho >= moments.rho_min

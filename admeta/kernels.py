@@ -58,14 +58,16 @@ def _slow_factor(constants, t, SLOW: tl.constexpr):
 
 @triton.jit
 def _moment_factors(
-    constants, t, lr, one, zero, RECTIFY: tl.constexpr, PLAIN: tl.constexpr, GATE: tl.constexpr
+    constants, t, lr, one, zero, RECTIFY: tl.constexpr, PLAIN: tl.constexpr, GATE: tl.constexpr, RAW_EPS: tl.constexpr
 ):  # fmt: skip
     """v_keep, v_add, size, eps and plain: bias correction and rectification."""
     lr_hat = lr / (1.0 - tl.exp(t * tl.load(constants + 1)))
     power2 = tl.exp(t * tl.load(constants + 3))
     root2 = tl.sqrt(1.0 - power2)
     v_keep, v_add = one * tl.load(constants + 2), one * tl.load(constants + 4)
-    size, eps, plain = lr_hat * root2, tl.load(constants + 5) * root2, zero
+    size, eps, plain = lr_hat * root2, one * tl.load(constants + 5), zero
+    if not RAW_EPS:
+        eps = eps * root2
     if RECTIFY:
         rho_inf = tl.load(constants + 11)
         rho = rho_inf - 2.0 * t * power2 / (1.0 - power2)
@@ -87,7 +89,7 @@ def factors_kernel(
     table, constants, lr_ptr, scale_ptr, found_inf_ptr, factors, n,
     STEP: tl.constexpr, UNSCALE: tl.constexpr, FOUND_INF: tl.constexpr, DEMA: tl.constexpr,
     MOMENTS: tl.constexpr, RECTIFY: tl.constexpr, PLAIN: tl.constexpr, GATE: tl.constexpr,
-    SLOW: tl.constexpr, DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
+    RAW_EPS: tl.constexpr, SLOW: tl.constexpr, DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Step counts and factors of ``n`` tensors; with found_inf set, steps stay and the rows say "not active"."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -110,7 +112,7 @@ def factors_kernel(
         decay = one - lr * tl.load(constants + 6)
     v_keep, v_add, size, eps, plain = one, zero, zero, one, one * lr
     if MOMENTS:
-        v_keep, v_add, size, eps, plain = _moment_factors(constants, t, lr, one, zero, RECTIFY, PLAIN, GATE)
+        v_keep, v_add, size, eps, plain = _moment_factors(constants, t, lr, one, zero, RECTIFY, PLAIN, GATE, RAW_EPS)
     unscale = one
     if UNSCALE:
         unscale = one / tl.load(scale_ptr).to(tl.float64)

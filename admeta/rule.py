@@ -1,4 +1,4 @@
-"""The one update rule behind AdmetaR, AdmetaS, Ranger, AdaBelief, Adam and AdamW, as data.
+"""The one update rule behind AdmetaR, AdmetaS, Ranger, AdaBelief, Adam, AdamW and RAdam, as data.
 
 Owns: which terms the update has and its constants. Does not own: what depends on the step
 (admeta.coefficients) and the three ways to run it (admeta.single, admeta.multi, admeta.fused).
@@ -58,6 +58,7 @@ class Moments:
         rectify: RAdam's rectification, once ρ_t ≥ rho_min.
         step_unrectified: before that: θ − lr·m̂ (True) or no step (False).
         gate: leave v alone before that.
+        raw_eps: eps is added to √v instead, before v's bias is corrected, as in torch.optim.RAdam.
     """
 
     beta2: float
@@ -67,6 +68,7 @@ class Moments:
     rho_min: float = 5.0
     step_unrectified: bool = False
     gate: bool = False
+    raw_eps: bool = False
 
     @property
     def rho_inf(self) -> float:

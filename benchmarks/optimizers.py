@@ -99,7 +99,14 @@ def subjects(device: str) -> list[Subject]:
             Subject("pytorch-optimizer Ranger", pytorch_optimizer.Ranger, 29.3, capturable=False),
             Subject("pytorch-optimizer AdaBelief", pytorch_optimizer.AdaBelief, 28.0, capturable=False),
         ]
-    floors = {"AdmetaR": 37.3, "AdmetaS": 29.3, "Ranger": 33.3, "AdaBelief": 28.0, "KernelAdamW": 28.0}
+    floors = {
+        "AdmetaR": 37.3,
+        "AdmetaS": 29.3,
+        "Ranger": 33.3,
+        "AdaBelief": 28.0,
+        "KernelAdamW": 28.0,
+        "KernelRAdam": 28.0,
+    }
     for name, floor in floors.items():
         cls = getattr(admeta, name)
         if device == "cuda":

@@ -60,7 +60,10 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, A
     """Load a state, keeping how this optimizer is implemented: a run may resume on another device, eager too."""
     own = optimizer.param_groups
     groups = [
-        {**loaded, **{flag: group[flag] for flag in IMPLEMENTATION_FLAGS if flag in group}}
+        {
+            **{name: value for name, value in loaded.items() if name not in IMPLEMENTATION_FLAGS},
+            **{flag: group[flag] for flag in IMPLEMENTATION_FLAGS if flag in group},
+        }
         for loaded, group in zip(state["param_groups"], own, strict=True)
     ]
     optimizer.load_state_dict({**state, "param_groups": groups})

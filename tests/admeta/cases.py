@@ -11,11 +11,12 @@ import torch
 import admeta
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-OURS = ("admetar", "admetas", "ranger", "adabelief", "adamw", "adam")
+OURS = ("admetar", "admetas", "ranger", "adabelief", "adamw", "adam", "radam")
 # ``create`` gives torch's own of these, a captured step ours.
 KERNEL_CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": admeta.KernelAdam,
     "adamw": admeta.KernelAdamW,
+    "radam": admeta.KernelRAdam,
 }
 IMPLEMENTATIONS: dict[str, dict[str, Any]] = {
     "single": {"foreach": False, "fused": False},
@@ -78,6 +79,8 @@ def _cases() -> list[Case]:
         Case("adabelief", "skip", {"unrectified": "skip", "rho_min": 4.0, "maximize": True}),
         Case("adam", "defaults"),
         Case("adam", "l2", {**decay, "maximize": True}),
+        Case("radam", "defaults", {"eps": 1e-4}),  # large enough to tell where it is added
+        Case("radam", "decoupled", {**decay, "decoupled_weight_decay": True, "betas": (0.5, 0.9)}),
         Case("adamw", "defaults"),
         Case("adamw", "other-betas", {**decay, "betas": (0.5, 0.9), "eps": 1e-4, "maximize": True}),
     ]

@@ -50,7 +50,7 @@ def main() -> None:
         )
     arguments = {"table": "*i64", "constants": "*fp64", "lr_ptr": "*fp32", "scale_ptr": "*fp32",
                  "found_inf_ptr": "*fp32", "factors": "*fp64", "n": "i32"}  # fmt: skip
-    names = ("UNSCALE", "FOUND_INF", "DEMA", "MOMENTS", "RECTIFY", "PLAIN", "GATE", "SLOW", "DECOUPLED")
+    names = ("UNSCALE", "FOUND_INF", "DEMA", "MOMENTS", "RECTIFY", "PLAIN", "GATE", "RAW_EPS", "SLOW", "DECOUPLED")
     for step, on in itertools.product((tl.float32, tl.float64), (True, False)):
         compiled(kernels.factors_kernel, arguments, {"STEP": step, **dict.fromkeys(names, on), "BLOCK": 64})
 

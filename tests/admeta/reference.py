@@ -84,14 +84,15 @@ def adaptive_step(
     m = beta1 * m + (1 - beta1) * h
     m_hat = m / (1 - beta1**t)
     rectify = optimizer not in ("adam", "adamw") and o.get("rectify", True)
-    r = rectified(beta2, t, o["rho_min"]) if rectify else 1.0
+    r = rectified(beta2, t, o.get("rho_min", 5.0)) if rectify else 1.0
     if r is not None or not o.get("gate_exp_avg_sq", False):
         seen = h - m if optimizer == "adabelief" else h
         v = beta2 * v + (1 - beta2) * seen**2
         if optimizer == "adabelief":
             v = v + o["eps"]
     if r is not None:
-        return theta - o["lr"] * r * m_hat / (np.sqrt(v / (1 - beta2**t)) + o["eps"]), m, v
-    if o["unrectified"] == "sgd":
+        eps = o["eps"] / np.sqrt(1 - beta2**t) if optimizer == "radam" else o["eps"]  # torch's: beside √v, not √v̂
+        return theta - o["lr"] * r * m_hat / (np.sqrt(v / (1 - beta2**t)) + eps), m, v
+    if o.get("unrectified", "sgd") == "sgd":
         return theta - o["lr"] * m_hat, m, v
     return theta, m, v

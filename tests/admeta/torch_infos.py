@@ -54,6 +54,7 @@ ERRORS: dict[str, list[tuple[dict[str, Any], str]]] = {
     "ranger": [*_SHARED_ERRORS, *_RECTIFIED_ERRORS, *_SLOW_ERRORS],
     "adabelief": [*_SHARED_ERRORS, *_RECTIFIED_ERRORS],
     "adam": [*_SHARED_ERRORS, *_ADAPTIVE_ERRORS, ({"amsgrad": True}, "Invalid amsgrad value: True")],
+    "radam": [*_SHARED_ERRORS, *_ADAPTIVE_ERRORS],
     "adamw": [*_SHARED_ERRORS, *_ADAPTIVE_ERRORS, ({"amsgrad": True}, "Invalid amsgrad value: True")],
 }
 
@@ -92,6 +93,7 @@ INFOS = [
     _info("adabelief", admeta.AdaBelief),
     _info("adam", admeta.KernelAdam),
     _info("adamw", admeta.KernelAdamW),
+    _info("radam", admeta.KernelRAdam),
 ]
 
 

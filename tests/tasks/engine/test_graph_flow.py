@@ -121,11 +121,8 @@ def test_every_path_trains_as_eager_steps_do(rows: list[int], refuse: tuple[str,
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize("rows", [ONE_SHAPE, LATE], ids=["one", "late"])
 @pytest.mark.parametrize("refuse", [(), ("update",), ("backward",)], ids=["all", "no-update", "no-backward"])
-def test_bf16_gradients_at_fixed_addresses(
-    rows: list[int], refuse: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bf16_gradients_at_fixed_addresses(rows: list[int], refuse: tuple[str, ...]) -> None:
     """The kernels read them as autocast's float32 ones: every path, to the last bit."""
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
 
     def make(parameters: Any) -> torch.optim.Optimizer:
         return KernelAdamW(parameters, lr=1e-2, fused=True)

@@ -29,6 +29,7 @@ MakeOptimizer = Callable[[Any], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, MakeOptimizer] = {
     "adamw": lambda p: admeta.KernelAdamW(p, lr=1e-2, weight_decay=0.1, fused=True),
     "adam": lambda p: admeta.KernelAdam(p, lr=1e-2, weight_decay=0.1, fused=True),
+    "radam": lambda p: admeta.KernelRAdam(p, lr=1e-2, weight_decay=0.1, fused=True),
     "admetar": lambda p: admeta.AdmetaR(p, lr=1e-2, fused=True),
     "admetas": lambda p: admeta.AdmetaS(p, lr=1e-2, weight_decay=0.1, fused=True),
     "ranger": lambda p: admeta.Ranger(p, lr=1e-2, fused=True),  # centralises the gradients
@@ -37,12 +38,6 @@ pytestmark = [
     pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed"),
     pytest.mark.skipif(not GRADIENTS_MAY_BE_NARROW, reason="needs torch 2.10"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    if DEVICE == "cpu":
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
 
 
 class Words(nn.Module):

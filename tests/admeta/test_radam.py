@@ -1,0 +1,74 @@
+"""KernelRAdam against torch.optim.RAdam: numbers, options, checkpoints both ways."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+
+import admeta
+from tests.admeta.cases import DEVICE, IMPLEMENTATIONS
+from tests.admeta.test_adam import assert_near, make_params, train
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "rectified-early": {"betas": (0.8, 0.9), "lr": 1e-2},  # from the sixth step at 0.999, the eighth at 0.9
+    "epsilon": {"eps": 1e-2, "weight_decay": 0.1, "lr": 3e-3},
+    "decoupled": {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
+}
+settings = pytest.mark.parametrize("setting", SETTINGS)
+implementations = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+
+
+@implementations
+@settings
+def test_float64_trajectories_are_torchs(setting: str, implementation: str) -> None:
+    ours, theirs = (make_params(torch.float64) for _ in range(2))
+    train(admeta.KernelRAdam(ours, **SETTINGS[setting], **IMPLEMENTATIONS[implementation]), ours, range(25))
+    train(torch.optim.RAdam(theirs, **SETTINGS[setting], foreach=False), theirs, range(25))
+    assert_near(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@settings
+def test_float32_kernels_are_torchs_to_a_few_ulp(setting: str) -> None:
+    ours, theirs = (make_params(torch.float32) for _ in range(2))
+    train(admeta.KernelRAdam(ours, **SETTINGS[setting], fused=True), ours, range(15))
+    train(torch.optim.RAdam(theirs, **SETTINGS[setting], foreach=False), theirs, range(15))
+    assert_near(ours, theirs, rtol=2e-6, atol=5e-7)
+
+
+def test_the_rate_may_be_a_tensor() -> None:
+    ours, theirs = (make_params(torch.float32) for _ in range(2))
+    for cls, params in ((admeta.KernelRAdam, ours), (torch.optim.RAdam, theirs)):
+        lr = torch.tensor(1e-2, device=DEVICE)
+        optimizer = cls(params, lr=lr, weight_decay=0.1, foreach=False)
+        train(optimizer, params, range(5))
+        lr.fill_(3e-3)
+        train(optimizer, params, range(5, 12))
+    assert_near(ours, theirs, rtol=2e-6, atol=5e-7)
+
+
+@pytest.mark.parametrize("first", ["ours", "torch's"])
+@implementations
+def test_either_goes_on_from_the_others_checkpoint(implementation: str, first: str) -> None:
+    options: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
+    flags = IMPLEMENTATIONS[implementation]
+    straight = make_params(torch.float64)
+    train(torch.optim.RAdam(straight, **options), straight, range(12))
+    params = make_params(torch.float64)
+    before: torch.optim.Optimizer = admeta.KernelRAdam(params, **options, **flags)
+    after: torch.optim.Optimizer = torch.optim.RAdam(params, lr=123.0)
+    if first != "ours":
+        before, after = torch.optim.RAdam(params, **options), admeta.KernelRAdam(params, lr=123.0, **flags)
+    train(before, params, range(7))
+    stored = io.BytesIO()
+    torch.save(before.state_dict(), stored)
+    stored.seek(0)
+    state = torch.load(stored, weights_only=True)
+    for group, own in zip(state["param_groups"], after.param_groups, strict=True):
+        group.update({flag: own[flag] for flag in ("foreach", "fused", "capturable", "differentiable") if flag in own})
+    after.load_state_dict(state)
+    train(after, params, range(7, 12))
+    assert_near(params, straight, rtol=1e-12, atol=1e-12)
