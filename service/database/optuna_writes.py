@@ -24,6 +24,7 @@ _POINTS: Table = models.TrialIntermediateValueModel.__table__
 _ATTRIBUTES: Table = models.TrialSystemAttributeModel.__table__
 _STUDIES: Table = models.StudyModel.__table__
 _OPEN = (TrialState.RUNNING, TrialState.WAITING)
+_COUNTED = {"preserve_rowcount": True}  # unless asked, SQLAlchemy answers −1 for an INSERT on some databases
 _IS_OPEN = select(literal(1)).where(_TRIALS.c.trial_id == bindparam("b_trial"), _TRIALS.c.state.in_(_OPEN)).exists()
 
 _LOCK_STUDY = select(_STUDIES.c.study_id).where(_STUDIES.c.study_id == bindparam("b_study")).with_for_update()
@@ -103,13 +104,13 @@ class Writes:
         """A parameter's value, in Optuna's form. Raises ValueError where another trial drew it from another kind."""
         check_distribution_compatibility(before, distribution)
         row = {"b_trial": trial_id, "b_name": name, "b_value": value, "b_json": distribution_to_json(distribution)}
-        return connection.execute(self._param, row).rowcount > 0
+        return connection.execute(self._param, row, execution_options=_COUNTED).rowcount > 0
 
     def point(self, connection: Connection, trial_id: int, step: int, value: float) -> bool:
         """The value at a step, in place of one that is there."""
         stored, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
         row = {"b_trial": trial_id, "b_step": step, "b_value": stored, "b_type": kind}
-        return connection.execute(self._point, row).rowcount > 0
+        return connection.execute(self._point, row, execution_options=_COUNTED).rowcount > 0
 
     def end(self, connection: Connection, trial_id: int, state: TrialState, values: Sequence[float] | None) -> bool:
         """The trial's end, with its values."""

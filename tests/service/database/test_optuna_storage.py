@@ -208,6 +208,25 @@ def test_our_short_writes_leave_what_optunas_own_do(storage: BaseStorage, url: s
         assert (ours.duration is None) == (optunas.duration is None)
 
 
+def test_a_drivers_writes_are_the_short_ones(storage: BaseStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them is made once more by Optuna's own way: each says itself whether it was done."""
+    study = new_study(storage)
+    study.ask().suggest_float("lr", 0.0, 1.0)  # the first of its name is Optuna's, which looks for an older one
+    for own in ("_set_trial_param", "set_trial_intermediate_value", "set_trial_state_values"):
+        monkeypatch.setattr(optuna.storages.RDBStorage, own, _must_not_be_called)
+    trial = study.ask()
+    value = trial.suggest_float("lr", 0.0, 1.0)
+    for step in (1, 2):
+        trial.report(0.5 * step, step)
+    study.tell(trial, 1.0)
+    stored = study.trials[-1]
+    assert (stored.params, stored.intermediate_values, stored.value) == ({"lr": value}, {1: 0.5, 2: 1.0}, 1.0)
+
+
+def _must_not_be_called(*_: Any, **__: Any) -> None:
+    raise AssertionError("Optuna's own write was made too")
+
+
 def test_real_conflicts_stay_errors(storage: BaseStorage) -> None:
     study = new_study(storage)
     with pytest.raises(DuplicatedStudyError):
