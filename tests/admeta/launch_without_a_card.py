@@ -54,7 +54,9 @@ def bound() -> list[tuple[BoundKernel, tuple[torch.Tensor, ...]]]:
     f32, on, off = tl.float32, True, False
     return [
         (
-            BoundKernel(kernels.factors_kernel, 2, (7, f32, off, off, on, on, on, off, off, on, off, 64), num_warps=2),
+            BoundKernel(
+                kernels.factors_kernel, 2, (7, f32, off, off, on, on, on, off, off, off, on, off, 64), num_warps=2
+            ),
             (table, constants, lr, lr, lr, factors),
         ),
         (
