@@ -84,25 +84,18 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
             try:
                 placement.check(study.definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping)
             except TaskError as error:
-                if not (runs := store.runs(study_id)):
-                    raise
-                for run in runs:
-                    if run.state is RunState.RUNNING:  # its driver died; as long as ours waits, nobody trains it
-                        store.interrupt_attempt(lease, run.id, reason=str(error))
-                reason = f"{error}; mend that, then resume the study"
-                state = store.set_study_state(lease, StudyState.PAUSED, reason=reason)
-                store.release_lease(lease)
-                return state
-            coordinator = Coordinator(
-                store=store,
-                lease=lease,
-                study=study,
-                workplace=_workplace(study, store, options, stop),
-                now=lambda: datetime.now(UTC).timestamp(),
-            )
-            if renewal.state is StudyState.RUNNING:
-                _run_experiment(study, coordinator, stop)
-            state = _conclude(store, lease, coordinator, stop, renewal.state)
+                state = _put_off(store, lease, error)
+            else:
+                coordinator = Coordinator(
+                    store=store,
+                    lease=lease,
+                    study=study,
+                    workplace=_workplace(study, store, options, stop),
+                    now=lambda: datetime.now(UTC).timestamp(),
+                )
+                if renewal.state is StudyState.RUNNING:
+                    _run_experiment(study, coordinator, stop)
+                state = _conclude(store, lease, coordinator, stop, renewal.state)
         except TaskError as error:
             state = store.set_study_state(lease, StudyState.FAILED, reason=str(error))
         except LeaseLostError:
@@ -110,6 +103,16 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
             return None
     store.release_lease(lease)
     return state
+
+
+def _put_off(store: Store, lease: Lease, error: TaskError) -> StudyState:
+    """Pause a study that cannot go on as things are; raises the error where it has no run to lose."""
+    if not (runs := store.runs(lease.study_id)):
+        raise error
+    for run in runs:
+        if run.state is RunState.RUNNING:  # its driver died, and nobody trains it until the study is resumed
+            store.interrupt_attempt(lease, run.id, reason=str(error))
+    return store.set_study_state(lease, StudyState.PAUSED, reason=f"{error}; mend that, then resume the study")
 
 
 def _conclude(store: Store, lease: Lease, coordinator: Coordinator, stop: StopSwitch, wanted: StudyState) -> StudyState:
