@@ -34,9 +34,9 @@ def join_linears(graph_module: GraphModule) -> int:
         if node.op == "call_function" and node.target in _LINEAR and _is_plain(node):
             groups.setdefault((node.args[0], _bias(node) is not None), []).append(node)
     removed = 0
-    for (source, has_bias), nodes in groups.items():
+    for nodes in groups.values():
         if len(nodes) > 1:
-            _join(graph_module, source, nodes, has_bias=has_bias)
+            _join(graph_module, nodes)
             removed += len(nodes) - 1
     if removed:
         graph_module.graph.lint()
@@ -44,12 +44,11 @@ def join_linears(graph_module: GraphModule) -> int:
     return removed
 
 
-def _join(graph_module: GraphModule, source: Node, nodes: Sequence[Node], *, has_bias: bool) -> None:
+def _join(graph_module: GraphModule, nodes: Sequence[Node]) -> None:
     graph = graph_module.graph
-    weights = [node.args[1] for node in nodes]
     with graph.inserting_before(nodes[0]):
-        inputs = [source, graph.call_function(torch.cat, (weights,))]
-        if has_bias:
+        inputs = [nodes[0].args[0], graph.call_function(torch.cat, ([node.args[1] for node in nodes],))]
+        if _bias(nodes[0]) is not None:
             inputs.append(graph.call_function(torch.cat, ([_bias(node) for node in nodes],)))
         whole = graph.call_function(torch.nn.functional.linear, tuple(inputs))
         begin = 0
@@ -64,11 +63,10 @@ def _join(graph_module: GraphModule, source: Node, nodes: Sequence[Node], *, has
 
 
 def _is_plain(node: Node) -> bool:
-    given = [node.args[0], node.args[1], _bias(node)] if len(node.args) >= 2 else []
-    tensors = [value for value in given[1:] if value is not None]
-    return bool(given) and all(
+    return len(node.args) >= 2 and all(
         isinstance(value, Node) and value.op in ("placeholder", "get_attr") and "example_value" in value.meta
-        for value in tensors
+        for value in (node.args[1], _bias(node))
+        if value is not None
     )
 
 

@@ -20,7 +20,7 @@ def build_optimizer(
     name: str,
     params: Mapping[str, Any],
     weight_decay_on: Literal["all", "matrices"] = "all",
-    graph_kwargs: Mapping[str, Any] | None = None,
+    captured: bool = False,
 ) -> torch.optim.Optimizer:
     """An optimizer of `admeta.registry` over a model's parameters.
 
@@ -28,8 +28,7 @@ def build_optimizer(
         name: its registered name.
         params: its constructor keywords, as a study's trial has them (JSON lists allowed for tuples).
         weight_decay_on: "matrices" takes the decay off parameters of fewer than two dimensions.
-        graph_kwargs: what the registry says a captured `step` needs, whose class is then its `graph_target`; None
-            outside a graph.
+        captured: its steps will be captured in a graph: `registry.create_captured`.
 
     Raises:
         admeta.errors.AdmetaError: an unknown optimizer, or a parameter or value it does not take.
@@ -39,9 +38,8 @@ def build_optimizer(
     if weight_decay_on == "matrices" and "weight_decay" in info.parameters:
         decay = params.get("weight_decay", info.parameters["weight_decay"].default)
         groups = decay_groups(groups, float(decay), on="matrices")
-    if graph_kwargs is None:
-        return registry.create(name, groups, **params)
-    return registry.create_captured(name, groups, **{**params, **graph_kwargs})
+    create = registry.create_captured if captured else registry.create
+    return create(name, groups, **params)
 
 
 def lr_tensors(optimizer: torch.optim.Optimizer, *, device: torch.device) -> list[Tensor]:

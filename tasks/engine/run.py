@@ -217,14 +217,13 @@ class TrainingRun(Progress):
     def _build_optimizer(
         self, name: str, params: Mapping[str, Any]
     ) -> tuple[torch.optim.Optimizer, list[Tensor] | None]:
-        info = optimizers.get(name)
-        captured = self._wants_graph() and info.capturable
+        captured = self._wants_graph() and optimizers.get(name).capturable
         optimizer = build_optimizer(
             self._model.named_parameters(),
             name=name,
             params=params,
             weight_decay_on=self._config.weight_decay_on,
-            graph_kwargs=info.graph_kwargs if captured else None,
+            captured=captured,
         )
         return optimizer, lr_tensors(optimizer, device=self._device) if captured else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 import admeta
 from tests.admeta.cases import DEVICE, IMPLEMENTATIONS
-from tests.admeta.test_adam import assert_near, make_params, train
+from tests.admeta.test_adam import assert_goes_on, assert_near, make_params, train
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -53,22 +52,5 @@ def test_the_rate_may_be_a_tensor() -> None:
 @pytest.mark.parametrize("first", ["ours", "torch's"])
 @implementations
 def test_either_goes_on_from_the_others_checkpoint(implementation: str, first: str) -> None:
-    options: dict[str, Any] = {"lr": 1e-2, "weight_decay": 0.1}
     flags = IMPLEMENTATIONS[implementation]
-    straight = make_params(torch.float64)
-    train(torch.optim.RAdam(straight, **options), straight, range(12))
-    params = make_params(torch.float64)
-    before: torch.optim.Optimizer = admeta.KernelRAdam(params, **options, **flags)
-    after: torch.optim.Optimizer = torch.optim.RAdam(params, lr=123.0)
-    if first != "ours":
-        before, after = torch.optim.RAdam(params, **options), admeta.KernelRAdam(params, lr=123.0, **flags)
-    train(before, params, range(7))
-    stored = io.BytesIO()
-    torch.save(before.state_dict(), stored)
-    stored.seek(0)
-    state = torch.load(stored, weights_only=True)
-    for group, own in zip(state["param_groups"], after.param_groups, strict=True):
-        group.update({flag: own[flag] for flag in ("foreach", "fused", "capturable", "differentiable") if flag in own})
-    after.load_state_dict(state)
-    train(after, params, range(7, 12))
-    assert_near(params, straight, rtol=1e-12, atol=1e-12)
+    assert_goes_on(admeta.KernelRAdam, torch.optim.RAdam, flags=flags, ours_first=first == "ours")

@@ -18,6 +18,7 @@ from admeta.errors import ParameterError, RegistrationError, UnknownOptimizerErr
 from admeta.info import OptimInfo
 from admeta.spaces import Categorical, Float, Int, ParamSpace
 from admeta.theory import beta_cliff
+from tests.admeta.cases import KERNEL_CLASSES
 
 NAMES = ("adabelief", "adam", "adamw", "admetar", "admetas", "radam", "ranger", "sgd", "sgdm")
 
@@ -151,16 +152,13 @@ def test_lists_become_tuples_and_flags_pass() -> None:
     assert (sgdm.defaults["momentum"], sgdm.defaults["nesterov"]) == (0.9, True)
 
 
-CAPTURED = {"adam": admeta.KernelAdam, "adamw": admeta.KernelAdamW, "radam": admeta.KernelRAdam}
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_captured_steps_optimizer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     info, params = admeta.get(name), [torch.nn.Parameter(torch.zeros(1))]
     plain = type(admeta.create(name, params))
     monkeypatch.setattr("admeta.implementation.has_triton", lambda: True)
     captured = admeta.create_captured(name, params, lr=0.5)
-    assert type(captured) is CAPTURED.get(name, plain)
+    assert type(captured) is KERNEL_CLASSES.get(name, plain)
     assert captured.defaults["lr"] == 0.5
     assert all(captured.defaults[flag] == value for flag, value in info.graph_kwargs.items())
     flag = next(iter(info.graph_kwargs))
@@ -176,14 +174,14 @@ def test_what_the_captured_class_lacks_is_torchs(name: str, monkeypatch: pytest.
     with_maximum = admeta.create_captured(name, params, amsgrad=True)
     assert type(with_maximum) is type(admeta.create(name, params))
     assert with_maximum.defaults["amsgrad"] is True
-    assert type(admeta.create_captured(name, params, amsgrad=False)) is CAPTURED[name]
+    assert type(admeta.create_captured(name, params, amsgrad=False)) is KERNEL_CLASSES[name]
 
 
-@pytest.mark.parametrize("name", CAPTURED)
+@pytest.mark.parametrize("name", KERNEL_CLASSES)
 def test_the_captured_class_has_the_same_defaults(name: str) -> None:
     params = [torch.nn.Parameter(torch.zeros(1))]
     theirs = {"fused": None, **admeta.create(name, params).defaults}  # torch's RAdam has no such flag
-    assert CAPTURED[name](params).defaults == theirs
+    assert KERNEL_CLASSES[name](params).defaults == theirs
 
 
 MINE = OptimInfo(

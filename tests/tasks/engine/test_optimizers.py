@@ -35,7 +35,7 @@ def built(network: nn.Module, name: str, *, captured: bool, **params: Any) -> to
         name=name,
         params={"lr": 1e-2, "weight_decay": 0.1, **params},
         weight_decay_on="matrices",
-        graph_kwargs=admeta.get(name).graph_kwargs if captured else None,
+        captured=captured,
     )
 
 
