@@ -194,28 +194,39 @@ def _child(request: Mapping[str, Any]) -> dict[str, Any]:
         return {**who, **SPEED_OF.get(request["system"], _speed_of_trainer)(request)}
     train = _train_engine if request["system"] == "engine" else _train_trainer
     begin = time.perf_counter()
-    run = _engine_run(request, epochs=request["epochs"], seed=request["seed"], lr=request["lr"])
-    scores = train(run, request)
-    run.close()
-    budget = {"seed": request["seed"], "lr": request["lr"], "epochs": run._config.epochs}
+    scores = train(request)
+    budget = {"seed": request["seed"], "lr": request["lr"], "epochs": _config(request, request["epochs"]).epochs}
     return {**who, **budget, "seconds": time.perf_counter() - begin, **scores}
 
 
-def _engine_run(request: Mapping[str, Any], *, epochs: int | None, seed: int, lr: float) -> Any:
+def _config(request: Mapping[str, Any], epochs: int | None) -> Any:
     from tasks.registry import parse_config
-    from tasks.runs import open_run
 
     compiled = request["system"] == "engine-compile"
     raw = {"name": request["task"], "model": request["model"], "acceleration": "compile" if compiled else "graph"}
-    config = parse_config(raw if epochs is None else {**raw, "epochs": epochs})
+    return parse_config(raw if epochs is None else {**raw, "epochs": epochs})
+
+
+def _engine_run(request: Mapping[str, Any], *, epochs: int | None, seed: int, lr: float) -> Any:
+    from tasks.runs import open_run
+
     return open_run(
-        config,
+        _config(request, epochs),
         optimizer="adamw",
         params={"lr": lr, "weight_decay": 0.0},
         seed=seed,
         data_dir=Path(request["data"]),
         device=request["device"],
     )
+
+
+def _task_of(request: Mapping[str, Any], *, epochs: int | None) -> Any:
+    """The engine's task for the Trainer, without a run: while a run is open, torch is set as its precision needs."""
+    import torch
+
+    from tasks.engine.cache import load_task
+
+    return load_task(_config(request, epochs), data_dir=Path(request["data"]), device=torch.device(request["device"]))
 
 
 def _speed_of_engine(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,13 +278,12 @@ def _speed_of_trainer_as_it_comes(request: Mapping[str, Any]) -> dict[str, Any]:
 
     from tasks.text.models import load_tokenizer
 
-    run = _engine_run(request, epochs=request["epochs"], seed=0, lr=2e-5)
-    task, config = run._task, run._config
-    padded = rows(task, load_tokenizer(task.data.source), padded=config.max_length)
+    task = _task_of(request, epochs=request["epochs"])
+    padded = rows(task, load_tokenizer(task.data.source), padded=task.config.max_length)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            per_device_train_batch_size=config.batch_size,
+            per_device_train_batch_size=task.config.batch_size,
             num_train_epochs=request["epochs"],
             use_cpu=request["device"] == "cpu",
         )
@@ -283,20 +293,29 @@ def _speed_of_trainer_as_it_comes(request: Mapping[str, Any]) -> dict[str, Any]:
         "setup_s": 0.0,
         "seconds": told.metrics["train_runtime"],
         "steps": told.global_step,
+        "float32_matmul": _float32_matmul(),
     }
 
 
 def _speed_of_trainer(request: Mapping[str, Any]) -> dict[str, Any]:
-    run = _engine_run(request, epochs=1, seed=0, lr=2e-5)
-    steps = run.environment()["steps_per_epoch"]
+    task = _task_of(request, epochs=1)
+    steps = task.batches_per_epoch
     well_set = request["system"] == "trainer-well-set"
     # Grouped by length, an epoch has every length once: time whole ones. Padded to 128, steps are all alike.
     window = (steps, 2 * steps) if well_set else (20, 20 + min(100, steps))
     timer = clock(*window)
-    trainer = make_trainer(run, request, lr=2e-5, seed=0, max_steps=window[1], callback=timer)
+    trainer = make_trainer(task, request, lr=2e-5, seed=0, max_steps=window[1], callback=timer)
     trainer.train()
     seconds = timer.ended - timer.began
-    return {"samples_per_s": 32 * (window[1] - window[0]) / seconds, "setup_s": 0.0, "steps": window[1] - window[0]}
+    n_steps = window[1] - window[0]
+    rate = task.config.batch_size * n_steps / seconds
+    return {"samples_per_s": rate, "setup_s": 0.0, "steps": n_steps, "float32_matmul": _float32_matmul()}
+
+
+def _float32_matmul() -> str:
+    import torch
+
+    return torch.get_float32_matmul_precision()
 
 
 SPEED_OF: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
@@ -307,21 +326,24 @@ SPEED_OF: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 }
 
 
-def _train_engine(run: Any, request: Mapping[str, Any]) -> dict[str, float]:
-    del request
+def _train_engine(request: Mapping[str, Any]) -> dict[str, float]:
+    run = _engine_run(request, epochs=request["epochs"], seed=request["seed"], lr=request["lr"])
     while not run.done:
         run.advance()
-    return {name.removeprefix("test_"): value for name, value in run.test().items()}
+    scores = {name.removeprefix("test_"): value for name, value in run.test().items()}
+    run.close()
+    return scores
 
 
-def _train_trainer(run: Any, request: Mapping[str, Any]) -> dict[str, float]:
+def _train_trainer(request: Mapping[str, Any]) -> dict[str, float]:
     import torch
 
-    trainer = make_trainer(run, request, lr=request["lr"], seed=request["seed"], max_steps=-1, callback=None)
+    task = _task_of(request, epochs=request["epochs"])
+    trainer = make_trainer(task, request, lr=request["lr"], seed=request["seed"], max_steps=-1, callback=None)
     trainer.train()
     trainer.model.eval()
     with torch.no_grad():
-        scores: dict[str, float] = run._task.evaluate(trainer.model, "test")
+        scores: dict[str, float] = task.evaluate(trainer.model, "test")
     return scores
 
 

@@ -80,23 +80,23 @@ def _table(figures: Sequence[Mapping[str, Any]], *, device: str) -> str:
     return "\n".join([*lines, f"engine − trainer {difference:+.2f}"])
 
 
-def _open(request: argparse.Namespace) -> Any:
+def _config(request: argparse.Namespace) -> Any:
     from tasks.registry import parse_config
+
+    return parse_config({"name": "conll2003", "model": request.model, "epochs": request.epochs})
+
+
+def _engine(request: argparse.Namespace) -> dict[str, float]:
     from tasks.runs import open_run
 
-    config = parse_config({"name": "conll2003", "model": request.model, "epochs": request.epochs})
-    return open_run(
-        config,
+    run = open_run(
+        _config(request),
         optimizer="adamw",
         params={"lr": request.lr, "weight_decay": 0.0},
         seed=request.seed,
         data_dir=Path(request.data),
         device=request.device,
     )
-
-
-def _engine(request: argparse.Namespace) -> dict[str, float]:
-    run = _open(request)
     while not run.done:
         run.advance()
     scores = {name.removeprefix("test_"): value for name, value in run.test().items()}
@@ -108,10 +108,10 @@ def _trainer(request: argparse.Namespace) -> dict[str, float]:
     import torch
     from transformers import DataCollatorForTokenClassification, Trainer, TrainingArguments, set_seed
 
+    from tasks.engine.cache import load_task
     from tasks.text.models import load_tokenizer
 
-    run = _open(request)
-    task = run._task
+    task: Any = load_task(_config(request), data_dir=Path(request.data), device=torch.device(request.device))
     on_gpu = request.device == "cuda"
     arguments = TrainingArguments(
         output_dir=tempfile.mkdtemp(),
@@ -138,7 +138,6 @@ def _trainer(request: argparse.Namespace) -> dict[str, float]:
     trainer.train()
     with torch.no_grad():
         scores: dict[str, float] = task.evaluate(trainer.model.eval(), "test")
-    run.close()
     return scores
 
 

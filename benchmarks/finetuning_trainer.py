@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def make_trainer(run: Any, request: Mapping[str, Any], *, lr: float, seed: int, max_steps: int, callback: Any) -> Any:
+def make_trainer(task: Any, request: Mapping[str, Any], *, lr: float, seed: int, max_steps: int, callback: Any) -> Any:
     """transformers' Trainer over the engine's own training rows and a fresh model of the same task."""
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
 
     from tasks.text.models import load_tokenizer
 
-    task, config = run._task, run._config
+    config = task.config
     well_set = request["system"] == "trainer-well-set"
     tokenizer = load_tokenizer(task.data.source)
     settings: dict[str, Any] = {}

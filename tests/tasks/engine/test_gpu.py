@@ -24,6 +24,7 @@ pytestmark = [
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgdm": {"lr": 0.05, "weight_decay": 1e-4},
+    "adam": {"lr": 3e-3},
     "adamw": {"lr": 3e-3},
     "radam": {"lr": 3e-3},
     "adabelief": {"lr": 3e-3},
