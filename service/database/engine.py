@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import Session
 
@@ -158,6 +159,16 @@ def writing(engine: Engine) -> Iterator[Session]:
     """A session that commits at the end, or rolls back on an error."""
     with immediate(), Session(engine, expire_on_commit=False) as session, session.begin():
         yield session
+
+
+def one_statement(engine: Engine) -> Engine:
+    """An engine for transactions of a single statement: PostgreSQL is not asked to begin and commit them."""
+    return engine.execution_options(isolation_level="AUTOCOMMIT") if engine.dialect.name == "postgresql" else engine
+
+
+def insert_for(dialect: str) -> Callable[[Any], Any]:
+    """The dialect's INSERT, which can be told what to do where a row is there; both say it in the same words."""
+    return postgresql.insert if dialect == "postgresql" else sqlite.insert
 
 
 def sqlite_path(url: URL) -> Path | None:

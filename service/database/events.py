@@ -16,9 +16,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import Engine, Text, delete, event, func, insert, select, text, type_coerce
+from sqlalchemy import (
+    BindParameter,
+    Engine,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    event,
+    func,
+    insert,
+    select,
+    true,
+    type_coerce,
+)
 from sqlalchemy.orm import Session
 
 from search.records import Point, Stage, StudyState
@@ -30,10 +43,19 @@ KEEP = timedelta(hours=24)
 KEEP_ROWS = 200_000
 """What `prune` leaves: a day, and no more rows than this (about 80 MB)."""
 
-_LOCK = text("SELECT set_config('idle_in_transaction_session_timeout', :hang, true), pg_advisory_xact_lock(:key)")
+_TABLE = cast(Table, Event.__table__)
 _LOCK_KEY = 0x61646D657476
 _MAX_HANG = "15s"
 """A writer that hangs while it holds the lock would stop all others: the server ends its session after so long."""
+_HANG: BindParameter[str] = bindparam("hang", callable_=lambda: _MAX_HANG)
+_LOCK = select(
+    func.set_config("idle_in_transaction_session_timeout", _HANG, true()), func.pg_advisory_xact_lock(_LOCK_KEY)
+).subquery("lock")
+_INSERT_UNDER_LOCK = insert(_TABLE).from_select(
+    (names := ("at", "study_id", "kind", "data")),
+    select(*(bindparam(name, type_=_TABLE.c[name].type) for name in names)).select_from(_LOCK),
+)
+"""For PostgreSQL: a row's id is drawn when the row is there to be written, and that waits for the lock."""
 _PENDING = "admeta_events"
 _PRUNE_BATCH = 5000
 
@@ -123,9 +145,8 @@ def _write_pending(session: Session) -> None:
     if not pending:
         return
     session.flush()  # before the lock: others need not wait for it
-    if session.get_bind().dialect.name == "postgresql":
-        session.execute(_LOCK, {"key": _LOCK_KEY, "hang": _MAX_HANG})
-    session.execute(insert(Event), pending)
+    on_postgresql = session.get_bind().dialect.name == "postgresql"
+    session.execute(_INSERT_UNDER_LOCK if on_postgresql else insert(_TABLE), pending)
     session.info[_PENDING] = []
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, bindparam, select
 from sqlalchemy.orm import Session
 
 from search.errors import LeaseLostError, SearchError
 from search.records import Lease
 from service.database.engine import writing
-from service.database.models import Attempt, AttemptState, Run, Search, Study
+from service.database.models import Run, Search, Study
+
+_OWNER = select(Study.lease_owner).where(Study.id == bindparam("study")).with_for_update()
+_OWNER_AND_RUN = (
+    select(Study.lease_owner, Run)
+    .join(Search, Search.study_id == Study.id)
+    .join(Run, Run.search_id == Search.id)
+    .where(Study.id == bindparam("study"), Run.id == bindparam("run"))
+    .with_for_update(of=(Study, Run))
+)
 
 
 @contextmanager
@@ -22,12 +31,27 @@ def leased(engine: Engine, lease: Lease) -> Iterator[Session]:
         LeaseLostError: another driver holds it.
     """
     with writing(engine) as session:
-        owner = session.execute(
-            select(Study.lease_owner).where(Study.id == lease.study_id).with_for_update()
-        ).scalar_one_or_none()
-        if owner != lease.owner:
+        if _owner(session, lease) != lease.owner:
             raise lost(lease)
         yield session
+
+
+@contextmanager
+def leased_run(engine: Engine, lease: Lease, run_id: int) -> Iterator[tuple[Session, Run]]:
+    """As `leased`, with a run of the study, read and locked by the same statement.
+
+    Raises:
+        LeaseLostError: another driver holds the study.
+        SearchError: the study has no such run.
+    """
+    with writing(engine) as session:
+        found = session.execute(_OWNER_AND_RUN, {"study": lease.study_id, "run": run_id}).one_or_none()
+        owner = _owner(session, lease) if found is None else found[0]
+        if owner != lease.owner:
+            raise lost(lease)
+        if found is None:
+            raise SearchError(f"study {lease.study_id} has no run with id {run_id}")
+        yield session, found[1]
 
 
 def lost(lease: Lease) -> LeaseLostError:
@@ -35,22 +59,5 @@ def lost(lease: Lease) -> LeaseLostError:
     return LeaseLostError(f"driver '{lease.owner}' no longer holds study {lease.study_id}; it must stop")
 
 
-def run_of(session: Session, lease: Lease, run_id: int) -> Run:
-    """A run of the leased study.
-
-    Raises:
-        SearchError: the study has no such run.
-    """
-    query = (
-        select(Run).join(Search, Search.id == Run.search_id).where(Run.id == run_id, Search.study_id == lease.study_id)
-    )
-    row = session.execute(query).scalar_one_or_none()
-    if row is None:
-        raise SearchError(f"study {lease.study_id} has no run with id {run_id}")
-    return row
-
-
-def open_attempts(session: Session, run_id: int) -> Sequence[Attempt]:
-    """The attempts of a run that have not ended, as far as anybody told."""
-    query = select(Attempt).where(Attempt.run_id == run_id, Attempt.state == AttemptState.RUNNING)
-    return session.execute(query).scalars().all()
+def _owner(session: Session, lease: Lease) -> str | None:
+    return session.execute(_OWNER, {"study": lease.study_id}).scalar_one_or_none()

@@ -29,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
-from service.database.engine import begin_as_told, connector, immediate, reading
+from service.database.engine import begin_as_told, connector, immediate, one_statement, reading
 from service.database.errors import DatabaseVersionError
 from service.database.optuna_writes import Writes, new_trial
 from service.database.retry import RetryPolicy, call, may_have_committed
@@ -129,6 +129,7 @@ class _PatientStorage:
         self._storage = storage
         self._policy = policy
         self._writes = Writes(storage.engine.dialect.name)
+        self._one_statement = one_statement(storage.engine)
         self._newborn: FrozenTrial | None = None
 
     def __reduce__(self) -> NoReturn:
@@ -211,23 +212,32 @@ class _PatientStorage:
         done = previous_distribution is not None and self._write(
             lambda connection: self._writes.param(
                 connection, trial_id, param_name, param_value_internal, distribution, previous_distribution
-            )
+            ),
+            engine=self._one_statement,
         )
         if not done:
             known = (trial_id, param_name, param_value_internal, distribution, previous_distribution)
             self._call(self._storage._set_trial_param, *known, writes=True)
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
-        if not self._write(lambda connection: self._writes.point(connection, trial_id, step, intermediate_value)):
+        done = self._write(
+            lambda connection: self._writes.point(connection, trial_id, step, intermediate_value),
+            engine=self._one_statement,
+        )
+        if not done:
             self._call(self._storage.set_trial_intermediate_value, trial_id, step, intermediate_value, writes=True)
 
     def _write(
-        self, write: Callable[[Connection], bool], *, on_retry: Callable[[BaseException], None] | None = None
+        self,
+        write: Callable[[Connection], bool],
+        *,
+        engine: Engine | None = None,
+        on_retry: Callable[[BaseException], None] | None = None,
     ) -> bool:
         """Whether a write of few statements was done; it may be repeated."""
 
         def attempt() -> bool:
-            with self._storage.engine.begin() as connection:
+            with (engine or self._storage.engine).begin() as connection:
                 return write(connection)
 
         return bool(self._call(attempt, writes=True, on_retry=on_retry))

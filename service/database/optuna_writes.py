@@ -15,7 +15,8 @@ from optuna.distributions import BaseDistribution, check_distribution_compatibil
 from optuna.storages._rdb import models
 from optuna.trial import TrialState
 from sqlalchemy import Connection, Table, bindparam, func, insert, literal, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+
+from service.database.engine import insert_for
 
 _TRIALS: Table = models.TrialModel.__table__
 _PARAMS: Table = models.TrialParamModel.__table__
@@ -59,7 +60,7 @@ class Writes:
     """The writes to a trial, on connections of one dialect. Each says whether it was done."""
 
     def __init__(self, dialect: str) -> None:
-        on_conflict = postgresql.insert if dialect == "postgresql" else sqlite.insert
+        on_conflict = insert_for(dialect)
         self._param = (
             on_conflict(_PARAMS)
             .from_select(

@@ -5,10 +5,11 @@ The caller (`service.database.store`) owns the transaction and tells of the chan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import ColumnElement, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from search.curves import changed
@@ -18,13 +19,9 @@ from service.database.rows import point as stored_point
 from service.database.rows import point_row
 
 
-def describe(attempts: Sequence[Attempt], run: Run, start: AttemptStart | None) -> None:
-    """Record where the run's current attempt, one of these, goes on."""
-    for attempt in attempts:
-        if start is not None and attempt.attempt == run.attempt:
-            attempt.node, attempt.pid, attempt.device = start.node, start.pid, start.device
-            attempt.environment = dict(start.environment)
-            attempt.resumed_from_epoch = start.resumed_from_epoch
+def describe(session: Session, run: Run, start: AttemptStart) -> None:
+    """Record where the run's current attempt goes on, if it has not ended."""
+    _change_open(session, run, _whereabouts(start), Attempt.attempt == run.attempt)
 
 
 def add_points(session: Session, run: Run, points: Sequence[Point]) -> list[Point]:
@@ -50,10 +47,22 @@ def add_points(session: Session, run: Run, points: Sequence[Point]) -> list[Poin
     return new
 
 
-def close(attempts: Sequence[Attempt], state: AttemptState, *, error: str | None, at: datetime) -> None:
-    """End these attempts."""
-    for attempt in attempts:
-        attempt.state, attempt.error, attempt.finished_at = state, error, at
+def close(
+    session: Session,
+    run: Run,
+    state: AttemptState,
+    *,
+    error: str | None,
+    at: datetime,
+    start: AttemptStart | None = None,
+) -> None:
+    """End the run's open attempt: there is one where the run is RUNNING.
+
+    Args:
+        start: where it went on, if that was not told before.
+    """
+    ended = {"state": state, "error": error, "finished_at": at}
+    _change_open(session, run, ended if start is None else ended | _whereabouts(start))
 
 
 def finish(run: Run, outcome: RunOutcome, *, at: datetime) -> None:
@@ -61,3 +70,22 @@ def finish(run: Run, outcome: RunOutcome, *, at: datetime) -> None:
     run.state, run.value, run.failure = outcome.state, outcome.value, outcome.failure
     run.error, run.test_metrics = outcome.error, dict(outcome.test_metrics)
     run.finished_at = at
+
+
+def _change_open(session: Session, run: Run, values: Mapping[str, Any], *where: ColumnElement[bool]) -> None:
+    session.execute(
+        update(Attempt)
+        .where(Attempt.run_id == run.id, Attempt.state == AttemptState.RUNNING, *where)
+        .values(**values)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _whereabouts(start: AttemptStart) -> dict[str, Any]:
+    return {
+        "node": start.node,
+        "pid": start.pid,
+        "device": start.device,
+        "environment": dict(start.environment),
+        "resumed_from_epoch": start.resumed_from_epoch,
+    }

@@ -33,10 +33,10 @@ from search.records import (
     StudyState,
 )
 from service.database import events, neighbours, progress, retry
-from service.database.engine import reading, writing
+from service.database.engine import insert_for, reading, writing
 from service.database.events import EventKind
 from service.database.lease import lease_end, lease_is_free
-from service.database.leased import leased, lost, open_attempts, run_of
+from service.database.leased import leased, leased_run, lost
 from service.database.models import Attempt, AttemptState, CurvePoint, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
 from service.database.rows import point, run_record, search_record, study_record
@@ -224,40 +224,26 @@ class SqlStore:
     ) -> RunRecord:
         with leased(self.engine, lease) as session:
             self._check_search(session, lease, search_id)
-            row = session.execute(
-                select(Run).where(
-                    Run.search_id == search_id,
-                    Run.trial_number == trial_number,
-                    Run.stage == stage,
-                    Run.seed == seed,
-                )
-            ).scalar_one_or_none()
-            if row is None:
-                row = Run(
-                    search_id=search_id,
-                    trial_number=trial_number,
-                    stage=stage,
-                    seed=seed,
-                    params=dict(params),
-                    state=RunState.WAITING,
-                    created_at=self._clock(),
-                )
-                session.add(row)
-                session.flush()
-                self._tell(session, "created", row, lease)
+            key = {"search_id": search_id, "trial_number": trial_number, "stage": stage, "seed": seed}
+            content = {"params": dict(params), "state": RunState.WAITING, "created_at": self._clock()}
+            insert = insert_for(self.engine.dialect.name)
+            new = insert(Run).values(**key, **content).on_conflict_do_nothing().returning(Run)
+            if (row := session.execute(new).scalar_one_or_none()) is None:
+                return run_record(session.execute(select(Run).filter_by(**key)).scalar_one())
+            self._tell(session, "created", row, lease)
             return run_record(row)
 
     @_patient
     def start_attempt(self, lease: Lease, run_id: int) -> RunRecord:
-        with leased(self.engine, lease) as session:
-            run = run_of(session, lease, run_id)
+        with leased_run(self.engine, lease, run_id) as (session, run):
             if run.state.is_finished:
                 return run_record(run)
             now = self._clock()
-            for attempt in open_attempts(session, run_id):
-                if attempt.owner == lease.owner:
+            if run.state == RunState.RUNNING:
+                attempt = session.get(Attempt, (run_id, run.attempt))
+                if attempt is not None and attempt.owner == lease.owner:
                     return run_record(run)  # this very call was made before and its answer lost
-                attempt.state, attempt.finished_at = AttemptState.LOST, now
+                progress.close(session, run, AttemptState.LOST, error=None, at=now)
             run.attempt += 1
             run.state = RunState.RUNNING
             run.started_at = run.started_at or now
@@ -277,19 +263,17 @@ class SqlStore:
     def add_points(
         self, lease: Lease, run_id: int, points: Sequence[Point], *, start: AttemptStart | None = None
     ) -> None:
-        with leased(self.engine, lease) as session:
-            run = run_of(session, lease, run_id)
+        with leased_run(self.engine, lease, run_id) as (session, run):
             if start is not None:
-                progress.describe(open_attempts(session, run_id), run, start)
+                progress.describe(session, run, start)
             self._add_points(session, run, points, lease)
 
     @_patient
     def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:
-        with leased(self.engine, lease) as session:
-            run = run_of(session, lease, run_id)
+        with leased_run(self.engine, lease, run_id) as (session, run):
             if run.state == RunState.RUNNING:
                 state = AttemptState(outcome.state.value)
-                progress.close(open_attempts(session, run_id), state, error=outcome.error, at=self._clock())
+                progress.close(session, run, state, error=outcome.error, at=self._clock())
                 run.state = RunState.WAITING
                 run.n_failures += 1
                 self._tell(session, "waiting", run, lease, error=outcome.error, failure=outcome.failure)
@@ -297,11 +281,10 @@ class SqlStore:
 
     @_patient
     def interrupt_attempt(self, lease: Lease, run_id: int, *, reason: str) -> RunRecord:
-        with leased(self.engine, lease) as session:
-            run = run_of(session, lease, run_id)
+        with leased_run(self.engine, lease, run_id) as (session, run):
             if run.state == RunState.RUNNING:
                 state = AttemptState.INTERRUPTED
-                progress.close(open_attempts(session, run_id), state, error=reason, at=self._clock())
+                progress.close(session, run, state, error=reason, at=self._clock())
                 run.state = RunState.WAITING
                 self._tell(session, "waiting", run, lease, error=reason, failure=None)
             return run_record(run)
@@ -328,15 +311,13 @@ class SqlStore:
     ) -> RunRecord:
         if not outcome.state.is_finished:
             raise ValueError(f"a run cannot finish as {outcome.state}; use COMPLETE, PRUNED or FAIL")
-        with leased(self.engine, lease) as session:
-            run = run_of(session, lease, run_id)
+        with leased_run(self.engine, lease, run_id) as (session, run):
             if run.state.is_finished:
                 return run_record(run)
-            with session.no_autoflush:  # each row is written once, at the end
-                attempts, now = open_attempts(session, run_id), self._clock()
-                progress.describe(attempts, run, start)
+            with session.no_autoflush:  # the run's row is written once, at the end
+                state, now = AttemptState(outcome.state.value), self._clock()
+                progress.close(session, run, state, error=outcome.error, at=now, start=start)
                 self._add_points(session, run, points, lease)
-                progress.close(attempts, AttemptState(outcome.state.value), error=outcome.error, at=now)
                 progress.finish(run, outcome, at=now)
                 self._tell(session, "finished", run, lease, error=outcome.error)
             return run_record(run)

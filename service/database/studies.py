@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Engine, Select, case, func, select, text, update
+from sqlalchemy import Engine, Select, case, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -22,14 +22,14 @@ from search import samplers
 from search.definition import OptimizerSearch, StudyDefinition
 from search.errors import StudyConflictError
 from search.records import FailureKind, RunState, StudyState
-from service.database import events, idempotency
+from service.database import events, idempotency, progress
 from service.database.engine import reading, writing
 from service.database.errors import QueueFullError
 from service.database.events import EventKind
 from service.database.idempotency import Answer, Once
 from service.database.lease import lease_is_free
 from service.database.lookup import by_name, find_study
-from service.database.models import RUN_IS_UNFINISHED, Attempt, AttemptState, Run, Search, Study
+from service.database.models import RUN_IS_UNFINISHED, AttemptState, Run, Search, Study
 from service.database.queries import get_study_view, get_trial
 from service.database.queries.studies import study_view
 from service.database.retry import REQUEST, retried
@@ -199,11 +199,7 @@ def request_cancel_trial(engine: Engine, study: str, label: str, number: int) ->
 
 def _cancel_run(session: Session, run: Run, *, study_id: str, label: str) -> None:
     now, error = datetime.now(UTC), "the trial was cancelled on request"
-    session.execute(
-        update(Attempt)
-        .where(Attempt.run_id == run.id, Attempt.state == AttemptState.RUNNING)
-        .values(state=AttemptState.FAIL, error=error, finished_at=now)
-    )
+    progress.close(session, run, AttemptState.FAIL, error=error, at=now)
     run.state, run.failure, run.error, run.finished_at = RunState.FAIL, FailureKind.CANCELLED, error, now
     events.record_run(session, "finished", run, study_id=study_id, label=label, error=error)
 
