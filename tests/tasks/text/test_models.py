@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tasks.errors import ConfigError, DataError
 from tasks.text.models import ModelSource, build_model, check_length, find_model, load_tokenizer, tokenizer_digest
@@ -89,6 +89,49 @@ def test_broken_files_are_told(tmp_path: Path) -> None:
         build_model(source, auto_class=HEAD, num_labels=2)
 
 
+@pytest.mark.parametrize("content", [b"torn", b"xx"])
+def test_pickled_weights_that_are_torn_are_told(tmp_path: Path, content: bytes) -> None:
+    folder = saved(tmp_path / "mine")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"cannot be loaded from .* Copy (its files|them) again"):
+        build_model(find_model("mine", data_dir=tmp_path), auto_class=HEAD, num_labels=2)
+
+
+def test_a_folder_without_a_vocabulary_is_refused(tmp_path: Path) -> None:
+    """Transformers makes a tokenizer of nothing, to which every word is unknown."""
+    folder = saved(tmp_path / "mine")
+    for name in ("tokenizer.json", "vocab.txt"):
+        (folder / name).unlink(missing_ok=True)
+    with pytest.raises(ConfigError, match=r"folder mine has no tokenizer in .*none of tokenizer\.json, vocab\.json"):
+        load_tokenizer(find_model("mine", data_dir=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("fields", "first"),
+    [
+        ({"hidden_size": 48, "num_attention_heads": 2}, "bert.embeddings.word_embeddings.weight"),
+        ({"num_hidden_layers": 3}, "bert.encoder.layer.2.attention.self.query.weight"),
+        ({"model_type": "roberta", "architectures": ["RobertaModel"]}, "roberta.embeddings.word_embeddings.weight"),
+    ],
+)
+def test_weights_of_another_body_are_refused(tmp_path: Path, fields: dict[str, Any], first: str) -> None:
+    folder = saved(tmp_path / "mine")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | fields))
+    with pytest.raises(ConfigError, match=rf"of the weights that its config\.json describes are .*{first} among them"):
+        build_model(find_model("mine", data_dir=tmp_path), auto_class=HEAD, num_labels=2)
+
+
+def test_a_body_may_lack_its_pooler(tmp_path: Path) -> None:
+    """Masked language models have none; what is missing is drawn."""
+    folder = saved(tmp_path / "mine")
+    weights = {name: tensor for name, tensor in load_file(folder / "model.safetensors").items() if "pooler" not in name}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model = build_model(find_model("mine", data_dir=tmp_path), auto_class=HEAD, num_labels=2)
+    assert model.state_dict()["bert.pooler.dense.weight"].std() > 0.01
+
+
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
     folder = saved(tmp_path / "mine")
     config = json.loads((folder / "config.json").read_text())
@@ -116,6 +159,8 @@ def test_the_hubs_own_cache_is_used_without_a_network(tmp_path: Path, monkeypatc
         find_model("org/other", data_dir=tmp_path)
     assert "'org/other' is not on this machine and could not be fetched" in str(caught.value)
     assert f"put its config.json, tokenizer files and model.safetensors into {tmp_path}/org/other" in str(caught.value)
+    with pytest.raises(DataError, match="Did you mean 'bert-base-uncased'"):
+        find_model("bert-base-uncase", data_dir=tmp_path)
     shutil.rmtree(repository / "snapshots" / commit)
     (repository / "snapshots" / commit).mkdir()
     (repository / "snapshots" / commit / "config.json").write_text("{}")
