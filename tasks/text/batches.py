@@ -24,8 +24,8 @@ EVAL_TOKENS = 2**14  # in a batch of an evaluation, padding included
 
 
 def bucket_widths(lengths: NDArray[np.int64], *, bucket: int = BUCKET) -> NDArray[np.int64]:
-    """Lengths rounded up to multiples of `bucket`."""
-    return -(-lengths // bucket) * bucket
+    """Lengths rounded up to multiples of `bucket`, and one bucket at least: a text may be of no token."""
+    return np.maximum(-(-lengths // bucket), 1) * bucket
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tasks.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 _LONGEST_FIELD = 2**31 - 1  # csv refuses fields above 128 KiB unless told otherwise
+_LARGEST = 3.4e38  # float32's, in which models are trained
 Quotes = Literal["csv", "none"]
 
 
@@ -25,7 +26,7 @@ class Columns:
         path: the file.
         lines: the line on which each row ends, from 1.
         values: by column, one value a row: strings, or JSON values from .jsonl.
-        n_skipped: rows with too few fields that were left out.
+        n_skipped: rows with other than the header's number of fields that were left out.
     """
 
     path: Path
@@ -43,7 +44,7 @@ def read_columns(
     *,
     quotes: Quotes,
     header: Sequence[str] | None = None,
-    short_rows: Literal["refuse", "skip"] = "refuse",
+    bad_rows: Literal["refuse", "skip"] = "refuse",
 ) -> Columns:
     """The wanted columns of a .csv, .tsv or .jsonl file; empty lines are passed over.
 
@@ -51,10 +52,11 @@ def read_columns(
         quotes: of .csv and .tsv: "csv", fields may stand in double quotes and hold line breaks; "none", a quotation
             mark is text and each line a row.
         header: names of the columns where the file's first row does not give them.
-        short_rows: rows with fewer fields than the header.
+        bad_rows: of .csv and .tsv: rows with more or fewer fields than the header: a tab in a text moves what stands
+            behind it to the next column.
 
     Raises:
-        DataError: no such column, a row that does not fit, an empty or unreadable file.
+        DataError: no such column or two of that name, a row that does not fit, an empty or unreadable file.
     """
     if path.suffix not in SUFFIXES:
         raise DataError(f"{path} is not read: its name must end with one of {', '.join(SUFFIXES)}")
@@ -62,7 +64,7 @@ def read_columns(
         with path.open(encoding="utf-8-sig", newline="" if quotes == "csv" else "\n") as file:
             if path.suffix == ".jsonl":
                 return _read_json(path, file, wanted)
-            return _read_fields(path, file, wanted, quotes=quotes, header=header, short_rows=short_rows)
+            return _read_fields(path, file, wanted, quotes=quotes, header=header, bad_rows=bad_rows)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); convert it") from error
     except OSError as error:
@@ -70,7 +72,7 @@ def read_columns(
 
 
 def _read_fields(
-    path: Path, file: TextIO, wanted: Sequence[str], *, quotes: Quotes, header: Sequence[str] | None, short_rows: str
+    path: Path, file: TextIO, wanted: Sequence[str], *, quotes: Quotes, header: Sequence[str] | None, bad_rows: str
 ) -> Columns:
     delimiter = "," if path.suffix == ".csv" else "\t"
     rows = _quoted(path, file, delimiter) if quotes == "csv" else _plain(file, delimiter)
@@ -78,23 +80,31 @@ def _read_fields(
     if not names:
         raise DataError(f"{path} is empty; its first row must name the columns, among them {_listed(wanted)}")
     for name in wanted:
-        if name not in names:
-            raise DataError(f"{path} has no column {name!r}; its columns are {_listed(names)}")
+        if (n := names.count(name)) != 1:
+            raise DataError(
+                f"{path} has {n or 'no'} column{'s' if n > 1 else ''} {name!r}; its columns, divided by {delimiter!r}, "
+                f"are {_listed(names)}. Each column that is read must be there once: mend the header or name another"
+            )
     places = [names.index(name) for name in wanted]
     columns = Columns(path, [], {name: [] for name in wanted})
     n_skipped = 0
     for line, fields in rows:
-        if len(fields) < len(names) and short_rows == "skip":
+        if len(fields) != len(names):
+            if bad_rows == "refuse":
+                raise DataError(
+                    f"{path}, line {line}: {len(fields)} fields where the header has {len(names)}; mend the row (a "
+                    "field that holds the delimiter must be quoted, and quotes must be set to csv)"
+                )
             n_skipped += 1
             continue
-        if len(fields) != len(names) and short_rows == "refuse":
-            raise DataError(
-                f"{path}, line {line}: {len(fields)} fields where the header has {len(names)}; mend the row (a field "
-                "that holds the delimiter must be quoted, and quotes must be set to csv)"
-            )
         columns.lines.append(line)
         for name, place in zip(wanted, places, strict=True):
             columns.values[name].append(fields[place])
+    if n_skipped and not columns.lines:
+        raise DataError(
+            f"{path}: none of its {n_skipped} rows has the {len(names)} fields {_listed(names)}, divided by "
+            f"{delimiter!r}; put the original file there"
+        )
     return _checked(Columns(path, columns.lines, columns.values, n_skipped))
 
 
@@ -122,7 +132,7 @@ def _read_json(path: Path, file: TextIO, wanted: Sequence[str]) -> Columns:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: not JSON ({error}); each line must be one object") from error
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: a JSON {type(row).__name__}; each line must be one object")
@@ -144,30 +154,43 @@ def texts(columns: Columns, name: str) -> list[str]:
     """A column as strings.
 
     Raises:
-        DataError: a JSON value that is no string.
+        DataError: a JSON value that is no string, or one with half a character (JSON can write half of a surrogate
+            pair, as of an emoji that was cut in two).
     """
     for line, value in zip(columns.lines, columns.values[name], strict=True):
         if not isinstance(value, str):
             raise DataError(f"{columns.path}, line {line}: {name} is {value!r}; it must be a string")
+        if not _is_encodable(value):
+            raise DataError(f"{columns.path}, line {line}: {name} holds half a character ({value!r}); mend the text")
     return list(columns.values[name])
 
 
 def class_names(columns: Columns, name: str) -> list[str]:
-    """A column as class names; JSON's numbers and booleans by their spelling.
+    """A column as class names, without blanks around them; JSON's numbers and booleans by their spelling.
 
     Raises:
-        DataError: an empty name, null, a list or an object.
+        DataError: an empty name or one with half a character, null, NaN, a list or an object.
     """
     names = []
     for line, value in zip(columns.lines, columns.values[name], strict=True):
-        if value is None or value == "" or isinstance(value, list | dict):
+        spelling = value.strip() if isinstance(value, str) else json.dumps(value)
+        missing = value is None or value != value or isinstance(value, list | dict)  # NaN
+        if missing or not spelling or not _is_encodable(spelling):
             raise DataError(f"{columns.path}, line {line}: {name} is {value!r}; every row needs a class")
-        names.append(value if isinstance(value, str) else json.dumps(value))
+        names.append(spelling)
     return names
 
 
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def numbers(columns: Columns, name: str) -> list[float]:
-    """A column as finite numbers.
+    """A column as finite numbers, float32's largest at most.
 
     Raises:
         DataError: something else.
@@ -176,10 +199,13 @@ def numbers(columns: Columns, name: str) -> list[float]:
     for line, value in zip(columns.lines, columns.values[name], strict=True):
         try:
             number = float("nan") if isinstance(value, bool | list | dict) or value is None else float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             number = float("nan")
-        if number - number != 0.0:  # NaN or infinite
-            raise DataError(f"{columns.path}, line {line}: {name} is {value!r}; it must be a finite number")
+        if not abs(number) <= _LARGEST:  # NaN is not either
+            shown = repr(value) if len(str(value)) < 80 else f"a number of {len(str(value))} digits"
+            raise DataError(
+                f"{columns.path}, line {line}: {name} is {shown}; it must be a finite number, ±{_LARGEST:.1e} at most"
+            )
         found.append(number)
     return found
 

@@ -117,7 +117,8 @@ def glue_files(config: GlueConfig, *, data_dir: Path | None) -> SentenceFiles:
     """The task's files: looked for in the data folder (or `config.data_dir` in it), or else fetched once a node.
 
     Raises:
-        DataError: not there and no network; the message names the folder and the files expected.
+        DataError: not there, and no network or a folder of one's own named; the message names the folder and the files
+            expected.
     """
     task = GLUE[config.name]
     root = (
@@ -131,7 +132,10 @@ def glue_files(config: GlueConfig, *, data_dir: Path | None) -> SentenceFiles:
             )
         read = partial(_read_tsv, task=task)
         return SentenceFiles(paths=paths, read=read, options={"layout": "tsv"}, classes=task.classes)
-    folder = built_once("glue", f"{config.name}-{FORMAT}", lambda folder: _fetch(folder, config.name, root=root))
+    missing_text = _missing_text(config.name, root=root)
+    if config.data_dir is not None:
+        raise DataError(missing_text.replace("{reason}", "data_dir is given, so nothing else is looked for"))
+    folder = built_once("glue", f"{config.name}-{FORMAT}", lambda folder: _fetch(folder, config.name, missing_text))
     paths = {split: folder / f"{split}.jsonl" for split in ("train", *task.dev)}
     read = partial(_read_jsonl, task=task)
     return SentenceFiles(paths=paths, read=read, options={"layout": "hub"}, classes=task.classes)
@@ -147,7 +151,7 @@ def _local(root: Path, task: GlueFiles, *, given: bool) -> Path | None:
 def _read_tsv(path: Path, *, task: GlueFiles) -> Sentences:
     wanted = [name for name in (task.first, task.second, task.label) if name is not None]
     # Some rows of QQP break off early; everyone's loader leaves them out.
-    columns = read_columns(path, wanted, quotes="none", header=task.header, short_rows="skip")
+    columns = read_columns(path, wanted, quotes="none", header=task.header, bad_rows="skip")
     return Sentences(
         first=texts(columns, task.first),
         second=None if task.second is None else texts(columns, task.second),
@@ -168,14 +172,19 @@ def _read_jsonl(path: Path, *, task: GlueFiles) -> Sentences:
     )
 
 
-def _fetch(folder: Path, name: str, *, root: Path | None) -> None:
-    """Write the hub's splits as JSONL files of our own, so that later runs need neither network nor `datasets`."""
+def _missing_text(name: str, *, root: Path | None) -> str:
+    """What to say where a task is nowhere; `{reason}` in it is to be replaced."""
     task = GLUE[name]
     where = root if root is not None else "the data folder (set ADMETA_DATA or --data)"
     files = ", ".join(["train.tsv", *(file for file, _ in task.dev.values())])
-    missing = (
+    return (
         f"{name} is not in {where} and could not be fetched ({{reason}}). Put GLUE's {task.folder}/ with {files} there"
     )
+
+
+def _fetch(folder: Path, name: str, missing: str) -> None:
+    """Write the hub's splits as JSONL files of our own, so that later runs need neither network nor `datasets`."""
+    task = GLUE[name]
     loaded = load_from_hub(HUB_NAME, name, missing=missing)
     for split, hub_split in {"train": "train", **{ours: hub for ours, (_, hub) in task.dev.items()}}.items():
         with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:

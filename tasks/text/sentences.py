@@ -151,7 +151,10 @@ def _numbered(rows: Sentences, classes: tuple[str, ...], *, path: Path) -> NDArr
     for line, label in zip(rows.lines, rows.labels, strict=True):
         if label not in number:
             shown = ", ".join(repr(name) for name in classes[:20]) + (", …" if len(classes) > 20 else "")
-            raise DataError(f"{path}, line {line}: class {label!r} is not one of the training set's: {shown}")
+            raise DataError(
+                f"{path}, line {line}: class {label!r} is not one of the classes {shown}, which the task or the "
+                "training set has; mend the row, or add the class to the training set"
+            )
     return np.asarray([number[str(label)] for label in rows.labels], dtype=np.int64)
 
 

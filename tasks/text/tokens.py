@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from tasks.engine.node_cache import built_once
+from tasks.errors import DataError
 from tasks.text.table import Array, TokenTable, load_table, save_table
 
 AT_ONCE = 4096  # texts given to the tokenizer, which runs them in parallel
-FORMAT = 1  # of the kept tables; raise it when tokenising or their layout changes
+FORMAT = 2  # of the kept tables; raise it when tokenising or their layout changes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +49,20 @@ def _save(folder: Path, tokenized: Tokenized) -> None:
 
 
 def file_digest(*paths: Path) -> str:
-    """A digest of some files' names and content."""
+    """A digest of some files' names and content.
+
+    Raises:
+        DataError: one cannot be read.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for path in paths:
         digest.update(path.name.encode() + b"\0")
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        try:
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    digest.update(block)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}; it must be a file that may be read") from error
     return digest.hexdigest()
 
 

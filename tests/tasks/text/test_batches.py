@@ -102,5 +102,15 @@ def test_evaluation_sees_every_row_once_without_waste(monkeypatch: pytest.Monkey
     assert places < 1.3 * tokens
 
 
+def test_rows_without_tokens_are_batches_too() -> None:
+    """A tokenizer without special tokens makes none of an empty text."""
+    rows = PaddedRows(table(np.array([3, 0, 0])), fills={"input_ids": 0}, device=torch.device("cpu"))
+    empty = np.array([1, 2])
+    (batch,) = rows.train_batches(empty, batch_size=2, accumulation=1, seed=0, epoch=0)
+    assert batch["input_ids"].shape == (2, 8)
+    assert not batch["attention_mask"].any()
+    assert [len(seen) for seen, _ in rows.eval_batches(empty)] == [2]
+
+
 def test_widths_are_the_next_multiples() -> None:
     assert bucket_widths(np.array([1, 8, 9, 128])).tolist() == [8, 8, 16, 128]

@@ -119,6 +119,14 @@ def test_without_network_the_error_names_folder_and_files(tmp_path: Path, monkey
     assert message.endswith("Put GLUE's MNLI/ with train.tsv, dev_matched.tsv, dev_mismatched.tsv there")
 
 
+def test_a_folder_that_is_named_is_the_only_one_looked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever names a folder of their own must not train on the hub's instead."""
+    monkeypatch.setattr(glue, "load_from_hub", lambda *args, **kwargs: pytest.fail("asked the hub"))
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(DataError, match=r"rte is not in .*mine .*data_dir is given"):
+        glue_files(config("rte", data_dir="mine"), data_dir=tmp_path)
+
+
 @pytest.mark.parametrize("name", ["cola", "stsb", "mnli"])
 def test_the_hubs_layout_is_fetched_once_and_reads_as_the_files_do(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -166,8 +166,13 @@ BAD_DATA: list[tuple[str, str, dict[str, Any], str]] = [
     ("train.csv", "", {}, r"train\.csv is empty"),
     ("train.csv", "text,label\n", {}, r"train\.csv holds no row"),
     ("train.csv", ONE_CLASS, {}, r"train\.csv has one class, 'yes'; a classification needs at least two"),
-    ("test.csv", "text,label\na,maybe\n", {}, r"test\.csv, line 2: class 'maybe' is not one of .*: 'no', 'yes'"),
-    ("test.csv", "words,label\na,yes\n", {}, r"test\.csv has no column 'text'; its columns are 'words', 'label'"),
+    (
+        "test.csv",
+        "text,label\na,maybe\n",
+        {},
+        r"line 2: class 'maybe' is not one of the classes 'no', 'yes'",
+    ),
+    ("test.csv", "words,label\na,yes\n", {}, r"test\.csv has no column 'text'; its columns, .* are 'words', 'label'"),
     ("train.csv", "text,label\na,yes\nb,no\n", {}, "leaves no validation or no training set"),
     ("train.csv", "text,label\n" + "a,yes\n" * 9 + "b,no\n", {"val_fraction": 0.8}, "class 'no' has 1 training row"),
 ]
@@ -191,6 +196,9 @@ def test_bad_numbers_and_missing_files(data_dir: Path) -> None:
         check(regression(), data_dir=data_dir)
     with pytest.raises(DataError, match=r"'reviews/gone\.csv' is not in the data folder"):
         check(config(train_file="gone.csv"), data_dir=data_dir)
+    (data_dir / "reviews" / "folder.csv").mkdir()
+    with pytest.raises(DataError, match=r"folder\.csv cannot be read: Is a directory"):
+        check(config(train_file="folder.csv"), data_dir=data_dir)
     with pytest.raises(DataError, match="needs a data folder: set ADMETA_DATA or --data"):
         check(config(), data_dir=None)
 
