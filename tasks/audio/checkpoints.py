@@ -20,6 +20,7 @@ from tasks.errors import ConfigError
 from tasks.text.models import ModelSource, build_model, load_config
 
 KINDS = ("wav2vec2", "hubert", "wavlm", "unispeech", "unispeech-sat", "data2vec-audio")
+PREPROCESSOR = "preprocessor_config.json"
 TINY_FORMAT = 1  # raise it when the tiny model's sizes change
 
 
@@ -81,7 +82,12 @@ def check_checkpoint(source: ModelSource, *, sample_rate: int) -> None:
         raise ConfigError(
             f"{source.origin} is a {config.model_type!r} model; recordings need one of {', '.join(KINDS)}"
         )
-    rate = int(_preprocessor(source).get("sampling_rate", sample_rate))
+    rate = _preprocessor(source).get("sampling_rate", sample_rate)
+    if not isinstance(rate, int):
+        raise ConfigError(
+            f"{source.folder / PREPROCESSOR} says sampling_rate {rate!r}, which is no whole number of Hz; copy the "
+            "checkpoint again"
+        )
     if rate != sample_rate:
         raise ConfigError(f"{source.origin} hears {rate} Hz; set sample_rate: {rate} (recordings are resampled)")
 
@@ -118,7 +124,7 @@ def _write_tiny(folder: Path) -> None:
 
 
 def _preprocessor(source: ModelSource) -> dict[str, Any]:
-    path = source.folder / "preprocessor_config.json"
+    path = source.folder / PREPROCESSOR
     try:
         content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:

@@ -123,9 +123,13 @@ def _hold_out(
         whole = held.pop("all")
         rest, test = _split(whole, hold_out.test_fraction, seed=TEST_SEED, classes=classes, what="test")
         held |= {"train": rest, "test": test}
-    for split in ("train", "test"):
+    # Where nothing is to be held out, the data set says itself what to validate on.
+    for split in ("train", "test") if hold_out.val_fraction else ("train", "val", "test"):
         if split not in held:
-            raise DataError(f"{split} holds no recording; its class folders must hold sound files")
+            raise DataError(
+                f"no recording is of {split}; its folders or its list must name sound files that are there (where each "
+                "task's files lie: docs/tasks.md)"
+            )
     if "val" not in held:
         held["train"], held["val"] = _split(
             held["train"], hold_out.val_fraction, seed=hold_out.split_seed, classes=classes, what="validation"

@@ -31,7 +31,7 @@ class FsddTask(AudioTask[FsddConfig]):
             folder,
             ("fsdd", "free-spoken-digit-dataset"),
             inside="recordings",
-            url=URL,
+            url=URL if config.data_dir is None else None,
             file="fsdd.tar.gz",
             expected="fsdd.tar.xz, or a folder fsdd/ that holds recordings/0_george_0.wav and so on",
         )

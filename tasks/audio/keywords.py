@@ -38,7 +38,7 @@ class SuperbKsTask(AudioTask[SuperbKsConfig]):
                 find_tree(
                     folder,
                     (stem,),
-                    url=f"{HOST}/{stem}.tar.gz",
+                    url=f"{HOST}/{stem}.tar.gz" if config.data_dir is None else None,
                     file=f"{stem}.tar.gz",
                     expected=f"{stem}.tar.gz, or a folder {stem}/ with its content",
                 ),

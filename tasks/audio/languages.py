@@ -30,7 +30,7 @@ class CommonLanguageTask(AudioTask[CommonLanguageConfig]):
             folder,
             ("CommonLanguage", "common_voice_kpd"),
             inside="Arabic",
-            url=URL,
+            url=URL if config.data_dir is None else None,
             file="CommonLanguage.tar.gz",
             expected="CommonLanguage.tar.gz, or a folder CommonLanguage/ with its content",
         )

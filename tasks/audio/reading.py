@@ -12,6 +12,7 @@ from tasks.errors import DataError
 
 SUFFIXES = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au"})
 FULL_SCALE = 32767
+RATES_HZ = (1_000, 768_000)  # a header that says another is broken, and resampling from it could take any memory
 _UNKNOWN_LENGTH = 0x7FFF0000  # what programs write into a WAV header when they stream: this or more, or 0
 
 Samples = NDArray[np.int16]
@@ -28,14 +29,16 @@ def decode(content: bytes, *, sample_rate: int) -> Samples:
         int16 (n,), n ≥ 1; full scale is ±`FULL_SCALE`. The mean of all channels.
 
     Raises:
-        DataError: not a sound file, a torn one, one without sound, or one that holds NaN or infinite values. The
-            message is a reason without the file's name.
+        DataError: not a sound file, a torn one, one without sound, one whose rate is not within `RATES_HZ`, or one that
+            holds NaN or infinite values. The message is a reason without the file's name.
     """
     import soundfile
 
     try:
         with soundfile.SoundFile(io.BytesIO(content)) as file:
             n_frames, rate = file.frames, file.samplerate
+            if not RATES_HZ[0] <= rate <= RATES_HZ[1]:
+                raise DataError(f"its header says {rate} Hz; rates of {RATES_HZ[0]} to {RATES_HZ[1]} Hz are read")
             channels = file.read(dtype="float32", always_2d=True)
     except soundfile.SoundFileError as error:
         raise DataError(str(error).partition(": ")[2].strip() or str(error)) from error

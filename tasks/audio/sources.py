@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tasks.errors import DataError
 from tasks.fetch import fetched
 from tasks.trees import ARCHIVES, Tree, open_tree
 
 
 def find_tree(
-    folder: Path, stems: Sequence[str], *, url: str, file: str, expected: str, inside: str | None = None
+    folder: Path, stems: Sequence[str], *, url: str | None, file: str, expected: str, inside: str | None = None
 ) -> Tree:
     """The tree of a data set.
 
     Args:
         folder: where to look: for <stem>/ and for archives <stem>.tar and so on.
         inside: a folder that shows that `folder` is the data set's own.
-        url, file: where it is fetched from if nothing is found, and the archive's name.
+        url, file: where it is fetched from if nothing is found (None: nowhere), and the archive's name.
         expected: what may be put into the folder instead, for the error.
 
     Raises:
@@ -31,4 +32,6 @@ def find_tree(
                 return open_tree(candidate)
     where = str(folder).replace("{", "{{").replace("}", "}}")
     missing = f"{stems[0]} is not in {where} and could not be fetched ({{reason}}). Put there: {expected}"
+    if url is None:
+        raise DataError(missing.format(reason="data_dir is given, so nothing else is looked for"))
     return open_tree(fetched(url, file=file, missing=missing))

@@ -53,7 +53,14 @@ FLAC = encoded(tone(300.0, seconds=0.5, rate=8000), rate=8000, kind="FLAC")
 NAN = io.BytesIO()
 soundfile.write(NAN, np.array([0.0, np.nan], dtype=np.float32), 8000, format="WAV", subtype="FLOAT")
 
+
+def with_rate(hz: int) -> bytes:
+    return WAV[:24] + hz.to_bytes(4, "little") + WAV[28:]
+
+
 REFUSALS = [
+    (with_rate(2**31 - 1), "its header says 2147483647 Hz; rates of 1000 to 768000 Hz are read"),
+    (with_rate(7), "its header says 7 Hz"),
     (WAV[: len(WAV) // 2], r"torn: \d+ bytes of sound are missing"),
     (WAV[:20], "Malformed"),
     (FLAC[: len(FLAC) // 2], "flac"),

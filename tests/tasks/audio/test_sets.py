@@ -109,6 +109,9 @@ def test_superb_without_its_lists_is_refused(tmp_path: Path) -> None:
     (tmp_path / "speech_commands_v0.01" / "validation_list.txt").unlink()
     with pytest.raises(DataError, match=r"speech_commands_v0\.01 has no validation_list\.txt"):
         load(tmp_path, name="superb_ks")
+    (tmp_path / "speech_commands_v0.01" / "validation_list.txt").write_text("yes/nobody.wav\n")
+    with pytest.raises(DataError, match="no recording is of val; its folders or its list must name sound files"):
+        load(tmp_path, name="superb_ks")
 
 
 @pytest.mark.parametrize("top", ["CommonLanguage/common_voice_kpd", "common_voice_kpd"])
@@ -149,6 +152,8 @@ def test_nothing_there_and_no_network(
         load(folder, name=name)
     assert "no route to host" in str(caught.value)
     assert str(folder) in str(caught.value)
+    with pytest.raises(DataError, match=rf"{expected[:9]}.*data_dir is given"):
+        load(tmp_path, name=name, data_dir=folder.name)
 
 
 def test_what_is_fetched_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
