@@ -6,6 +6,7 @@ What You Don't Know: Unanswerable Questions for SQuAD" (2018).
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +126,7 @@ def read_squad(
 
 def _parse(path: Path) -> _File:
     try:
-        return _File.model_validate_json(path.read_bytes())
+        return _File.model_validate_json(path.read_bytes().removeprefix(codecs.BOM_UTF8))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     except ValidationError as error:

@@ -19,6 +19,7 @@ from tasks.errors import DataError
 DOCUMENT_START = "-DOCSTART-"
 OUTSIDE = "O"
 _TAG = re.compile(r"O|[BI]-\S+")
+_BLANKS = re.compile("[ \t]+")  # no others: a word may hold a no-break space
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,11 @@ def read_conll(path: Path) -> list[Sentence]:
         path: columns divided by blanks or tabs, the word first and the entity tag last; UTF-8.
 
     Raises:
-        DataError: the file cannot be read, holds no sentence, a line has fewer columns than the first one or too few
+        DataError: the file cannot be read, holds no sentence, a line has other columns than the first one or too few
             for a word and a tag, or a tag is not of IOB; the message names file and line.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # a word may hold what else ends a line in Unicode
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -70,17 +71,17 @@ def _blocks(lines: list[str], path: Path) -> Iterator[list[list[str]]]:
     n_columns = 0
     rows: list[list[str]] = []
     for number, line in enumerate(lines, start=1):
-        columns = line.split()
-        if not columns or columns[0] == DOCUMENT_START:
+        columns = _BLANKS.split(line.strip(" \t"))
+        if not columns[0] or columns[0] == DOCUMENT_START:
             if rows:
                 yield rows
             rows = []
             continue
         n_columns = n_columns or max(2, len(columns))
-        if len(columns) < n_columns:
+        if len(columns) != n_columns:
             raise DataError(
-                f"{path}, line {number}: {line!r} has {len(columns)} column(s) where {n_columns} are needed: the word "
-                "first and its entity tag last; mend the line"
+                f"{path}, line {number}: {line!r} has {len(columns)} column(s) where {n_columns} are needed, as in the "
+                "first line: the word, without a blank in it, first and its entity tag last; mend the line"
             )
         if not _TAG.fullmatch(columns[-1]):
             raise DataError(

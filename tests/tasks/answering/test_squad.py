@@ -37,6 +37,7 @@ def test_questions_and_passages(tmp_path: Path) -> None:
     assert read_.questions[1].answers[0].text == "Basel"  # beyond a character outside the basic plane
     assert [question.passage for question in read_.questions] == [0, 0, 1]
     assert read_.n_unanswerable == 1
+    assert read(tmp_path, "\ufeff" + json.dumps(content())) == read_
 
 
 def change(path: str, value: Any) -> dict[str, Any]:

@@ -54,8 +54,18 @@ def test_iob1_becomes_iob2(iob1: str, iob2: str) -> None:
     assert to_iob2(iob2.split()) == tuple(iob2.split())
 
 
+@pytest.mark.parametrize("word", ["10\u00a0000", "a\u2028b", "a\x85b", "a\u3000b", "a\x0cb"])
+def test_a_word_may_hold_what_unicode_calls_a_space(tmp_path: Path, word: str) -> None:
+    (sentence,) = read_conll(write(tmp_path, f"{word}\tO\nEU\tB-ORG\n"))
+    assert sentence.words == (word, "EU")
+
+
 REFUSALS = [
     (TEXT.replace("rejects VBZ I-VP O", "rejects VBZ"), r"eng\.train, line 4: 'rejects VBZ' has 2 column\(s\) where 4"),
+    (
+        TEXT + "New York NNP I-NP I-LOC\n",
+        r"'New York NNP I-NP I-LOC' has 5 column\(s\) where 4 .*without a blank in it",
+    ),
     ("word\n", r"line 1: 'word' has 1 column\(s\) where 2 are needed"),
     (TEXT.replace("I-ORG", "ORG"), r"line 3: tag 'ORG' is not O, B-<type> or I-<type>"),
     (TEXT.replace("I-ORG", "S-ORG"), "tag 'S-ORG' is not"),
