@@ -52,6 +52,8 @@ class ClassFolders:
             DataError: fewer than two classes, a split or a class folder without a readable file, or a class that the
                 training set does not know.
         """
+        if not self.found:
+            raise DataError(f"no {what} lies in train/<class>/ or test/<class>/; the data set must have both folders")
         classes = sorted(self.found.get("train", ()))
         if len(classes) < 2:
             raise DataError(f"train holds {len(classes)} class folder(s); a classification needs at least two")
@@ -61,10 +63,13 @@ class ClassFolders:
                     f"{split} holds no {what}; its class folders must hold {', '.join(sorted(suffixes))} files"
                 )
             if empty := sorted(self.found[split] - set(names)):
-                raise DataError(f"class folder {split}/{empty[0]} holds no readable {what}; fill it or remove it")
+                raise DataError(
+                    f"class folder {split}/{empty[0]} holds no readable {what} ({', '.join(sorted(suffixes))}); fill "
+                    "it or remove it"
+                )
             if strange := sorted(set(names) - set(classes)):
                 raise DataError(
-                    f"class {strange[0]!r} is in {split} but not in train; the two must have the same classes"
+                    f"class {strange[0]!r} is in {split} but not in train; every class must have training {what}s"
                 )
         return classes
 
@@ -76,8 +81,8 @@ def open_class_folders(path: Path) -> Tree:
         DataError: nothing there, or a folder without them.
     """
     if path.is_dir():
-        inner = [entry for entry in path.iterdir() if entry.is_dir()]
-        if not (path / "train").is_dir() and len(inner) == 1:
+        inner = [entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+        if len(inner) == 1 and (inner[0] / "train").is_dir():
             path = inner[0]
         for split in ("train", "test"):
             if not (path / split).is_dir():

@@ -1,11 +1,13 @@
 """The files of a tree: a folder, or a tar archive that is read from front to back; nothing is unpacked to disk.
 
-Owns where files come from. What their paths mean (splits, classes) and what they hold is the tasks' matter.
+Owns where files come from. What their paths mean (splits, classes) and what they hold is the tasks' matter. Hidden
+files and folders, whose names begin with a dot, are other programs' and are passed over.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +24,10 @@ Wanted = Callable[[str], bool]
 
 @dataclass(frozen=True)
 class Entry:
-    """A folder or a file; `name` is relative to the tree, with forward slashes; `content` is of wanted files alone."""
+    """A folder or a file; `name` is relative to the tree, with forward slashes; `content` is of wanted files alone.
+
+    Bytes of a name that are not UTF-8 are written as \\xff: classes and messages are text.
+    """
 
     name: str
     is_folder: bool
@@ -52,23 +57,49 @@ class FolderTree:
     def fingerprint(self) -> str:
         """Of names, sizes and times of change: the content is not read."""
         lines = []
-        for path in self._paths():
+        for path in _walk(self._root):
+            lines.append(self._name(path))
             if path.is_file():
                 status = path.stat()
-                lines.append(f"{path.relative_to(self._root)} {status.st_size} {status.st_mtime_ns}")
+                lines.append(f"{status.st_size} {status.st_mtime_ns}")
         return hashlib.blake2b("\n".join(lines).encode()).hexdigest()
 
     def entries(self, wanted: Wanted) -> Iterator[Entry]:
-        for path in self._paths():
-            name = path.relative_to(self._root).as_posix()
+        for path in _walk(self._root):
+            name = self._name(path)
+            is_dangling = path.is_symlink() and not path.exists()
             try:
-                content = path.read_bytes() if path.is_file() and wanted(name) else None
+                content = path.read_bytes() if (path.is_file() or is_dangling) and wanted(name) else None
             except OSError as error:
-                raise DataError(f"{path} cannot be read: {error.strerror}") from error
+                raise DataError(f"{_text(path)} cannot be read: {error.strerror}; mend or remove it") from error
             yield Entry(name, path.is_dir(), content)
 
-    def _paths(self) -> list[Path]:
-        return sorted(self._root.rglob("*"))
+    def _name(self, path: Path) -> str:
+        return _text(path.relative_to(self._root))
+
+
+def _walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """What is in a folder and in those within it, by name; links are followed.
+
+    Args:
+        above: the folders that hold this one.
+    """
+    real = folder.resolve()
+    if real in above:
+        raise DataError(f"{_text(folder)} is a link to a folder that holds it; remove it")
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"{_text(folder)} cannot be read: {error.strerror}; let the worker read it") from error
+    for path in inside:
+        if not path.name.startswith("."):
+            yield path
+            if path.is_dir():
+                yield from _walk(path, above | {real})
+
+
+def _text(path: Path) -> str:
+    return os.fsencode(path).decode(errors="backslashreplace")
 
 
 class ArchiveTree:
@@ -87,13 +118,28 @@ class ArchiveTree:
 
     def entries(self, wanted: Wanted) -> Iterator[Entry]:
         try:
-            with tarfile.open(self._path, "r|*") as archive:
+            with tarfile.open(self._path, "r|*", tarinfo=_Header, errors="backslashreplace") as archive:
                 for entry in archive:
                     name = entry.name.removeprefix("./")
+                    if any(part.startswith(".") for part in name.split("/")):
+                        continue
                     file = archive.extractfile(entry) if entry.isfile() and wanted(name) else None
                     yield Entry(name, entry.isdir(), None if file is None else file.read())
         except (tarfile.TarError, EOFError, OSError) as error:
             raise DataError(f"archive {self._path} cannot be read: {error}; copy it again") from error
+
+
+class _Header(tarfile.TarInfo):
+    """A member's header. Of itself tarfile takes a damaged or missing one for the end, and the rest would be lost."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise  # zeros: the end
+            raise tarfile.ReadError(f"{error} where a file or the archive's end should be") from error
 
 
 def open_tree(path: Path) -> Tree:
