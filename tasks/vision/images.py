@@ -12,12 +12,14 @@ import io
 import itertools
 import json
 import logging
+import struct
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +30,17 @@ from tasks.engine.node_cache import built_once
 from tasks.errors import DataError
 from tasks.trees import Tree
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 log = logging.getLogger(__name__)
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
+BROKEN = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, struct.error, zlib.error, MemoryError)
+"""What Pillow's decoders raise for a broken file."""
 DECODED_AT_ONCE = 512
 THREADS_FROM_BYTES = 16_384  # mean file size; small files spend their time holding the interpreter's lock
-FORMAT = 1  # of the cached arrays; raise it when decoding changes
+FORMAT = 2  # of the cached arrays; raise it when decoding changes
 
 
 @dataclass(frozen=True)
@@ -89,10 +96,11 @@ def _decode(tree: Tree, folder: Path, *, image_size: int, on_bad_image: Literal[
     with contextlib.ExitStack() as stack:
         files = {split: stack.enter_context(_pixels(folder, split).open("wb")) for split in labels}
         for member, image in _decode_all(folders.members(tree, suffixes=SUFFIXES), image_size=image_size):
-            if isinstance(image, Exception):
+            if isinstance(image, DataError):
                 if on_bad_image == "refuse":
                     raise DataError(
-                        f"image {member.name} cannot be decoded ({image}); mend or remove it, or set on_bad_image: skip"
+                        f"image {member.name} cannot be decoded: {image}; mend or remove it (image_folder also takes "
+                        "on_bad_image: skip)"
                     )
                 skipped[member.split] += 1
                 log.warning("skipped %s: %s", member.name, image)
@@ -108,7 +116,7 @@ def _decode(tree: Tree, folder: Path, *, image_size: int, on_bad_image: Literal[
 
 def _decode_all(
     members: Iterator[tuple[Member, bytes]], *, image_size: int
-) -> Iterator[tuple[Member, NDArray[np.uint8] | Exception]]:
+) -> Iterator[tuple[Member, NDArray[np.uint8] | DataError]]:
     """Each member decoded, in order; by threads where files are large enough to be worth it."""
     decode = partial(_decode_or_error, size=image_size)
     with ThreadPoolExecutor() as pool:
@@ -119,26 +127,50 @@ def _decode_all(
             yield from zip((member for member, _ in block), images, strict=True)
 
 
-def _decode_or_error(content: bytes, *, size: int) -> NDArray[np.uint8] | Exception:
+def _decode_or_error(content: bytes, *, size: int) -> NDArray[np.uint8] | DataError:
     try:
         return decode_image(content, size=size)
-    except (OSError, SyntaxError, ValueError) as error:  # what Pillow raises for a broken file
+    except DataError as error:
         return error
 
 
 def decode_image(content: bytes, *, size: int) -> NDArray[np.uint8]:
-    """An RGB image (size, size, 3) uint8: resized by its shorter side (bilinear), cropped at the centre."""
-    from PIL import Image
+    """An RGB image (size, size, 3) uint8: resized by its shorter side (bilinear), cropped at the centre.
 
-    with Image.open(io.BytesIO(content)) as file:
-        image = file.convert("RGB")
+    Raises:
+        DataError: the content is no image, is broken, or has grey levels of unknown range.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(content)) as file:
+            image = _rgb(file)
+    except UnidentifiedImageError as error:
+        raise DataError(f"its {len(content)} bytes are no image that Pillow knows") from error
+    except (*BROKEN, Image.DecompressionBombError) as error:
+        raise DataError(str(error) or type(error).__name__) from error
     if image.size != (size, size):
         scale = size / min(image.size)
-        width, height = (max(size, round(side * scale)) for side in image.size)
-        image = image.resize((width, height), Image.Resampling.BILINEAR)
-        left, top = (width - size) // 2, (height - size) // 2
-        image = image.crop((left, top, left + size, top + size))
+        whole = [max(size, round(side * scale)) for side in image.size]
+        first = [(side - size) // 2 for side in whole]
+        # The crop alone is computed: a long narrow image would be huge where its shorter side has grown.
+        (left, right), (top, bottom) = (
+            (begin * side / resized, (begin + size) * side / resized)
+            for begin, side, resized in zip(first, image.size, whole, strict=True)
+        )
+        image = image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, right, bottom))
     return np.asarray(image, dtype=np.uint8)
+
+
+def _rgb(file: Image.Image) -> Image.Image:
+    """In RGB; 16-bit grey levels by their upper byte, where Pillow would make all above 255 white."""
+    if file.mode.startswith("I;16") or (file.mode, file.format) == ("I", "PPM"):
+        from PIL import Image
+
+        return Image.fromarray((np.asarray(file) >> 8).astype(np.uint8)).convert("RGB")
+    if file.mode in ("I", "F"):
+        raise ValueError(f"grey levels of mode {file.mode!r} have no known range, 8 or 16 bits do")
+    return file.convert("RGB")
 
 
 def _pixels(folder: Path, split: str) -> Path:

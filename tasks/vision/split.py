@@ -22,17 +22,18 @@ def split_tree(tree: DecodedTree, *, config: SplitImageConfig, device: torch.dev
     n_val = round(config.val_fraction * len(labels))
     if not 0 < n_val < len(labels):
         raise DataError(
-            f"val_fraction {config.val_fraction} of {len(labels)} training images leaves no validation or no training "
-            "set; add images or change it"
+            f"val_fraction {config.val_fraction} of {len(labels)} training images makes {n_val} for validation and "
+            f"{len(labels) - n_val} for training; both must have some: add images or change it"
         )
     kept, held_out = stratified_split(labels, n_held_out=n_val, seed=config.split_seed)
-    for rows, what in ((held_out, "validation"), (kept, "training")):
+    for rows, what, change in ((held_out, "validation", "raise"), (kept, "training", "lower")):
         counts = np.bincount(labels[rows], minlength=len(tree.classes))
         if counts.min() == 0:
             klass = int(counts.argmin())
             raise DataError(
                 f"class {tree.classes[klass]!r} has {int((labels == klass).sum())} training image(s), too few to be in "
-                f"{what} at val_fraction {config.val_fraction}; add images or raise val_fraction"
+                f"{what} at val_fraction {config.val_fraction}; add images of it (two or more), or "
+                f"{change} val_fraction"
             )
     mean, std = measure_normalization(tree.train.images, kept)
     images = place_images(tree.train.images, device=device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from tasks.engine.cache import load_task
 from tasks.errors import ConfigError, DataError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
+from tasks.vision.images import decode_image
 
 CLASSES = ("cat", "dog", "emu")
 
@@ -109,11 +111,54 @@ def break_image(data_dir: Path) -> None:
 
 def test_a_broken_image_is_named_or_skipped(data_dir: Path) -> None:
     break_image(data_dir)
-    with pytest.raises(DataError, match=r"image train/dog/3\.png cannot be decoded .*on_bad_image: skip"):
+    with pytest.raises(
+        DataError, match=r"image train/dog/3\.png cannot be decoded: its 13 bytes are no image.*on_bad_image: skip"
+    ):
         check(config(), data_dir=data_dir)
     data = load(data_dir, on_bad_image="skip")
     assert data.n_skipped == 1
     assert len(data.train) + len(data.val) == 29
+
+
+def test_an_image_too_large_to_be_true_is_named_or_skipped(data_dir: Path) -> None:
+    Image.new("1", (20_000, 10_000)).save(data_dir / "pets/train/dog/huge.png")
+    with pytest.raises(DataError, match=r"image train/dog/huge\.png cannot be decoded: Image size"):
+        check(config(), data_dir=data_dir)
+    assert load(data_dir, on_bad_image="skip").n_skipped == 1
+
+
+def encoded(values: Any, format: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(values).save(buffer, format)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("format", ["PNG", "TIFF", "PPM"])
+def test_16_bit_greys_keep_their_upper_byte(format: str) -> None:
+    greys = np.arange(256, dtype=np.uint16).reshape(16, 16)
+    pixels = decode_image(encoded(greys * 257, format), size=16)
+    np.testing.assert_array_equal(pixels, np.repeat(greys[..., None], 3, axis=2))
+
+
+def test_greys_of_unknown_range_are_refused() -> None:
+    with pytest.raises(DataError, match="mode 'F' have no known range"):
+        decode_image(encoded(np.ones((16, 16), dtype=np.float32), "TIFF"), size=16)
+
+
+@pytest.mark.parametrize("size", [(40, 31), (20, 90), (7, 9), (16, 300)])
+def test_the_crop_is_that_of_the_whole_resized_image(size: tuple[int, int]) -> None:
+    source = picture(3, width=size[0], height=size[1])
+    scale = 16 / min(size)
+    whole = source.resize((max(16, round(size[0] * scale)), max(16, round(size[1] * scale))), Image.Resampling.BILINEAR)
+    left, top = (whole.width - 16) // 2, (whole.height - 16) // 2
+    expected = np.asarray(whole.crop((left, top, left + 16, top + 16))).astype(int)
+    pixels = decode_image(encoded(np.asarray(source), "PNG"), size=16)
+    assert np.abs(pixels - expected).max() <= 1  # a rounding apart
+
+
+def test_a_long_narrow_image_takes_no_memory_of_its_length() -> None:
+    content = encoded(np.zeros((20_000, 1), dtype=np.uint8), "PNG")
+    assert decode_image(content, size=1024).shape == (1024, 1024, 3)  # resized whole it would have 63 GB
 
 
 def empty_class(data_dir: Path) -> None:
@@ -130,6 +175,16 @@ def strange_test_class(data_dir: Path) -> None:
     (data_dir / "pets/test/emu").rename(data_dir / "pets/test/yak")
 
 
+def only_test(data_dir: Path) -> None:
+    shutil.rmtree(data_dir / "pets/train")
+
+
+def no_class_folders(data_dir: Path) -> None:
+    for split in ("train", "test"):
+        shutil.rmtree(data_dir / "pets" / split)
+        (data_dir / "pets" / split).mkdir()
+
+
 def no_test(data_dir: Path) -> None:
     (data_dir / "pets/test").rename(data_dir / "pets/holdout")
 
@@ -144,7 +199,11 @@ REFUSALS: list[tuple[Callable[[Path], None], dict[str, Any], str]] = [
     (empty_class, {}, "class folder train/emu holds no readable image"),
     (single_image, {}, "class 'emu' has 1 training image.* too few to be in"),
     (strange_test_class, {}, "class 'yak' is in test but not in train"),
+    (lambda _: None, {"val_fraction": 0.95}, "too few to be in training at val_fraction 0.95; .* lower val_fraction"),
+    (lambda _: None, {"val_fraction": 0.01}, "makes 0 for validation and 30 for training"),
     (no_test, {}, "has no folder 'test'"),
+    (only_test, {}, "pets has no folder 'train'"),
+    (no_class_folders, {}, "no image lies in train/<class>/"),
     (torn_archive, {"data_dir": "pets.tar.xz"}, r"pets\.tar\.xz cannot be read"),
     (lambda _: None, {"data_dir": "birds"}, "'birds' is not in the data folder"),
     (lambda _: None, {"data_dir": "pets/train/cat/0.png"}, "neither a folder nor a tar archive"),
