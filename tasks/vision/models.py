@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 from torch import nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
 from tasks.errors import ConfigError
 from tasks.vision.pyramidnet import PyramidNet
@@ -45,6 +50,23 @@ def build_image_model(name: str, *, n_classes: int, image_size: int) -> nn.Modul
     return model
 
 
+@contextlib.contextmanager
+def _weights_without_memory() -> Iterator[None]:
+    """Put parameters and buffers on the meta device as modules take them.
+
+    Under `torch.device("meta")` a constructor could not compute with tensors, as torchvision's RegNets do.
+    """
+    on_parameters = register_module_parameter_registration_hook(
+        lambda _module, _name, parameter: nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)  # type: ignore[arg-type]
+    )
+    on_buffers = register_module_buffer_registration_hook(lambda _module, _name, buffer: buffer.to("meta"))
+    try:
+        yield
+    finally:
+        on_parameters.remove()
+        on_buffers.remove()
+
+
 def check_model(name: str, *, n_classes: int, image_size: int, batch_size: int) -> None:
     """Pass a batch of shapes (no memory, no arithmetic) through the model in training mode.
 
@@ -52,13 +74,15 @@ def check_model(name: str, *, n_classes: int, image_size: int, batch_size: int) 
         ConfigError: the images are too small or of the wrong size for this model.
     """
     try:
-        with torch.device("meta"):
+        with _weights_without_memory():
             model = build_image_model(name, n_classes=n_classes, image_size=image_size).train()
+        with torch.device("meta"):
             logits = model(torch.empty(min(batch_size, 2), 3, image_size, image_size))
     except (RuntimeError, ValueError, AssertionError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
             f"model {name!r} does not take batches of {batch_size} images of {image_size}×{image_size}: {reason}. "
-            "Choose another model, a larger image_size or a larger batch_size"
+            "Choose another model, another image_size where the task has it (most models want a larger one, "
+            "transformers a multiple of their patches), or a larger batch_size"
         ) from error
     assert logits.shape[1] == n_classes

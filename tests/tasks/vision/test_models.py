@@ -68,9 +68,26 @@ def test_torchvision_names_are_torchvisions() -> None:
     assert [name.removeprefix("torchvision/") for name in TORCHVISION_MODELS] == models.list_models(module=models)
 
 
-@pytest.mark.parametrize("name", ["torchvision/resnet18", "torchvision/vit_b_16", "torchvision/mobilenet_v3_small"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "torchvision/resnet18",
+        "torchvision/vit_b_16",
+        "torchvision/mobilenet_v3_small",
+        "torchvision/regnet_x_400mf",
+        "torchvision/regnet_y_400mf",
+        "torchvision/swin_v2_t",
+        "torchvision/googlenet",
+    ],
+)
 def test_torchvision_models_take_our_classes(name: str) -> None:
     check_model(name, n_classes=7, image_size=64, batch_size=8)
+
+
+def test_a_checked_model_leaves_torch_as_it_was() -> None:
+    check_model("torchvision/resnet18", n_classes=7, image_size=64, batch_size=8)
+    assert torch.nn.BatchNorm1d(2).weight.device.type == "cpu"
+    assert torch.nn.BatchNorm1d(2).running_mean.device.type == "cpu"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
