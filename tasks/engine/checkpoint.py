@@ -15,6 +15,7 @@ import hashlib
 import io
 import pickle
 import re
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +31,20 @@ _MAGIC = b"ADMETA1\n"
 _DIGEST_BYTES = 32
 _NAME = re.compile(r"epoch-(\d{6,})\.pt")
 BEST = "best.pt"
+
+UNREADABLE = (
+    pickle.UnpicklingError,
+    struct.error,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    AssertionError,
+    TypeError,
+    AttributeError,
+    MemoryError,
+)
+"""What torch.load raises for bytes that are not its own."""
 
 
 def save(directory: str | Path, state: Mapping[str, Any], *, epoch: int, rank: Literal["last", "best"] = "last") -> str:
@@ -120,33 +135,52 @@ def _load(folder: Folder, name: str, directory: str | Path) -> dict[str, Any]:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror or error}") from error
     if not raw.startswith(_MAGIC):
         raise CheckpointError(f"{path} is not a checkpoint of admeta-search; give a file that this service wrote")
+    return _open(raw, f"checkpoint {path}", instead="delete it and the run starts from the beginning")
+
+
+def _open(raw: bytes, path: str | Path, *, instead: str) -> dict[str, Any]:
+    """What a file of ours holds.
+
+    Args:
+        instead: what to do where it is torn.
+    """
     head = len(_MAGIC) + _DIGEST_BYTES
     digest, payload = raw[len(_MAGIC) : head], raw[head:]
     if hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest() != digest:
-        raise CheckpointError(
-            f"checkpoint {path} is torn or damaged ({len(raw)} bytes, its digest does not match); "
-            "delete it and the run starts from the beginning"
-        )
-    return _unpickle(io.BytesIO(payload), path)
+        raise CheckpointError(f"{path} is torn or damaged ({len(raw)} bytes, its digest does not match); {instead}")
+    return _unpickle(payload, path)
 
 
 def read_weights(path: Path) -> Mapping[str, Tensor]:
     """The model weights in a checkpoint of ours, or in a plain `torch.save` of a state dict.
 
     Raises:
-        CheckpointError: the file holds no weights.
+        CheckpointError: the file is torn or foreign, or holds no weights, or such as nothing could be trained from.
     """
     try:
         raw = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"init_from: {path} cannot be read: {error.strerror}") from error
-    content: Any = load(path) if raw.startswith(_MAGIC) else _unpickle(io.BytesIO(raw), path)
+    is_ours = raw.startswith(_MAGIC)
+    instead = "copy it again, or start without it"
+    content: Any = (
+        _open(raw, f"init_from: {path}", instead=instead) if is_ours else _unpickle(raw, f"init_from: {path}")
+    )
     for key in ("run", "model", "state_dict"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
-    weights = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    weights = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not weights:
         raise CheckpointError(f"init_from: {path} holds no weights; give a checkpoint or a saved state dict")
+    for name, value in weights.items():
+        if value.is_meta or value.layout is not torch.strided or value.is_complex():
+            raise CheckpointError(
+                f"init_from: {path}: {name!r} is sparse, complex or without values; weights are dense real numbers"
+            )
+        if value.isnan().any():
+            raise CheckpointError(
+                f"init_from: {path}: {name!r} holds NaN, from which nothing trains; give another file"
+            )
     return weights
 
 
@@ -180,11 +214,17 @@ def _best(folder: Folder) -> str | None:
     return max(found)[1] if found else None
 
 
-def _unpickle(buffer: io.BytesIO, path: str | Path) -> dict[str, Any]:
+def _unpickle(payload: bytes, path: str | Path) -> dict[str, Any]:
     try:
-        content = torch.load(buffer, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path} cannot be loaded: {str(error).splitlines()[0]}") from error
+        content = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except UNREADABLE as error:
+        # torch's own words would have its reader switch the safe loading off.
+        held = re.search(r"GLOBAL (\S+) was not an allowed global", str(error))
+        reason = f"it holds a {held[1]}" if held else "it is torn, or no file of torch.save"
+        raise CheckpointError(
+            f"{path} cannot be loaded: {reason}; a checkpoint holds tensors and plain containers, as "
+            "torch.save(model.state_dict(), …) writes them"
+        ) from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} holds a {type(content).__name__}; a checkpoint is a dictionary")
     return content

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import zipfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -85,3 +88,74 @@ def test_a_file_without_weights_is_told(tmp_path: Path) -> None:
         checkpoint.read_weights(path)
     with pytest.raises(CheckpointError, match="cannot be read"):
         checkpoint.read_weights(tmp_path / "absent.pt")
+
+
+def archive_of_text(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("notes.txt", "x")
+
+
+FOREIGN: dict[str, Any] = {
+    "nothing": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_bytes(b"hello world\n"),
+    "header of safetensors": lambda path: path.write_bytes(b'\x09\0\0\0\0\0\0\0{"a": {}}'),
+    "zip": archive_of_text,
+}
+
+
+@pytest.mark.parametrize("kind", sorted(FOREIGN))
+def test_foreign_bytes_to_start_from_are_told(tmp_path: Path, kind: str) -> None:
+    FOREIGN[kind](tmp_path / "foreign.pt")
+    with pytest.raises(
+        CheckpointError, match=r"foreign\.pt cannot be loaded: it is torn, or no file of torch\.save; a ch"
+    ):
+        checkpoint.read_weights(tmp_path / "foreign.pt")
+
+
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_no_damage_to_a_file_of_torch_escapes(tmp_path: Path, zipped: bool) -> None:
+    path = tmp_path / "weights.pt"
+    torch.save({"a": torch.zeros(3, 3)}, path, _use_new_zipfile_serialization=zipped)
+    good = path.read_bytes()
+    draw = np.random.default_rng(0)
+    n_told = 0
+    for _ in range(300):
+        damaged = bytearray(good[: draw.integers(len(good) // 2, len(good))])
+        damaged[draw.integers(len(damaged))] ^= 0xFF
+        path.write_bytes(damaged)
+        try:
+            checkpoint.read_weights(path)
+        except CheckpointError:
+            n_told += 1
+    assert n_told > 100
+
+
+UNFIT: list[tuple[object, str]] = [
+    ({"weight": torch.tensor([1.0, float("nan")])}, "'weight' holds NaN"),
+    ({"weight": torch.ones(2, dtype=torch.complex64)}, "'weight' is sparse, complex or without values"),
+    ({"weight": torch.eye(2).to_sparse()}, "'weight' is sparse"),
+    ({"weight": torch.empty(2, device="meta")}, "'weight' is sparse, complex or without values"),
+    (torch.nn.Linear(2, 2), r"it holds a torch\.nn\.modules\.linear\.Linear; .* torch\.save\(model\.state_dict\(\)"),
+    ([torch.ones(2)], "holds a list; a checkpoint is a dictionary"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), UNFIT, ids=[message for _, message in UNFIT])
+def test_what_nothing_could_start_from_is_told(tmp_path: Path, content: object, message: str) -> None:
+    torch.save(content, tmp_path / "weights.pt")
+    with pytest.raises(CheckpointError, match=message):
+        checkpoint.read_weights(tmp_path / "weights.pt")
+
+
+def test_numbered_weights_are_another_models(tmp_path: Path) -> None:
+    torch.save({1: torch.ones(2)}, tmp_path / "weights.pt")
+    weights = checkpoint.read_weights(tmp_path / "weights.pt")
+    with pytest.raises(CheckpointError, match="is of another model: 'weight' is missing there"):
+        checkpoint.load_weights(torch.nn.Linear(2, 2), weights, source="weights.pt")
+
+
+def test_a_torn_file_to_start_from_is_to_be_copied_again(tmp_path: Path) -> None:
+    path = tmp_path / checkpoint.save(tmp_path, STATE, epoch=7)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"init_from: .* is torn or damaged .*copy it again, or start without it"):
+        checkpoint.read_weights(path)
