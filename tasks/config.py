@@ -7,11 +7,10 @@ defaults (tasks/*/config.py). Never imports torch: the service and the client re
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from tasks.errors import nearest
 
@@ -46,6 +45,10 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
 
 
+_OWNERS = {"milestones": ("multistep",), "gamma": ("multistep",), "final": ("linear", "cosine")}
+"""Fields of a schedule that say nothing to the other schedules."""
+
+
 class Schedule(Part):
     """The learning rate as a factor on the optimizer's own, over fractions of the run.
 
@@ -58,6 +61,17 @@ class Schedule(Part):
     milestones: tuple[Number, ...] = Field((0.5, 0.75), description="multistep: fractions at which lr drops")
     gamma: Number = Field(0.1, gt=0.0, le=1.0, description="multistep: factor at each milestone")
     final: Number = Field(0.0, ge=0.0, le=1.0, description="linear, cosine: factor at the end of the run")
+
+    @model_validator(mode="after")
+    def _fields_are_the_schedules_own(self) -> Schedule:
+        for field, owners in _OWNERS.items():
+            value = getattr(self, field)
+            if self.name not in owners and value != type(self).model_fields[field].default:
+                raise ValueError(
+                    f"{field} = {value} is for {' and '.join(owners)}, but the schedule's name is {self.name!r}; name "
+                    f"{' or '.join(owners)}, or leave {field} out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _milestones_rise(self) -> Schedule:
@@ -116,16 +130,15 @@ class TaskConfig(Part):
         None, description="start from a trial's best weights, or from a checkpoint file inside the data folder"
     )
 
-    @model_validator(mode="before")
+    @field_validator("model", check_fields=False)
     @classmethod
-    def _model_is_known(cls, raw: Any) -> Any:
-        model = raw.get("model") if isinstance(raw, Mapping) else None
-        if isinstance(model, str) and not cls.accepts_model(model):
+    def _model_is_known(cls, model: str) -> str:
+        if not cls.accepts_model(model):
             raise ValueError(
                 f"unknown model {model!r} for task {cls.model_fields['name'].default!r}; "
                 f"known models: {', '.join(cls.models)}.{nearest(model, cls.models)}"
             )
-        return raw
+        return model
 
     @classmethod
     def accepts_model(cls, model: str) -> bool:

@@ -38,7 +38,7 @@ def field_of(location: tuple[int | str, ...]) -> str:
 CASES = [
     # what is changed, the field at fault, a part of the rule
     ({"task": {"name": "digit"}}, "task.name", "Did you mean 'digits'?"),
-    ({"task": {"name": "digits", "model": "convnett"}}, "task", "Did you mean 'convnet'?"),
+    ({"task": {"name": "digits", "model": "convnett"}}, "task.model", "Did you mean 'convnet'?"),
     ({"task": 3}, "task", "must be an object"),
     (optimizer(name="admetarr"), "optimizers.0.name", "did you mean 'admetar'?"),
     ({"optimizers": []}, "optimizers", "at least 1"),

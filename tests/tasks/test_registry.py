@@ -65,6 +65,12 @@ BAD_FIELDS = [
     ({"schedule": {"name": "multistep", "milestones": [0.75, 0.5]}}, "rise strictly"),
     ({"schedule": {"name": "multistep", "milestones": [0.5, 1.0]}}, "rise strictly"),
     ({"schedule": {"warmup": 1.0}}, "less than 1"),
+    (
+        {"schedule": {"milestones": [0.3]}},
+        r"milestones = \(0.3,\) is for multistep, but the schedule's name is 'constant'",
+    ),
+    ({"schedule": {"name": "cosine", "gamma": 0.2}}, "gamma = 0.2 is for multistep"),
+    ({"schedule": {"name": "multistep", "final": 0.1}}, "name linear or cosine, or leave final out"),
     ({"data_dir": "/etc"}, "not a path inside the data folder"),
     ({"data_dir": "../x"}, "not a path inside the data folder"),
     ({"data_dir": "a/../../x"}, "not a path inside the data folder"),
@@ -82,6 +88,12 @@ BAD_FIELDS = [
 def test_bad_field_is_refused_with_the_rule(fields: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         parse_config({"name": "digits", **fields})
+
+
+def test_an_unknown_model_is_told_at_its_field() -> None:
+    with pytest.raises(ValidationError) as caught:
+        parse_config({"name": "digits", "model": "convnt"})
+    assert [error["loc"] for error in caught.value.errors()] == [("model",)]
 
 
 def test_json_round_trip_and_shorthand() -> None:
