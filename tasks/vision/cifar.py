@@ -41,7 +41,7 @@ class _CifarTask(NamedModelTask[Any]):
 
     @classmethod
     def _find(cls, folder: Path, name: str) -> DecodedTree:
-        if (folder / "train").is_dir() or folder.name.endswith(ARCHIVES):
+        if (folder / "train").is_dir() or folder.is_file():
             return _checked(read_tree(folder, image_size=32, on_bad_image="refuse"), cls.dataset, folder)
         if not (folder / cls.extracted).is_dir():
             for stem in (name, f"{name}-jpeg", f"{name}-png"):
@@ -60,6 +60,11 @@ class _CifarTask(NamedModelTask[Any]):
             folder.mkdir(parents=True, exist_ok=True)
             parts = [make(root=folder, train=train, download=not present) for train in (True, False)]
         except (OSError, RuntimeError) as error:
+            if present:
+                raise DataError(
+                    f"{folder / cls.extracted} is incomplete or damaged: torchvision's digest of a file does not match "
+                    f"({error}). Copy it again, or remove it to have it downloaded"
+                ) from error
             raise DataError(
                 f"{cls.dataset} is not in {folder} and could not be downloaded ({error}). Put torchvision's "
                 f"{cls.extracted}/ there, or class folders train/<class>/ and test/<class>/, or a tar archive of them"

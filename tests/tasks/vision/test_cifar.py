@@ -55,6 +55,19 @@ def test_nothing_there_and_no_network(tmp_path: Path, monkeypatch: pytest.Monkey
         check(parse_config({"name": "cifar10"}))
 
 
+def test_torchvisions_files_that_are_damaged_are_not_called_missing(tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    (tmp_path / "cifar-10-batches-py/data_batch_1").write_bytes(b"torn")
+    with pytest.raises(DataError, match=r"cifar-10-batches-py is incomplete or damaged.*Copy it again, or remove it"):
+        check(parse_config({"name": "cifar10"}), data_dir=tmp_path)
+
+
+def test_a_file_that_is_no_archive_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cifar.zip").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"cifar\.zip is neither a folder nor a tar archive"):
+        check(parse_config({"name": "cifar10", "data_dir": "cifar.zip"}), data_dir=tmp_path)
+
+
 def test_another_number_of_classes_is_not_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
