@@ -7,6 +7,7 @@ A folder appears under its name only when it is whole, so its presence vouches f
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -15,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tasks.errors import DataError
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def cache_root() -> Path:
@@ -51,7 +54,7 @@ def built_once(kind: str, key: str, build: Callable[[Path], None]) -> Path:
         build: fills the empty folder that it is given; what it raises leaves nothing behind.
 
     Raises:
-        DataError: the cache folder cannot be written, or what `build` raises.
+        DataError: the cache folder cannot be written or has no room, or what `build` raises.
     """
     folder = cache_root() / kind / key
     if folder.is_dir():
@@ -63,8 +66,13 @@ def built_once(kind: str, key: str, build: Callable[[Path], None]) -> Path:
                 build(temporary)
                 _flush(temporary)
                 os.rename(temporary, folder)
-            except BaseException:
+            except BaseException as error:
                 shutil.rmtree(temporary, ignore_errors=True)
+                if isinstance(error, OSError) and error.errno in _NO_ROOM:
+                    raise DataError(
+                        f"the cache folder {folder.parent} has no room ({error.strerror}); make room there, or set "
+                        "XDG_CACHE_HOME to a folder that has"
+                    ) from error
                 raise
     return folder
 

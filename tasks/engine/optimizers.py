@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from admeta import registry
 from admeta.groups import decay_groups
+from tasks.errors import CheckpointError
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]
 
@@ -55,8 +56,18 @@ IMPLEMENTATION_FLAGS = ("capturable", "foreach", "fused", "differentiable")
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load a state, keeping how this optimizer is implemented: a run may resume on another device, eager too."""
+    """Load a state, keeping how this optimizer is implemented: a run may resume on another device, eager too.
+
+    Raises:
+        CheckpointError: the state is not of this optimizer over these parameters.
+    """
     own = optimizer.param_groups
+    sizes = [[len(group["params"]) for group in groups] for groups in (state["param_groups"], own)]
+    if sizes[0] != sizes[1]:
+        raise CheckpointError(
+            f"the checkpoint's optimizer has groups of {sizes[0]} parameters, this run's of {sizes[1]}; resume with "
+            "the version that wrote it, or start without it"
+        )
     groups = [
         {
             **{name: value for name, value in loaded.items() if name not in IMPLEMENTATION_FLAGS},

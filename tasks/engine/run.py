@@ -36,7 +36,7 @@ from tasks.engine.seeds import derive_seed
 from tasks.engine.step import EagerStep, StepParts
 from tasks.engine.task import Batch, Split
 from tasks.engine.weights import CastWeights
-from tasks.errors import Diverged, OutOfMemory
+from tasks.errors import CheckpointError, Diverged, OutOfMemory
 
 
 class TrainingRun(Progress):
@@ -181,6 +181,8 @@ class TrainingRun(Progress):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; raises CheckpointError where it is of another configuration."""
         self._return_to(state)
+        if missing := {"model", "optimizer"} - state.keys():
+            raise CheckpointError(f"the checkpoint has no {min(missing)!r}; no run of the training engine wrote it")
         with self._guard("loading a checkpoint"):
             checkpoint.load_weights(self._model, state["model"], source="the checkpoint")
             load_optimizer_state(self._optimizer, state["optimizer"])

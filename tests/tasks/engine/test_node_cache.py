@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -56,3 +57,12 @@ def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(DataError, match=r"cannot be written.*set XDG_CACHE_HOME"):
         built_once("things", "key", lambda folder: None)
+
+
+def test_a_full_disk_is_told_with_the_folder() -> None:
+    def fill(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(DataError, match=r"cache folder .*/things has no room \(No space left on device\); make room"):
+        built_once("things", "a", fill)
+    assert not list((cache_root() / "things").glob(".a-*"))

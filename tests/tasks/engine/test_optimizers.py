@@ -11,6 +11,7 @@ from torch import nn
 
 import admeta
 from tasks.engine.optimizers import IMPLEMENTATION_FLAGS, build_optimizer, load_optimizer_state, lr_tensors
+from tasks.errors import CheckpointError
 
 PAIRS = {
     "adam": (torch.optim.Adam, admeta.KernelAdam),
@@ -86,3 +87,11 @@ def walk(network: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> 
         for parameter in network.parameters():
             parameter.grad = torch.randn(parameter.shape, generator=draws)
         optimizer.step()
+
+
+def test_a_state_over_other_groups_is_told() -> None:
+    network = model()
+    optimizer = build_optimizer(network.named_parameters(), name="adamw", params={"lr": 0.1})
+    state = {**optimizer.state_dict(), "param_groups": []}
+    with pytest.raises(CheckpointError, match=r"groups of \[\] parameters, this run's of \[\d+\]"):
+        load_optimizer_state(optimizer, state)

@@ -141,6 +141,9 @@ def test_a_checkpoint_of_another_run_is_refused(other: dict[str, Any], field: st
         start(**other).load_state_dict(state)
     with pytest.raises(CheckpointError, match="holds no run"):
         start().load_state_dict({})
+    del state["optimizer"]
+    with pytest.raises(CheckpointError, match="has no 'optimizer'"):
+        start().load_state_dict(state)
 
 
 def test_divergence_names_the_step() -> None:
