@@ -78,6 +78,11 @@ class Schedule(Part):
         marks = self.milestones
         if any(not 0.0 < mark < 1.0 for mark in marks) or list(marks) != sorted(set(marks)):
             raise ValueError(f"milestones {list(marks)} must rise strictly within (0, 1): fractions of the run")
+        if self.name == "multistep" and marks and marks[0] < self.warmup:
+            raise ValueError(
+                f"milestone {marks[0]} lies in the warm-up, the first {self.warmup} of the run, where lr still rises; "
+                "shorten the warm-up or move the milestone"
+            )
         return self
 
 
