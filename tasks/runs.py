@@ -74,7 +74,7 @@ def check(config: TaskConfig, *, data_dir: Path | None = None) -> None:
     """Refuse before the first trial what no trial could train; reads the data set, so call it once a study.
 
     Raises:
-        ConfigError: a batch larger than the training set, a model that does not fit the inputs.
+        ConfigError: a batch larger than the training set, a model that does not fit the inputs or cannot be built.
         DataError: data missing or broken, or no such file to start from.
         CheckpointError: the file to start from is torn, foreign or of another model.
     """
@@ -88,8 +88,9 @@ def check(config: TaskConfig, *, data_dir: Path | None = None) -> None:
     weights = _weights_file(config, data_dir=data_dir)
     task = load_task(config, data_dir=data_dir, device=torch.device("cpu"))
     task.check_fit()
+    model = task.build_model()  # a checkpoint may be torn, or have no head for the task
     if weights is not None:
-        load_weights(task.build_model(), read_weights(weights), source=str(config.init_from))
+        load_weights(model, read_weights(weights), source=str(config.init_from))
 
 
 def _weights_file(config: TaskConfig, *, data_dir: Path | None) -> Path | None:

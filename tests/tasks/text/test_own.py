@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,15 @@ def test_bad_numbers_and_missing_files(data_dir: Path) -> None:
         check(config(train_file="folder.csv"), data_dir=data_dir)
     with pytest.raises(DataError, match="needs a data folder: set ADMETA_DATA or --data"):
         check(config(), data_dir=None)
+
+
+def test_a_model_that_cannot_be_built_fails_the_study_before_its_first_trial(data_dir: Path) -> None:
+    check(config(), data_dir=data_dir)
+    source = load_task(config(), data_dir=data_dir, device=torch.device("cpu")).data.source
+    shutil.copytree(source.folder, data_dir / "mine")
+    (data_dir / "mine" / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(ConfigError, match="folder mine cannot be loaded from"):
+        check(config(model="mine"), data_dir=data_dir)
 
 
 def test_what_does_not_fit_is_refused(data_dir: Path) -> None:
