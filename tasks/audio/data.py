@@ -104,7 +104,10 @@ def _check_folders(part: Part) -> None:
 def _classes(places: Iterable[Place]) -> tuple[str, ...]:
     found = sorted({klass for split, klass in places if split in ("train", "all")})
     if len(found) < 2:
-        raise DataError(f"the training set has {len(found)} class(es); a classification needs at least two")
+        raise DataError(
+            f"the training set has {len(found)} class(es), {', '.join(map(repr, found)) or 'none'}; a classification "
+            "needs at least two: add a folder for each"
+        )
     return tuple(found)
 
 

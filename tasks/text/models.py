@@ -174,7 +174,7 @@ def _check_body(source: ModelSource, model: Any, report: Mapping[str, Any]) -> N
         raise ConfigError(
             f"{source.origin}: {len(lacking)} of the weights that its config.json describes are not in its files or of "
             f"another shape there, {lacking[0]} among them; copy config.json and weights of one checkpoint into "
-            f"{source.folder}"
+            f"{source.folder}, or choose another"
         )
 
 
@@ -263,7 +263,7 @@ def _load(source: ModelSource, load: Callable[[], LoadedT]) -> LoadedT:
         EOFError,
         SafetensorError,
     ) as error:
-        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0].rstrip('.')}"
         raise ConfigError(
             f"{source.origin} cannot be loaded from {source.folder}: {reason}. Copy its files again, or choose another"
         ) from error
