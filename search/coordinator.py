@@ -43,7 +43,7 @@ class Workplace:
         data_dir: the data folder, as workers see it.
         each: what a run holds.
         placement: why that much, in words.
-        init_from: folders under `storage` where the trial that every run starts from left its checkpoints.
+        init_from: where the trial that every run starts from left its checkpoints.
         slots: calls back how many runs the cluster has room for now.
     """
 
@@ -234,7 +234,7 @@ class Coordinator:
             cpus=self._workplace.each.cpus,
             gpus=1.0 if alone else self._workplace.each.gpus,
             placement=ALONE if alone else self._workplace.placement,
-            init_from=tuple(inside(self._workplace.storage, origin) for origin in self._workplace.init_from),
+            init_from=self._workplace.init_from,
         )
 
     def _apply_budgets(self) -> None:

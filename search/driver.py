@@ -31,6 +31,7 @@ from search.store import Store
 from search.trainable import TrialWorker
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher
 from tasks.config import TrialRef
+from tasks.engine.folders import inside
 from tasks.errors import ConfigError, TaskError
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,13 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
             store.set_study_state(lease, StudyState.RUNNING)
             study = store.get_study(study_id)
             try:
-                placement.check(study.definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping)
+                origins = _origins(study, store, storage=options.storage)
+                placement.check(
+                    study.definition,
+                    data_dir=options.data_dir,
+                    origins=origins,
+                    is_stopping=lambda: stop.is_stopping,
+                )
             except TaskError as error:
                 state = _put_off(store, lease, error)
             else:
@@ -90,7 +97,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     store=store,
                     lease=lease,
                     study=study,
-                    workplace=_workplace(study, store, options, stop),
+                    workplace=_workplace(study, store, options, stop, origins),
                     now=lambda: datetime.now(UTC).timestamp(),
                 )
                 if renewal.state is StudyState.RUNNING:
@@ -163,7 +170,9 @@ def _held(config: dict[str, Any]) -> tune.PlacementGroupFactory:
     return tune.PlacementGroupFactory([{"CPU": assignment.cpus, "GPU": assignment.gpus}])
 
 
-def _workplace(study: StudyRecord, store: Store, options: DriverOptions, stop: StopSwitch) -> Workplace:
+def _workplace(
+    study: StudyRecord, store: Store, options: DriverOptions, stop: StopSwitch, origins: tuple[str, ...]
+) -> Workplace:
     definition = study.definition
     placed = placement.place(definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping)
     logger.info("study %s: %s", study.id, placed.reason)
@@ -172,19 +181,25 @@ def _workplace(study: StudyRecord, store: Store, options: DriverOptions, stop: S
         cluster, rivals = placement.cluster_capacity(), store.rivals(study.id)
         return slots_for(placed.each, priority=definition.priority, cluster=cluster, rivals=rivals)
 
-    origin = definition.task.init_from
     return Workplace(
         storage=options.storage,
         data_dir=options.data_dir,
         each=placed.each,
         placement=placed.reason,
         slots=_remembered(slots, for_s=2.0),
-        init_from=_origin_folders(store, origin) if isinstance(origin, TrialRef) else (),
+        init_from=origins,
     )
 
 
-def _origin_folders(store: Store, origin: TrialRef) -> tuple[str, ...]:
-    """Checkpoint folders of the trial a study starts from: its confirm runs first, which always leave one."""
+def _origins(study: StudyRecord, store: Store, *, storage: str) -> tuple[str, ...]:
+    """Checkpoint folders of the trial a study starts from, if it does: its confirm runs first, which always leave one.
+
+    Raises:
+        ConfigError: there is no such trial.
+    """
+    origin = study.definition.task.init_from
+    if not isinstance(origin, TrialRef):
+        return ()
     found = store.find_runs(origin.study, label=origin.optimizer, trial_number=origin.trial)
     if found is None:
         raise ConfigError(
@@ -193,7 +208,7 @@ def _origin_folders(store: Store, origin: TrialRef) -> tuple[str, ...]:
         )
     study_id, runs = found
     ordered = sorted(runs, key=lambda run: (run.stage is not Stage.CONFIRM, run.seed))
-    return tuple(run_folder(study_id, origin.optimizer, run) for run in ordered)
+    return tuple(inside(storage, run_folder(study_id, origin.optimizer, run)) for run in ordered)
 
 
 def _remembered(call: Callable[[], int], *, for_s: float) -> Callable[[], int]:

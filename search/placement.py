@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,16 +43,23 @@ def cluster_capacity() -> Capacity:
     return Capacity(cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", 0.0))
 
 
-def check(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Callable[[], bool]) -> None:
+def check(
+    definition: StudyDefinition, *, data_dir: str | None, origins: Sequence[str], is_stopping: Callable[[], bool]
+) -> None:
     """Refuse a study that no run could train.
 
+    Args:
+        origins: where the trial that the study starts from left its checkpoints.
+
     Raises:
-        TaskError: the data are missing or broken, or do not fit the model or the batch.
+        TaskError: the data are missing or broken, or do not fit the model or the batch, or the study starts from
+            weights that are not there or of another model.
     """
     if tasks.registry.get(definition.task.name).target is None:
         return  # no data and no network: not worth a process
     ask = ray.remote(_check).options(num_cpus=0)
-    _answer(ask.remote(definition.task.model_dump(mode="json"), data_dir), is_stopping=is_stopping)
+    task = definition.task.model_dump(mode="json")
+    _answer(ask.remote(task, data_dir, tuple(origins)), is_stopping=is_stopping)
 
 
 def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Callable[[], bool]) -> Placement:
@@ -105,10 +112,10 @@ def _middle(parameter: FloatParameter | IntParameter | CategoricalParameter) -> 
     return round(middle) if isinstance(parameter, IntParameter) else middle
 
 
-def _check(task: dict[str, Any], data_dir: str | None) -> None:
+def _check(task: dict[str, Any], data_dir: str | None, origins: Sequence[str]) -> None:
     import tasks.runs
 
-    tasks.runs.check(tasks.registry.parse_config(task), data_dir=_path(data_dir))
+    tasks.runs.check(tasks.registry.parse_config(task), data_dir=_path(data_dir), origins=origins)
 
 
 def _measure(

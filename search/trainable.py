@@ -13,7 +13,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import ray
 from ray import tune
@@ -22,12 +22,10 @@ from search.assignment import Assignment, Curve, Report
 from search.notice import GivenBackError, Notice
 from search.records import AttemptStart, FailureKind, Point, RunOutcome, RunState, Stage
 from search.run_log import start_log
+from tasks.config import TrialRef
 from tasks.engine.folders import open_folder
 from tasks.engine.protocol import Evaluation, Run
 from tasks.errors import CheckpointError, Diverged
-
-if TYPE_CHECKING:
-    from tasks.config import TaskConfig
 
 
 class TrialWorker(tune.Trainable):  # type: ignore[misc]
@@ -129,13 +127,19 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
     def _open(self) -> AttemptStart:
         from tasks.registry import parse_config
-        from tasks.runs import open_run
+        from tasks.runs import open_run, trial_weights
 
         assignment = self._assignment
         self._saved_at = time.monotonic()
         config = parse_config(assignment.task)
         share_note = _share_card(assignment.gpus) if 0 < assignment.gpus < 1 else ""
+        origin = config.init_from
         with tempfile.TemporaryDirectory() as scratch:
+            weights = (
+                trial_weights(origin, assignment.init_from, into=Path(scratch))
+                if isinstance(origin, TrialRef)
+                else None
+            )
             run = open_run(
                 config,
                 optimizer=assignment.optimizer,
@@ -144,7 +148,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
                 data_dir=None if assignment.data_dir is None else Path(assignment.data_dir),
                 device=None if assignment.gpus > 0 else "cpu",
                 threads=assignment.threads,
-                init_from=_initial_weights(assignment, config, scratch=Path(scratch)),
+                init_from=weights,
                 n_devices=max(1, round(assignment.gpus)),
             )
         state = _last_state(assignment.checkpoint_dir)
@@ -228,25 +232,6 @@ def _last_state(folder: str) -> dict[str, Any] | None:
     from tasks.engine import checkpoint
 
     return checkpoint.load_latest(folder)
-
-
-def _initial_weights(assignment: Assignment, config: TaskConfig, *, scratch: Path) -> Path | None:
-    """The checkpoint that the study starts from: a file in the data folder, or an earlier trial's."""
-    if isinstance(config.init_from, str):
-        return Path(assignment.data_dir or ".") / config.init_from
-    if config.init_from is None:
-        return None
-    from tasks.engine import checkpoint
-
-    for folder in assignment.init_from:
-        found = checkpoint.fetch_best(folder, into=scratch)
-        if found is not None:
-            return found
-    raise CheckpointError(
-        f"init_from: trial {config.init_from.trial} of {config.init_from.study}/{config.init_from.optimizer} left no "
-        "checkpoint; runs of the confirm stage do, and those of the search stage that took longer than "
-        "checkpoint_every_s"
-    )
 
 
 def to_point(evaluation: Evaluation, *, metric: str, gpus: float) -> Point:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from tasks.config import TaskConfig, TrialRef
 from tasks.engine.protocol import Run
-from tasks.errors import ConfigError, DataError
+from tasks.errors import CheckpointError, ConfigError, DataError
 from tasks.info import DISTRIBUTED_RUN, ENGINE_RUN
 from tasks.paths import resolve_inside
 from tasks.registry import get, load_target
@@ -49,10 +50,9 @@ def open_run(
     run = load_target(DISTRIBUTED_RUN if distributed else info.run)
     weights = _weights_file(config, data_dir=data_dir) or init_from
     if isinstance(config.init_from, TrialRef) and weights is None:
-        origin = config.init_from
         raise ConfigError(
-            f"init_from: trial {origin.trial} of {origin.study}/{origin.optimizer} was not resolved to a file; "
-            "start the run through a study, or give a path"
+            f"init_from: {_named(config.init_from)} was not resolved to a file; start the run through a study, or give "
+            "a path"
         )
     return cast(
         Run,
@@ -70,13 +70,16 @@ def open_run(
     )
 
 
-def check(config: TaskConfig, *, data_dir: Path | None = None) -> None:
+def check(config: TaskConfig, *, data_dir: Path | None = None, origins: Sequence[str] | None = None) -> None:
     """Refuse before the first trial what no trial could train; reads the data set, so call it once a study.
+
+    Args:
+        origins: as `trial_weights`, for an `init_from` that names a trial; None: that is not looked at.
 
     Raises:
         ConfigError: a batch larger than the training set, a model that does not fit the inputs or cannot be built.
         DataError: data missing or broken, or no such file to start from.
-        CheckpointError: the file to start from is torn, foreign or of another model.
+        CheckpointError: what to start from is missing, torn, foreign or of another model.
     """
     if get(config.name).target is None:
         return
@@ -85,12 +88,43 @@ def check(config: TaskConfig, *, data_dir: Path | None = None) -> None:
     from tasks.engine.cache import load_task
     from tasks.engine.checkpoint import load_weights, read_weights
 
-    weights = _weights_file(config, data_dir=data_dir)
-    task = load_task(config, data_dir=data_dir, device=torch.device("cpu"))
-    task.check_fit()
-    model = task.build_model()  # a checkpoint may be torn, or have no head for the task
-    if weights is not None:
-        load_weights(model, read_weights(weights), source=str(config.init_from))
+    origin = config.init_from
+    with tempfile.TemporaryDirectory() as scratch:
+        if isinstance(origin, TrialRef) and origins is not None:
+            weights: Path | None = trial_weights(origin, origins, into=Path(scratch))
+        else:
+            weights = _weights_file(config, data_dir=data_dir)
+        task = load_task(config, data_dir=data_dir, device=torch.device("cpu"))
+        task.check_fit()
+        model = task.build_model()  # a checkpoint may be torn, or have no head for the task
+        if weights is not None:
+            source = _named(origin) if isinstance(origin, TrialRef) else str(origin)
+            load_weights(model, read_weights(weights), source=f"init_from: {source}")
+
+
+def trial_weights(origin: TrialRef, origins: Sequence[str], *, into: Path) -> Path:
+    """A file of this machine with the checkpoint of the trial that a study starts from.
+
+    Args:
+        origins: folders or addresses of the trial's runs; the first with a checkpoint gives its best.
+        into: a folder for what must be fetched from an address first.
+
+    Raises:
+        CheckpointError: none of them has a checkpoint.
+    """
+    from tasks.engine.checkpoint import fetch_best
+
+    for folder in origins:
+        if (found := fetch_best(folder, into=into)) is not None:
+            return found
+    raise CheckpointError(
+        f"init_from: {_named(origin)} left no checkpoint; runs of the confirm stage do, and those of the search stage "
+        "that took longer than checkpoint_every_s"
+    )
+
+
+def _named(origin: TrialRef) -> str:
+    return f"trial {origin.trial} of {origin.study}/{origin.optimizer}"
 
 
 def _weights_file(config: TaskConfig, *, data_dir: Path | None) -> Path | None:

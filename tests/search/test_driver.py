@@ -59,14 +59,21 @@ def test_a_study_may_start_from_an_earlier_trials_weights(tmp_path: Path) -> Non
     curves = {study.id: [store.points(r.id) for r in store.runs(study.id)] for study in (first, second)}
     assert curves[second.id][0][0].metrics["val_loss"] < curves[first.id][0][0].metrics["val_loss"]
 
-    missing = {**task, "init_from": {**origin, "trial": 7}}
-    third = run(
-        store, StudyDefinition.model_validate({**definition.to_json(), "name": "lost", "task": missing}), tmp_path
-    )
-    assert third.state is StudyState.FAILED
-    assert third.reason is not None
-    assert "no trial 7 of optimizer 'sgdm' in study 'pretrain'" in third.reason
-    assert not store.runs(third.id)
+    for name, change, reason in (
+        ("lost", {"init_from": {**origin, "trial": 7}}, "no trial 7 of optimizer 'sgdm' in study 'pretrain'"),
+        ("other-model", {"model": "mlp"}, "init_from: trial 0 of pretrain/sgdm is of another model: "),
+        (
+            "without-a-checkpoint",
+            {"init_from": {**origin, "study": "finetune"}},
+            "init_from: trial 0 of finetune/sgdm left no checkpoint; ",
+        ),
+    ):
+        changed = {**definition.to_json(), "name": name, "task": {**task, **change}}
+        refused = run(store, StudyDefinition.model_validate(changed), tmp_path)
+        assert refused.state is StudyState.FAILED
+        assert refused.reason is not None
+        assert reason in refused.reason
+        assert not store.runs(refused.id)
 
 
 @pytest.mark.usefixtures("local_ray")

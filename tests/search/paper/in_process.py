@@ -12,11 +12,10 @@ import tasks.runs
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle, Workplace
 from search.definition import StudyDefinition
-from search.driver import _origin_folders
+from search.driver import _origins
 from search.records import Lease, StudyRecord, StudyState
 from search.sharing import Capacity
 from search.trainable import TrialWorker
-from tasks.config import TrialRef
 from tests.search.memory_store import MemoryStore
 
 
@@ -40,8 +39,9 @@ class InProcess:
         lease = self.store.acquire_lease(study.id, owner="test", ttl_s=10)
         assert lease is not None
         self.store.set_study_state(lease, StudyState.RUNNING)
-        tasks.runs.check(definition.task, data_dir=self._data_dir)
-        coordinator = self._coordinator(study, lease)
+        origins = _origins(study, self.store, storage=str(self._folder))
+        tasks.runs.check(definition.task, data_dir=self._data_dir, origins=origins)
+        coordinator = self._coordinator(study, lease, origins)
         while not isinstance(assignment := coordinator.next("only"), Idle):
             coordinator.begin("only")
             while not coordinator.report("only", self._step(assignment)):
@@ -56,15 +56,15 @@ class InProcess:
         if self._worker is not None:
             self._worker.stop()
 
-    def _coordinator(self, study: StudyRecord, lease: Lease) -> Coordinator:
-        resources, origin = study.definition.resources, study.definition.task.init_from
+    def _coordinator(self, study: StudyRecord, lease: Lease, origins: tuple[str, ...]) -> Coordinator:
+        resources = study.definition.resources
         assert resources.gpus == 0
         workplace = Workplace(
             storage=str(self._folder),
             data_dir=str(self._data_dir),
             each=Capacity(cpus=resources.cpus, gpus=0),
             slots=lambda: 1,
-            init_from=_origin_folders(self.store, origin) if isinstance(origin, TrialRef) else (),
+            init_from=origins,
         )
         return Coordinator(store=self.store, lease=lease, study=study, workplace=workplace, now=lambda: 0.0)
 
