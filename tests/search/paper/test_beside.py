@@ -53,6 +53,11 @@ def test_variants_fill_the_ablation_table() -> None:
     assert table.cells[0][1].paper is None  # Adam has no Δ
 
 
+def test_superb_of_table_11_is_filled_by_sgdm_and_admetas() -> None:
+    ours = [_ours("sgdm", 0.97, task="superb_ks", model="facebook/wav2vec2-base")]
+    assert beside("finetune", ours).cells[0][0].ours is ours[0]
+
+
 def test_markdown() -> None:
     lines = to_markdown(beside("cifar", OURS)).splitlines()
     assert lines[0].startswith("|  | CIFAR-10 ResNet-110 | CIFAR-10 PyramidNet |")

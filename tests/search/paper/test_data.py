@@ -107,7 +107,7 @@ def test_values_are_fractions_and_seconds() -> None:
 
 def test_each_main_result_has_its_settings() -> None:
     for result in paper.results():
-        if result.variant is None and result.task != "glue":
+        if result.variant is None and result.task != "glue" and result.table != "finetune":  # it prints none there
             assert paper.best_settings(task=result.task, model=result.model, optimizer=result.optimizer), result
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
+import admeta.registry
 from search import paper
 from search.definition import OptimizerSearch, StudyDefinition
+from search.paper.definitions import paper_studies
 from search.space import CategoricalParameter
 
 FOLDER = Path(__file__).resolve().parents[3] / "studies" / "paper"
@@ -78,15 +80,13 @@ def test_table_1_can_reach_the_papers_best_settings(name: str) -> None:
             assert isinstance(found, CategoricalParameter)
             assert value in found.choices
         for parameter, value in best.fixed.items():
-            default = admeta_default(search.name, parameter)
-            assert search.fixed.get(parameter, default) == value, (search.name, parameter)
+            assert {**defaults(search.name), **search.fixed}[parameter] == value, (search.name, parameter)
 
 
-def admeta_default(optimizer: str, parameter: str) -> object:
-    import admeta.registry
-
-    default = admeta.registry.get(optimizer).parameters[parameter].default
-    return list(default) if isinstance(default, tuple) else default
+def defaults(optimizer: str) -> dict[str, Any]:
+    parameters = admeta.registry.get(optimizer).parameters
+    values = {name: parameter.default for name, parameter in parameters.items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def test_ablation_is_the_papers_rows() -> None:
@@ -130,6 +130,29 @@ def test_sgd_lr_is_the_papers_rows(task: str) -> None:
         point = _only_point(search)
         for name, value in {**best.params, **row.changes}.items():
             assert point[name] == value, (search.label, name)
+
+
+def test_every_cell_has_a_study() -> None:
+    """But for GLUE's average, which is no task, and differences between cells."""
+    searched = {
+        (study.table, study.definition.task.name, paper.model_id(study.definition.task.model), search.name)
+        for study in paper_studies().values()
+        for search in study.definition.optimizers
+    }
+    for cell in paper.results():
+        if cell.metric not in ("average", "accuracy_difference"):
+            assert (cell.table, cell.task, cell.model, cell.optimizer) in searched, cell
+
+
+def test_table_11_has_the_papers_budgets_on_superb() -> None:
+    study = _study("superb-ks-finetune")
+    setup = paper.setup_of(task="superb_ks", model="wav2vec2-base", variant="finetune")
+    assert setup is not None
+    for field, value in setup.training.items():
+        assert getattr(study.task, field) == value, field
+    assert [search.name for search in study.optimizers] == list(setup.optimizers)
+    for search in study.optimizers:
+        assert setup.optimizers[search.name].fixed.items() <= {**defaults(search.name), **search.fixed}.items()
 
 
 def test_finetuning_starts_from_the_study_before() -> None:
