@@ -97,7 +97,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     store=store,
                     lease=lease,
                     study=study,
-                    workplace=_workplace(study, store, options, stop, origins),
+                    workplace=_workplace(study, store, lease, options, stop, origins),
                     now=lambda: datetime.now(UTC).timestamp(),
                 )
                 if renewal.state is StudyState.RUNNING:
@@ -171,13 +171,24 @@ def _held(config: dict[str, Any]) -> tune.PlacementGroupFactory:
 
 
 def _workplace(
-    study: StudyRecord, store: Store, options: DriverOptions, stop: StopSwitch, origins: tuple[str, ...]
+    study: StudyRecord,
+    store: Store,
+    lease: Lease,
+    options: DriverOptions,
+    stop: StopSwitch,
+    origins: tuple[str, ...],
 ) -> Workplace:
     definition = study.definition
     placed = placement.place(definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping)
     logger.info("study %s: %s", study.id, placed.reason)
 
+    told: str | None = None
+
     def slots() -> int:
+        nonlocal told
+        if (reason := placement.why_none_fits(placed.each)) != told:
+            told = reason
+            store.set_study_state(lease, StudyState.RUNNING, reason=reason)
         cluster, rivals = placement.cluster_capacity(), store.rivals(study.id)
         return slots_for(placed.each, priority=definition.priority, cluster=cluster, rivals=rivals)
 

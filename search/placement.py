@@ -43,6 +43,26 @@ def cluster_capacity() -> Capacity:
     return Capacity(cpus=resources.get("CPU", 0.0), gpus=resources.get("GPU", 0.0))
 
 
+def why_none_fits(each: Capacity) -> str | None:
+    """What a run needs that no machine of the cluster has, in words; None where one run at least has room.
+
+    Args:
+        each: what one run holds; all of it on one machine.
+    """
+    machines = [
+        Capacity(cpus=node["Resources"].get("CPU", 0.0), gpus=node["Resources"].get("GPU", 0.0))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    if any(machine.slots(each) for machine in machines):
+        return None
+    largest = max(machines, key=lambda machine: (machine.gpus, machine.cpus), default=Capacity(cpus=0.0, gpus=0.0))
+    return (
+        f"waits for a machine with {each.cpus:g} CPUs and {each.gpus:g} GPUs for a run; the largest in the cluster has "
+        f"{largest.cpus:g} and {largest.gpus:g}: add one (admeta worker), or clone the study with fewer resources"
+    )
+
+
 def check(
     definition: StudyDefinition, *, data_dir: str | None, origins: Sequence[str], is_stopping: Callable[[], bool]
 ) -> None:

@@ -58,7 +58,7 @@ class Store(Protocol):
         ...
 
     def set_study_state(self, lease: Lease, state: StudyState, *, reason: str | None = None) -> StudyState:
-        """Move the study on, unless it is terminal already. Returns the state it is in afterwards."""
+        """Move the study on, or say why it stands, unless it is terminal already. Returns its state afterwards."""
         ...
 
     def best_settings(

@@ -150,7 +150,7 @@ class SqlStore:
             if row is None or row.lease_owner != lease.owner:
                 raise lost(lease)
             paused = state == StudyState.RUNNING and row.state == StudyState.PAUSED
-            if row.state.is_terminal or row.state == state or paused:
+            if row.state.is_terminal or (row.state, row.reason) == (state, reason) or paused:
                 return row.state
             row.state, row.reason = state, reason
             if state == StudyState.RUNNING and row.started_at is None:

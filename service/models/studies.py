@@ -38,7 +38,7 @@ class StudyView(View):
     task: str
     model: str | None
     state: str
-    reason: str | None = Field(description="Why it FAILED or was CANCELLED.")
+    reason: str | None = Field(description="Why it FAILED, was CANCELLED or PAUSED, or waits while it is RUNNING.")
     metric: str
     direction: str
     priority: int

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import ray
 
 from search.definition import StudyDefinition
 from search.driver import DriverOptions, drive
-from search.records import RunState, Stage, StudyRecord, StudyState
+from search.records import Lease, RunState, Stage, StudyRecord, StudyState
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import define
 
@@ -139,6 +141,24 @@ def test_a_worker_that_starts_is_not_killed_for_one_that_is_free(tmp_path: Path)
     assert study.state is StudyState.COMPLETED
     assert n_workers_made() - before == 4
     assert len({start.pid for starts in store.starts.values() for start in starts}) == 4
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_study_that_no_machine_has_room_for_says_what_it_waits_for(tmp_path: Path) -> None:
+    store = MemoryStore()
+    study = store.add_study(define(name="wants-a-card", resources={"cpus": 1, "gpus": 0.25}))
+    options = DriverOptions(owner="test", storage=str(tmp_path))
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(drive, study.id, store=store, options=options)
+        end = time.monotonic() + 60
+        while store.get_study(study.id).reason is None and time.monotonic() < end:
+            time.sleep(0.1)
+        waiting = store.get_study(study.id)
+        store.set_study_state(Lease(study_id=study.id, owner="test", ttl_s=15), StudyState.CANCELLED)
+        assert driven.result(60) is StudyState.CANCELLED
+    assert waiting.state is StudyState.RUNNING
+    assert waiting.reason is not None
+    assert "1 CPUs and 0.25 GPUs for a run; the largest in the cluster has 2 and 0" in waiting.reason
 
 
 def n_workers_made() -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import ray
 
 from search.definition import StudyDefinition
-from search.placement import runs_beside
+from search.placement import runs_beside, why_none_fits
 from search.sharing import Capacity
 
 
@@ -28,3 +29,13 @@ def define(**fields: Any) -> StudyDefinition:
 )
 def test_runs_that_could_ever_share_a_card(fields: dict[str, Any], cluster: Capacity, expected: int) -> None:
     assert runs_beside(define(**fields), cluster) == expected
+
+
+def test_a_run_must_fit_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What two machines have together is of no use to it, nor is what a dead one had."""
+    machines = [(True, {"CPU": 4.0, "GPU": 1.0}), (True, {"CPU": 16.0}), (False, {"CPU": 16.0, "GPU": 8.0})]
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": alive, "Resources": has} for alive, has in machines])
+    assert why_none_fits(Capacity(cpus=4, gpus=0.25)) is None
+    assert why_none_fits(Capacity(cpus=16, gpus=0)) is None
+    for each in (Capacity(cpus=5, gpus=1), Capacity(cpus=1, gpus=2)):
+        assert "the largest in the cluster has 4 and 1" in (why_none_fits(each) or "")

@@ -198,6 +198,12 @@ def test_study_states(store: SqlStore, engine: Engine) -> None:
     assert (study.state, study.reason) == (StudyState.COMPLETED, "all done")
     assert study.finished_at is not None
 
+    lease, _ = leased(store, definition("waits"))
+    store.set_study_state(lease, StudyState.RUNNING)
+    for reason in ("waits for a card", None):
+        assert store.set_study_state(lease, StudyState.RUNNING, reason=reason) == StudyState.RUNNING
+        assert store.get_study(lease.study_id).reason == reason
+
     lease, _ = leased(store, definition("paused"))
     request_pause(engine, "paused")
     assert store.renew_lease(lease) == StudyState.PAUSED
