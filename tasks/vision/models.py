@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import (
     register_module_buffer_registration_hook,
     register_module_parameter_registration_hook,
@@ -52,14 +53,22 @@ def build_image_model(name: str, *, n_classes: int, image_size: int) -> nn.Modul
 
 @contextlib.contextmanager
 def _weights_without_memory() -> Iterator[None]:
-    """Put parameters and buffers on the meta device as modules take them.
+    """Put parameters and buffers on the meta device as modules take them, in this thread.
 
     Under `torch.device("meta")` a constructor could not compute with tensors, as torchvision's RegNets do.
     """
-    on_parameters = register_module_parameter_registration_hook(
-        lambda _module, _name, parameter: nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)  # type: ignore[arg-type]
-    )
-    on_buffers = register_module_buffer_registration_hook(lambda _module, _name, buffer: buffer.to("meta"))
+    thread = threading.get_ident()  # torch's hooks are the process's, and others may build models too
+
+    def parameter_of(_module: nn.Module, _name: str, parameter: nn.Parameter) -> nn.Parameter | None:
+        if threading.get_ident() != thread:
+            return None
+        return nn.Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
+
+    def buffer_of(_module: nn.Module, _name: str, buffer: Tensor | None) -> Tensor | None:
+        return None if buffer is None or threading.get_ident() != thread else buffer.to("meta")
+
+    on_parameters = register_module_parameter_registration_hook(parameter_of)  # type: ignore[arg-type]
+    on_buffers = register_module_buffer_registration_hook(buffer_of)  # type: ignore[arg-type]
     try:
         yield
     finally:

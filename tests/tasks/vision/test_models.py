@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
+from torch import nn
 
 from tasks.errors import ConfigError
 from tasks.vision.config import CIFAR_MODELS
-from tasks.vision.models import build_image_model, check_model
+from tasks.vision.models import _weights_without_memory, build_image_model, check_model
 from tasks.vision.torchvision_names import TORCHVISION_MODELS
 
 # He et al., CVPR 2016, table 6, in millions (they count to two digits).
@@ -96,3 +99,13 @@ def test_a_checked_model_leaves_torch_as_it_was() -> None:
 def test_a_model_that_does_not_fit_is_refused(name: str, size: int) -> None:
     with pytest.raises(ConfigError, match=rf"model '{name}' does not take batches of 8 images of {size}×{size}"):
         check_model(name, n_classes=10, image_size=size, batch_size=8)
+
+
+def test_models_that_other_threads_build_meanwhile_have_their_weights() -> None:
+    with _weights_without_memory(), ThreadPoolExecutor(1) as pool:
+        elsewhere = pool.submit(nn.BatchNorm2d, 3).result()
+        here = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm2d(3, track_running_stats=False))
+    assert not elsewhere.weight.is_meta
+    assert elsewhere.running_mean is not None
+    assert not elsewhere.running_mean.is_meta
+    assert all(parameter.is_meta for parameter in here.parameters())
