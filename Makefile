@@ -38,7 +38,7 @@ WORKER_gpu := ray-worker
 up:
 	sh deploy/secrets.sh secrets
 	docker compose --profile $(PROFILE) up --build --detach --wait --scale $(WORKER_$(PROFILE))=$(WORKERS)
-	@echo "http://127.0.0.1:8000; sign in with the token in secrets/admin_token"
+	@echo "http://127.0.0.1:$${ADMETA_PORT:-8000}; sign in with the token in secrets/admin_token"
 
 down:
 	docker compose --profile cpu --profile gpu down

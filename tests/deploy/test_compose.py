@@ -6,11 +6,14 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from service.joining import has_node
 
 ROOT = Path(__file__).parents[2]
 PROFILES = ("cpu", "gpu")
@@ -87,7 +90,42 @@ def test_secrets_are_made_once_and_are_the_owners_alone(tmp_path: Path) -> None:
     assert (tmp_path / "secrets").stat().st_mode & 0o077 == 0
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml")), ids=lambda file: file.name)
-def test_kubernetes_manifests_are_whole(file: Path) -> None:
-    for manifest in yaml.safe_load_all(file.read_text()):
+def test_the_image_has_what_triton_asks_for() -> None:
+    """It builds the launchers of kernels with a C compiler; the fused steps on a card need it."""
+    assert re.search(r"apt-get install [^&]*\bgcc libc6-dev\b", (ROOT / "deploy" / "Dockerfile").read_text())
+
+
+def test_a_worker_is_healthy_while_its_own_node_runs(parts: dict[str, Any]) -> None:
+    for name in ("ray-worker", "ray-worker-cpu"):
+        assert parts[name]["healthcheck"]["test"][0] == "CMD"
+        _asks_for_the_node(parts[name]["healthcheck"]["test"][1:])
+
+
+def _asks_for_the_node(command: list[str]) -> None:
+    assert command[0] == "python"
+    done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0 if has_node() else 1, "")
+
+
+@pytest.fixture(scope="module")
+def manifests() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "admeta.yaml").read_text()))
+
+
+def test_kubernetes_manifests_are_whole(manifests: list[dict[str, Any]]) -> None:
+    for manifest in manifests:
         assert {"apiVersion", "kind", "metadata"} <= set(manifest)
+
+
+def test_pods_of_ray_have_commands_and_probes_of_their_own(manifests: list[dict[str, Any]]) -> None:
+    """KubeRay's probes need wget and Ray's dashboard; its command for workers does not give runs back."""
+    (cluster,) = (manifest for manifest in manifests if manifest["kind"] == "RayCluster")
+    assert cluster["metadata"]["annotations"] == {"ray.io/overwrite-container-cmd": "true"}
+    groups = [cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]]
+    head, *workers = [container for group in groups for container in group["template"]["spec"]["containers"]]
+    assert head["command"][:3] == ["ray", "start", "--head"]
+    assert head["livenessProbe"]["exec"]["command"][:2] == ["ray", "health-check"]
+    for worker in workers:
+        assert worker["command"][:3] == ["admeta", "worker", "--address"]
+        _asks_for_the_node(worker["livenessProbe"]["exec"]["command"])
+    assert all(one["readinessProbe"] == one["livenessProbe"] for one in (head, *workers))
