@@ -10,7 +10,17 @@ import re
 from pathlib import PurePosixPath
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
 from tasks.errors import nearest
 
@@ -104,6 +114,16 @@ class TrialRef(Part):
     trial: Count = Field(ge=0)
 
 
+def _kind_of_origin(value: object) -> str:
+    return "path" if isinstance(value, str) else "TrialRef"
+
+
+# Told apart by hand: pydantic would blame a bad path for not being an object as well.
+Origin = Annotated[
+    Annotated[TrialRef, Tag("TrialRef")] | Annotated[RelativePath, Tag("path")], Discriminator(_kind_of_origin)
+]
+
+
 class TaskConfig(Part):
     """What a trial trains, apart from the optimizer: the fields that every task has."""
 
@@ -131,7 +151,7 @@ class TaskConfig(Part):
     deterministic: Flag = Field(default=False, description="bit-for-bit repeatable on a GPU too, at some speed")
     split_seed: Count = Field(0, ge=0, le=2**32 - 1, description="of the validation split: one for all trials")
     data_dir: RelativePath | None = Field(None, description="the data set's folder, inside the data folder")
-    init_from: TrialRef | RelativePath | None = Field(
+    init_from: Origin | None = Field(
         None, description="start from a trial's best weights, or from a checkpoint file inside the data folder"
     )
 

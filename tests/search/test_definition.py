@@ -32,7 +32,7 @@ def space(**parameters: Any) -> dict[str, Any]:
 
 def field_of(location: tuple[int | str, ...]) -> str:
     """The user's path: pydantic adds the tag of a union's member."""
-    return ".".join(str(part) for part in location if part not in ("float", "int", "categorical"))
+    return ".".join(str(part) for part in location if part not in ("float", "int", "categorical", "path", "TrialRef"))
 
 
 CASES = [
@@ -179,3 +179,19 @@ def test_reading_a_definition_loads_neither_torch_nor_optuna() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("origin", "fields"),
+    [
+        ("../weights.pt", ["task.init_from"]),
+        ({"study": "a", "optimizer": "b", "trial": -1}, ["task.init_from.trial"]),
+        ({"study": "a"}, ["task.init_from.optimizer", "task.init_from.trial"]),
+        (5, ["task.init_from"]),
+    ],
+)
+def test_an_origin_is_blamed_as_what_it_is(origin: object, fields: list[str]) -> None:
+    """A path for leaving the data folder, and not for being no object as well."""
+    with pytest.raises(ValidationError) as caught:
+        parse(task={"name": "digits", "init_from": origin})
+    assert [field_of(error["loc"]) for error in caught.value.errors()] == fields

@@ -19,7 +19,7 @@ def space(**parameters: Any) -> dict[str, Any]:
 CASES: list[tuple[dict[str, Any], str, Any, str]] = [
     # what is changed, the field, its value (... any), a part of the rule
     ({"task": {"name": "synthetik"}}, "task.name", "synthetik", "Did you mean 'synthetic'?"),
-    ({"task": {"name": "synthetic", "model": "quadratik"}}, "task", ..., "Did you mean 'quadratic'?"),
+    ({"task": {"name": "synthetic", "model": "quadratik"}}, "task.model", "quadratik", "Did you mean 'quadratic'?"),
     ({"task": {"name": "synthetic", "epoch": 3}}, "task.epoch", 3, "did you mean 'epochs'?"),
     ({"task": {"name": "synthetic", "epochs": 0}}, "task.epochs", 0, "must be greater than or equal to 1"),
     ({"task": {}}, "task.name", None, "known tasks"),
