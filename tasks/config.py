@@ -160,8 +160,8 @@ class TaskConfig(Part):
     def _model_is_known(cls, model: str) -> str:
         if not cls.accepts_model(model):
             raise ValueError(
-                f"unknown model {model!r} for task {cls.model_fields['name'].default!r}; "
-                f"known models: {', '.join(cls.models)}.{nearest(model, cls.models)}"
+                f"unknown model {model!r} for task {cls.model_fields['name'].default!r}."
+                f"{nearest(model, cls.models)} Known models: {', '.join(cls.models)}"
             )
         return model
 
