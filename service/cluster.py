@@ -33,6 +33,9 @@ def join(settings: Settings) -> None:
     An embedded one lives no longer than the calling thread: the kernel kills its daemons with the thread that started
     them. The database's address is kept out of the environment that Ray's processes inherit. The runtime environment is
     the connection's, so that all that is started through it has it, and what those start in turn.
+
+    Raises:
+        JoinError: the cluster does not answer, or not to this token.
     """
     global _own_node
     address = settings.ray_address
@@ -51,6 +54,12 @@ def join(settings: Settings) -> None:
                 runtime_env=None if settings.runtime_env is None else dict(settings.runtime_env),
                 logging_level=logging.ERROR,
             )
+    except ConnectionError as error:
+        raise joining.JoinError(
+            f"Ray lets this service not into the cluster at {address}: {error}.",
+            hint="Check the address, RAY_AUTH_MODE and the token (RAY_AUTH_TOKEN_PATH), and that the Ray node on this "
+            "machine is that cluster's.",
+        ) from error
     finally:
         if database_url is not None:
             os.environ["ADMETA_DATABASE_URL"] = database_url

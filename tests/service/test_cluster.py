@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from service import cluster
+from service.joining import JoinError
 from service.settings import load
 
 
@@ -89,3 +90,16 @@ def test_only_the_embedded_ray_goes_without_tokens_and_none_hears_of_the_databas
     cluster.join(load({}, home=tmp_path, ray_address=address))
     assert (seen["mode"], seen["told"], seen["address"]) == (mode, False, address or "local")
     assert os.environ["ADMETA_DATABASE_URL"] == "postgresql://u:secret@h/d"
+
+
+def test_a_cluster_that_lets_nobody_in_is_told_with_what_to_check(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise ConnectionError("Failed to connect")
+
+    monkeypatch.setattr("service.cluster.ray.init", refuse)
+    monkeypatch.setattr("service.joining.has_node", lambda: True)
+    with pytest.raises(JoinError, match=r"head:6379: Failed to connect") as told:
+        cluster.join(load({}, home=tmp_path, ray_address="head:6379"))
+    assert "RAY_AUTH_TOKEN_PATH" in (told.value.hint or "")
