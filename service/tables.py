@@ -203,12 +203,13 @@ def best(views: Iterable[BestView]) -> Sheet:
     columns = ("optimizer", "validation", "test", "evidence", "from", "settings")
     table = Sheet(*columns, wrapped=["evidence", "from", "settings"])
     for view in views:
+        begun = f", begun from {view.init_from}" if view.init_from else ""
         table.add_row(
             view.optimizer,
             spread(view.validation) if view.validation.n else number(view.search_value),
             spread(view.test),
             view.evidence,
-            f"{view.study} {view.label}/{view.trial}",
+            f"{view.study} {view.label}/{view.trial}{begun}",
             settings(view.settings),
         )
     return table

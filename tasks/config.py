@@ -113,6 +113,9 @@ class TrialRef(Part):
     optimizer: str = Field(min_length=1, max_length=100)
     trial: Count = Field(ge=0)
 
+    def __str__(self) -> str:
+        return f"{self.study}/{self.optimizer}/{self.trial}"
+
 
 def _kind_of_origin(value: object) -> str:
     return "path" if isinstance(value, str) else "TrialRef"

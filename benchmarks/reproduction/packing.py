@@ -23,6 +23,7 @@ from search.records import RunState
 from service.database.engine import make_engine, reading
 from service.database.models import Run, Search
 from service.database.rows import run_record
+from service.database.schema import prepare
 
 MIB = 2**20
 DATABASE = "admeta.sqlite3"
@@ -60,13 +61,14 @@ def pack(home: Path, target: Path, *, piece_mib: float = 14.0, at_most_mib: floa
 
 
 def unpack(pieces: Sequence[Path], home: Path) -> None:
-    """Put the pieces together again in a home that has no database yet."""
+    """Put the pieces together again in a home that has no database yet; its tables are brought to this version."""
     if (home / DATABASE).exists():
         raise SystemExit(f"{home / DATABASE} is there already; unpack into another folder")
     home.mkdir(parents=True, exist_ok=True)
     joined = io.BufferedReader(_Joined(sorted(pieces)), 1 << 20)
     with tarfile.open(fileobj=joined, mode="r|gz") as archive:
         archive.extractall(home, filter="data")
+    prepare(database_url(home))
 
 
 def _copy_of_database(home: Path, scratch: Path) -> Path:

@@ -9,9 +9,10 @@ from search.paper.results import PaperResult, paper_result, result_tables, resul
 from search.paper.settings import PaperSettings, all_settings, best_settings, settings_tables
 from search.paper.setups import OptimizerSetup, PaperModel, Setup, model_id, paper_models, setup_of, setups
 from search.paper.tables import Column, Row, Table
-from search.paper.variants import variant_of
+from search.paper.variants import FINETUNED, variant_of
 
 __all__ = [
+    "FINETUNED",
     "Cell",
     "Column",
     "Measured",

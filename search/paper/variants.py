@@ -9,6 +9,8 @@ from typing import Any
 from search.paper.results import results
 from search.paper.setups import model_id
 
+FINETUNED = "finetune"
+"""The variant of results whose training started from trained weights: no settings tell it."""
 _SEARCHED = frozenset({"lr"})
 """Settings that any search may come to: they alone make no result a variant."""
 

@@ -75,6 +75,6 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "direction": "maximize", "settings": _SETTINGS, "search_value": 0.976,
         "validation": {"mean": 0.974, "std": 0.002, "n": 3, "n_failed": 0},
         "test": {"mean": 0.968, "std": 0.003, "n": 3, "n_failed": 0}, "test_metric": "test_accuracy",
-        "study": "digits-first", "label": "admetar", "trial": 3, "evidence": "confirmed",
+        "study": "digits-first", "label": "admetar", "trial": 3, "evidence": "confirmed", "init_from": None,
     },
 }  # fmt: skip

@@ -61,7 +61,10 @@ class Base(DeclarativeBase):
 
 
 class Study(Base):
-    """A study and who drives it. `definition` is the resolved definition; its hash tells a repeat from a conflict."""
+    """A study and who drives it. `definition` is the resolved definition; its hash tells a repeat from a conflict.
+
+    `origin` is what its training starts from, a file or STUDY/LABEL/TRIAL; None: fresh weights.
+    """
 
     __tablename__ = "admeta_studies"
     __table_args__ = (
@@ -76,6 +79,7 @@ class Study(Base):
     model: Mapped[str | None] = mapped_column(Name(200))
     metric: Mapped[str] = mapped_column(Name(100))
     direction: Mapped[str] = mapped_column(Name(8))
+    origin: Mapped[str | None] = mapped_column(PlainText)
     definition: Mapped[dict[str, Any]] = mapped_column(JsonText)
     definition_sha256: Mapped[str] = mapped_column(Name(64))
     priority: Mapped[int]

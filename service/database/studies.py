@@ -237,6 +237,7 @@ def _study_row(study_id: str, definition: StudyDefinition, content: dict[str, An
         model=definition.task.model,
         metric=definition.objective.metric,
         direction=definition.objective.direction,
+        origin=None if definition.task.init_from is None else str(definition.task.init_from),
         definition=content,
         definition_sha256=digest,
         priority=definition.priority,

@@ -27,6 +27,10 @@ class BestView(View):
     label: str
     trial: int
     evidence: str = Field(description="'confirmed' over several seeds, or 'single run' of the search stage.")
+    init_from: str | None = Field(
+        default=None,
+        description="What training started from, STUDY/LABEL/TRIAL or a file; null: fresh weights, which come first.",
+    )
 
     @property
     def params(self) -> dict[str, Any]:

@@ -32,6 +32,7 @@ def best(
 ) -> BestView | None:
     """The settings with the best validation result; None where no trial is complete.
 
+    Studies that train fresh weights come before those that start from trained ones, whose results are others'.
     Confirmed settings come before any single run, however good: a single run was selected for being lucky. Among the
     confirmed, those all of whose seeds succeeded come first, then the mean over the seeds decides.
 
@@ -56,7 +57,8 @@ def best(
     if model is not None:
         of_interest.append(Study.model == model)
     with reading(engine) as session:
-        found = _best_confirmed(session, of_interest, direction) or _best_single(session, of_interest, direction)
+        fresh = [*of_interest, Study.origin.is_(None)]
+        found = _best(session, fresh, direction) or _best(session, of_interest, direction)
         if found is None:
             return None
         run, search, study = found
@@ -67,6 +69,10 @@ def best(
         ).scalars()
         evidence = weigh(run, list(confirm_runs), metric=metric)
     return view_of(study, search, evidence)
+
+
+def _best(session: Session, of_interest: Filters, direction: str) -> Found | None:
+    return _best_confirmed(session, of_interest, direction) or _best_single(session, of_interest, direction)
 
 
 def _best_confirmed(session: Session, of_interest: Filters, direction: str) -> Found | None:
@@ -125,4 +131,5 @@ def view_of(study: Study, search: Search, evidence: Evidence) -> BestView:
         label=search.label,
         trial=evidence.run.trial_number,
         evidence="confirmed" if evidence.confirmed else "single run",
+        init_from=study.origin,
     )

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Engine, case, func, literal, select
 from sqlalchemy.orm import Session, aliased
 
 from search.analysis import spread
-from search.paper import variant_of
+from search.paper import FINETUNED, variant_of
 from search.records import RunState, Stage
 from service.database.engine import reading
 from service.database.models import RUN_CONFIRMS, Run, Search, Study
@@ -31,7 +31,8 @@ class Standing:
     Attributes:
         best: as `GET /v1/best` gives it.
         study_id: of the study that it comes from.
-        variant: the paper's name of the ablation that its settings are; None for a main result.
+        variant: the paper's name of the ablation that its settings are, or `FINETUNED` where training started from
+            trained weights; None for a main result.
         tested: every test metric over the confirm runs, without `test_`; empty where nothing was tested.
         train_s: seconds of training over the confirm runs.
     """
@@ -75,14 +76,15 @@ def _order(key: Key, candidate: _Candidate) -> tuple[bool, bool, float, int]:
 
 
 def _candidate(row: Any) -> tuple[Key, _Candidate]:
-    task, model, metric, direction, optimizer, fixed, params, *rest = row
-    variant = variant_of(task=task, model=model, optimizer=optimizer, settings={**fixed, **params})
+    task, model, metric, direction, origin, optimizer, fixed, params, *rest = row
+    found = variant_of(task=task, model=model, optimizer=optimizer, settings={**fixed, **params})
+    variant = found if origin is None else FINETUNED
     return (task, model, metric, direction, optimizer, variant), _Candidate(*rest)
 
 
 def _columns(confirmed: ColumnElement[Any], *more: Any) -> list[Any]:
     """What a row says of a candidate, as `_candidate` reads it."""
-    about = [Study.task, Study.model, Study.metric, Study.direction, Search.optimizer, Search.fixed]
+    about = [Study.task, Study.model, Study.metric, Study.direction, Study.origin, Search.optimizer, Search.fixed]
     return [*about, more[0], confirmed, *more[1:]]
 
 

@@ -92,6 +92,8 @@ def test_no_revision_loses_a_row_of_a_filled_database(store: SqlStore, engine: E
         for number, search in enumerate(searches):
             run(store, lease, search, number, complete(0.5, test_accuracy=0.4), points=curve(0.1, 0.2, 0.3))
             run(store, lease, search, number + 1, None, points=curve(0.1))
+    origin = {"study": "first", "optimizer": "admetar", "trial": 0}
+    leased(store, definition("tuned", task={"name": "digits", "init_from": origin}))
     optuna.create_study(study_name="first/admetar", storage=store.optuna_storage()).ask().report(0.5, 1)
     engine.dispose()
     single = make_single_engine(engine.url)
@@ -109,6 +111,7 @@ def test_no_revision_loses_a_row_of_a_filled_database(store: SqlStore, engine: E
         before = _kept(before, _content(single))
     assert _content(single)["admeta_points"] == newest["admeta_points"]
     assert _content(single)["admeta_runs"] == newest["admeta_runs"]
+    assert _content(single)["admeta_studies"] == newest["admeta_studies"], "what was added follows from what there was"
 
 
 def _content(engine: Engine) -> dict[str, list[dict[str, Any]]]:

@@ -41,5 +41,24 @@ def test_tested_metrics_count_failed_seeds(store: SqlStore, engine: Engine) -> N
     assert (one.tested["loss"].n, one.tested["loss"].n_failed) == (1, 1)
 
 
+def test_what_started_from_trained_weights_stands_apart(store: SqlStore, engine: Engine) -> None:
+    """It is better, and says nothing of the settings for fresh weights; where there is nothing else, it is told."""
+    origin = {"study": "first", "optimizer": "admetar", "trial": 0}
+    tuned, (admetar, sgdm) = leased(store, definition("tuned", task={"name": "digits", "init_from": origin}))
+    for search in (admetar, sgdm):
+        run(store, tuned, search, 0, complete(0.9))
+    fresh, (search, _) = leased(store, definition("fresh"))
+    run(store, fresh, search, 0, complete(0.5))
+    assert [(one.best.optimizer, one.variant, one.best.study) for one in standings(engine)] == [
+        ("admetar", None, "fresh"),
+        ("admetar", "finetune", "tuned"),
+        ("sgdm", "finetune", "tuned"),
+    ]
+    for optimizer, study, init_from in (("admetar", "fresh", None), ("sgdm", "tuned", "first/admetar/0")):
+        found = best(engine, task="digits", optimizer=optimizer)
+        assert found is not None
+        assert (found.study, found.init_from) == (study, init_from)
+
+
 def test_an_empty_database_has_no_standings(engine: Engine) -> None:
     assert standings(engine) == []
