@@ -39,6 +39,7 @@ def join(settings: Settings) -> None:
     """
     global _own_node
     address = settings.ray_address
+    _check_address(address)
     if address is not None and not joining.has_node():
         _own_node = joining.join_without_capacity(address)
     database_url = os.environ.pop("ADMETA_DATABASE_URL", None)
@@ -65,6 +66,17 @@ def join(settings: Settings) -> None:
             os.environ["ADMETA_DATABASE_URL"] = database_url
 
 
+def _check_address(address: str | None) -> None:
+    """Raise a JoinError where nothing listens at host:port: Ray itself would try for minutes without a word."""
+    host, _, port = (address or "").rpartition(":")
+    if host and "/" not in host and port.isdecimal() and not _answers(host.strip("[]"), int(port)):
+        raise joining.JoinError(
+            f"nothing answers at {address}.",
+            hint="Give the address of the cluster's head, HOST:6379 where nothing else was chosen (--ray-address, "
+            "ADMETA_RAY_ADDRESS), start it, and let this machine reach it. The service goes on trying.",
+        )
+
+
 def control_is_lost() -> str | None:
     """Why Ray must be left and joined anew; None where its control service answers."""
     address = ray.get_runtime_context().gcs_address
@@ -82,7 +94,7 @@ def node_is_lost(settings: Settings) -> bool:
 def _answers(host: str, port: int) -> bool:
     try:
         socket.create_connection((host, port), timeout=CONNECT_PATIENCE_S).close()
-    except OSError:
+    except (OSError, OverflowError):  # the latter: there is no such port
         return False
     return True
 

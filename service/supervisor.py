@@ -30,6 +30,7 @@ from service.database.errors import DatabaseUnavailableError
 from service.database.retry import REQUEST
 from service.database.store import SqlStore
 from service.database.studies import runnable_studies, study_progress
+from service.joining import JoinError
 from service.logs import about, configure_driver
 from service.models import NodeView
 from service.nodes import read_nodes
@@ -108,9 +109,11 @@ class Supervisor:
                 if self._has_ray():
                     self._tick()
             except Exception as error:  # the loop must outlive every fault; it tells and tries again
+                known = isinstance(error, JoinError)
+                what = str(error) if known else type(error).__name__
                 if not ray.is_initialized() or isinstance(error, RayError):
-                    self._ray_status = f"unavailable: {type(error).__name__}"
-                logger.exception("supervisor: %s; trying again", type(error).__name__)
+                    self._ray_status = f"unavailable: {what}"
+                logger.error("supervisor: %s; trying again", what, exc_info=not known)
                 self._ended.wait(2.0)
             self._ended.wait(TICK_S)
         if ray.is_initialized() and not self._needs_new_process:  # Ray's core ends who leaves a dead node

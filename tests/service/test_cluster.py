@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -54,6 +56,15 @@ def test_a_control_service_that_does_not_answer_is_named(
     assert cluster.control_is_lost() == f"Ray's control service at {host}:{silent} does not answer"
 
 
+def test_an_address_where_nothing_listens_is_told_at_once(tmp_path: Path, silent: int) -> None:
+    """Ray itself would try for minutes, and say nothing of use."""
+    before = time.monotonic()
+    for address in (f"127.0.0.1:{silent}", f"[::1]:{silent}", "127.0.0.1:99999"):
+        with pytest.raises(JoinError, match=re.escape(f"nothing answers at {address}. ")):
+            cluster.join(load({}, home=tmp_path, ray_address=address))
+    assert time.monotonic() - before < 5
+
+
 def test_an_embedded_node_is_lost_when_it_is_dead_or_silent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answering: int, silent: int
 ) -> None:
@@ -100,6 +111,7 @@ def test_a_cluster_that_lets_nobody_in_is_told_with_what_to_check(
 
     monkeypatch.setattr("service.cluster.ray.init", refuse)
     monkeypatch.setattr("service.joining.has_node", lambda: True)
+    monkeypatch.setattr("service.cluster._answers", lambda _host, _port: True)
     with pytest.raises(JoinError, match=r"head:6379: Failed to connect") as told:
         cluster.join(load({}, home=tmp_path, ray_address="head:6379"))
     assert "RAY_AUTH_TOKEN_PATH" in (told.value.hint or "")
