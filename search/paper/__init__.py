@@ -12,9 +12,9 @@ from search.paper.tables import Column, Row, Table
 from search.paper.variants import FINETUNED, variant_of
 
 __all__ = [
+    "FINETUNED",
     "Cell",
     "Column",
-    "FINETUNED",
     "Measured",
     "OptimizerSetup",
     "PaperModel",

@@ -190,7 +190,3 @@ def test_finetune_variant_is_another_setup() -> None:
     assert setup is not None
     assert setup.training["epochs"] == 40
     assert paper.setup_of(task="cifar10", model="resnet20") is None
-
-
-def test_all_is_sorted() -> None:
-    assert paper.__all__ == sorted(paper.__all__, key=lambda name: (name[0].islower(), name))
