@@ -12,6 +12,18 @@ from tasks.errors import DataError
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0  # without a byte
+NAMED_FOLDER = "data_dir is given, so nothing else is looked for"
+"""Why nothing was fetched where the configuration names the folder to look in."""
+
+
+def nowhere(missing: str, *, reason: str) -> DataError:
+    """The error for data that are neither here nor fetched.
+
+    Args:
+        missing: what is missing and where to put it instead: "<what> is not in <where>", "<advice>" around the reason,
+            as one text with `{reason}` in it; other braces, of paths say, stand for themselves.
+    """
+    return DataError(missing.replace("{reason}", reason))
 
 
 def fetched(url: str, *, file: str, missing: str) -> Path:
@@ -19,8 +31,7 @@ def fetched(url: str, *, file: str, missing: str) -> Path:
 
     Args:
         file: its name there.
-        missing: what is missing and where to put it instead, for the error: "<what> is not in <where>", "<advice>"
-            around the reason, as one text with `{reason}` in it.
+        missing: as in `nowhere`.
 
     Raises:
         DataError: it is not kept and cannot be fetched.
@@ -43,4 +54,4 @@ def _download(url: str, path: Path, missing: str) -> None:
                 file.write(block)
     except (httpx.HTTPError, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(missing.format(reason=f"{url}: {reason}")) from error
+        raise nowhere(missing, reason=f"{url}: {reason}") from error

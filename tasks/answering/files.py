@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks.engine.node_cache import built_once
 from tasks.errors import DataError
+from tasks.fetch import NAMED_FOLDER, nowhere
 from tasks.paths import resolve_inside
 from tasks.text.hub import load_from_hub
 
@@ -37,12 +38,11 @@ def squad_files(task: str, *, data_dir: Path | None, inner: str | None) -> Mappi
                     raise DataError(f"{paths['test']} is missing; it must stand beside {paths['train'].name}")
                 return paths
     where = str(root) if root is not None else "the data folder (set ADMETA_DATA or --data)"
-    literal = where.replace("{", "{{").replace("}", "}}")
     missing = (
-        f"{task} is not in {literal} and could not be fetched ({{reason}}). Put {' and '.join(names.values())} there"
+        f"{task} is not in {where} and could not be fetched ({{reason}}). Put {' and '.join(names.values())} there"
     )
     if inner is not None:
-        raise DataError(missing.format(reason="data_dir is given, so nothing else is looked for"))
+        raise nowhere(missing, reason=NAMED_FOLDER)
     fetched = built_once("squad", f"{task}-{FORMAT}", lambda folder: _fetch(folder, task, names, missing))
     return {split: fetched / name for split, name in names.items()}
 

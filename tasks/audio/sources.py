@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.errors import DataError
-from tasks.fetch import fetched
+from tasks.fetch import NAMED_FOLDER, fetched, nowhere
 from tasks.trees import ARCHIVES, Tree, open_tree
 
 
@@ -30,8 +29,7 @@ def find_tree(
         for candidate in (folder / stem, *(folder / f"{stem}{suffix}" for suffix in ARCHIVES)):
             if candidate.is_dir() or candidate.is_file():
                 return open_tree(candidate)
-    where = str(folder).replace("{", "{{").replace("}", "}}")
-    missing = f"{stems[0]} is not in {where} and could not be fetched ({{reason}}). Put there: {expected}"
+    missing = f"{stems[0]} is not in {folder} and could not be fetched ({{reason}}). Put there: {expected}"
     if url is None:
-        raise DataError(missing.format(reason="data_dir is given, so nothing else is looked for"))
+        raise nowhere(missing, reason=NAMED_FOLDER)
     return open_tree(fetched(url, file=file, missing=missing))

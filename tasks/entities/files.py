@@ -8,6 +8,7 @@ from typing import Any
 
 from tasks.engine.node_cache import built_once
 from tasks.errors import DataError
+from tasks.fetch import NAMED_FOLDER, nowhere
 from tasks.paths import resolve_inside
 from tasks.text.hub import PARQUET, load_from_hub
 
@@ -37,15 +38,11 @@ def conll_files(*, data_dir: Path | None, inner: str | None) -> Mapping[str, Pat
                     return _complete({split: root / folder / name for split, name in names.items()})
     where = root if root is not None else "the data folder (set ADMETA_DATA or --data)"
     expected = " or ".join(", ".join(names.values()) for names in NAMES)
-    missing = f"conll2003 is not in {_literal(where)} and could not be fetched ({{reason}}). Put {expected} there"
+    missing = f"conll2003 is not in {where} and could not be fetched ({{reason}}). Put {expected} there"
     if inner is not None:
-        raise DataError(missing.format(reason="data_dir is given, so nothing else is looked for"))
+        raise nowhere(missing, reason=NAMED_FOLDER)
     fetched = built_once("conll2003", str(FORMAT), lambda folder: _fetch(folder, missing))
     return _complete({split: fetched / name for split, name in NAMES[1].items()})
-
-
-def _literal(text: object) -> str:
-    return str(text).replace("{", "{{").replace("}", "}}")
 
 
 def _complete(paths: Mapping[str, Path]) -> Mapping[str, Path]:

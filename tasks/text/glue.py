@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from tasks.engine.node_cache import built_once
 from tasks.errors import DataError
+from tasks.fetch import NAMED_FOLDER, nowhere
 from tasks.paths import resolve_inside
 from tasks.text.config import GlueConfig
 from tasks.text.files import class_names, numbers, read_columns, texts
@@ -134,7 +135,7 @@ def glue_files(config: GlueConfig, *, data_dir: Path | None) -> SentenceFiles:
         return SentenceFiles(paths=paths, read=read, options={"layout": "tsv"}, classes=task.classes)
     missing_text = _missing_text(config.name, root=root)
     if config.data_dir is not None:
-        raise DataError(missing_text.replace("{reason}", "data_dir is given, so nothing else is looked for"))
+        raise nowhere(missing_text, reason=NAMED_FOLDER)
     folder = built_once("glue", f"{config.name}-{FORMAT}", lambda folder: _fetch(folder, config.name, missing_text))
     paths = {split: folder / f"{split}.jsonl" for split in ("train", *task.dev)}
     read = partial(_read_jsonl, task=task)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from tasks.errors import DataError
+from tasks.fetch import nowhere
 
 log = logging.getLogger(__name__)
 
@@ -33,4 +33,4 @@ def load_from_hub(name: str, part: str | None = None, *, revision: str | None = 
         return load_dataset(name, part, revision=revision)
     except (OSError, ValueError, KeyError, RuntimeError, DatasetsError, httpx.HTTPError) as error:
         reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
-        raise DataError(missing.replace("{reason}", reason)) from error
+        raise nowhere(missing, reason=reason) from error

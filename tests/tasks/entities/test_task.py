@@ -163,6 +163,9 @@ def test_nothing_there_and_no_network(tmp_path: Path, monkeypatch: pytest.Monkey
         DataError, match=r"conll2003 is not in .*\(ConnectionError: no route.*Put eng\.train, eng\.testa"
     ):
         check(config(), data_dir=tmp_path)
+    (tmp_path / "{mine}").mkdir()
+    with pytest.raises(DataError, match=r"is not in \S*/\{mine\} and could not be fetched \(ConnectionError"):
+        check(config(), data_dir=tmp_path / "{mine}")
     (tmp_path / "mine").mkdir()
     with pytest.raises(DataError, match=r"is not in .*mine .*data_dir is given"):
         check(config(data_dir="mine"), data_dir=tmp_path)
