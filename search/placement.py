@@ -79,7 +79,7 @@ def check(
         return  # no data and no network: not worth a process
     ask = ray.remote(_check).options(num_cpus=0)
     task = definition.task.model_dump(mode="json")
-    _answer(ask.remote(task, data_dir, tuple(origins)), is_stopping=is_stopping)
+    _answer(ask.remote(task, data_dir, origins), is_stopping=is_stopping)
 
 
 def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Callable[[], bool]) -> Placement:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from search.assignment import Assignment, Curve, Report
 from search.notice import GivenBackError, Notice
 from search.records import AttemptStart, FailureKind, Point, RunOutcome, RunState, Stage
 from search.run_log import start_log
-from tasks.config import TrialRef
 from tasks.engine.folders import open_folder
 from tasks.engine.protocol import Evaluation, Run
 from tasks.errors import CheckpointError, Diverged
@@ -127,25 +125,20 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
     def _open(self) -> AttemptStart:
         from tasks.registry import parse_config
-        from tasks.runs import open_run, trial_weights
+        from tasks.runs import initial_weights, open_run
 
         assignment = self._assignment
         self._saved_at = time.monotonic()
         config = parse_config(assignment.task)
         share_note = _share_card(assignment.gpus) if 0 < assignment.gpus < 1 else ""
-        origin = config.init_from
-        with tempfile.TemporaryDirectory() as scratch:
-            weights = (
-                trial_weights(origin, assignment.init_from, into=Path(scratch))
-                if isinstance(origin, TrialRef)
-                else None
-            )
+        data_dir = None if assignment.data_dir is None else Path(assignment.data_dir)
+        with initial_weights(config, data_dir=data_dir, origins=assignment.init_from) as weights:
             run = open_run(
                 config,
                 optimizer=assignment.optimizer,
                 params=assignment.settings,
                 seed=assignment.seed,
-                data_dir=None if assignment.data_dir is None else Path(assignment.data_dir),
+                data_dir=data_dir,
                 device=None if assignment.gpus > 0 else "cpu",
                 threads=assignment.threads,
                 init_from=weights,

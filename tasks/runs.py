@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -74,7 +75,7 @@ def check(config: TaskConfig, *, data_dir: Path | None = None, origins: Sequence
     """Refuse before the first trial what no trial could train; reads the data set, so call it once a study.
 
     Args:
-        origins: as `trial_weights`, for an `init_from` that names a trial; None: that is not looked at.
+        origins: as in `initial_weights`.
 
     Raises:
         ConfigError: a batch larger than the training set, a model that does not fit the inputs or cannot be built.
@@ -88,30 +89,39 @@ def check(config: TaskConfig, *, data_dir: Path | None = None, origins: Sequence
     from tasks.engine.cache import load_task
     from tasks.engine.checkpoint import load_weights, read_weights
 
-    origin = config.init_from
-    with tempfile.TemporaryDirectory() as scratch:
-        if isinstance(origin, TrialRef) and origins is not None:
-            weights: Path | None = trial_weights(origin, origins, into=Path(scratch))
-        else:
-            weights = _weights_file(config, data_dir=data_dir)
+    with initial_weights(config, data_dir=data_dir, origins=origins) as weights:
         task = load_task(config, data_dir=data_dir, device=torch.device("cpu"))
         task.check_fit()
         model = task.build_model()  # a checkpoint may be torn, or have no head for the task
         if weights is not None:
+            origin = config.init_from
             source = _named(origin) if isinstance(origin, TrialRef) else str(origin)
             load_weights(model, read_weights(weights), source=f"init_from: {source}")
 
 
-def trial_weights(origin: TrialRef, origins: Sequence[str], *, into: Path) -> Path:
-    """A file of this machine with the checkpoint of the trial that a study starts from.
+@contextlib.contextmanager
+def initial_weights(
+    config: TaskConfig, *, data_dir: Path | None, origins: Sequence[str] | None
+) -> Iterator[Path | None]:
+    """A file of this machine with what `config.init_from` names, for as long as it is read; None for fresh weights.
 
     Args:
-        origins: folders or addresses of the trial's runs; the first with a checkpoint gives its best.
-        into: a folder for what must be fetched from an address first.
+        origins: folders or addresses of the runs of the trial that it names; the first with a checkpoint gives its
+            best. None: a trial is not looked for.
 
     Raises:
         CheckpointError: none of them has a checkpoint.
+        DataError: no such file in the data folder.
     """
+    origin = config.init_from
+    if not isinstance(origin, TrialRef) or origins is None:
+        yield _weights_file(config, data_dir=data_dir)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        yield _best_of(origin, origins, into=Path(scratch))
+
+
+def _best_of(origin: TrialRef, origins: Sequence[str], *, into: Path) -> Path:
     from tasks.engine.checkpoint import fetch_best
 
     for folder in origins:
