@@ -69,7 +69,7 @@ def join(settings: Settings) -> None:
 def _check_address(address: str | None) -> None:
     """Raise a JoinError where nothing listens at host:port: Ray itself would try for minutes without a word."""
     host, _, port = (address or "").rpartition(":")
-    if host and "/" not in host and port.isdecimal() and not _answers(host.strip("[]"), int(port)):
+    if host and "/" not in host and port.isdecimal() and not _answers(host, int(port)):
         raise joining.JoinError(
             f"nothing answers at {address}.",
             hint="Give the address of the cluster's head, HOST:6379 where nothing else was chosen (--ray-address, "
@@ -81,7 +81,7 @@ def control_is_lost() -> str | None:
     """Why Ray must be left and joined anew; None where its control service answers."""
     address = ray.get_runtime_context().gcs_address
     host, _, port = address.rpartition(":")
-    return None if _answers(host.strip("[]"), int(port)) else f"Ray's control service at {address} does not answer"
+    return None if _answers(host, int(port)) else f"Ray's control service at {address} does not answer"
 
 
 def node_is_lost(settings: Settings) -> bool:
@@ -93,7 +93,7 @@ def node_is_lost(settings: Settings) -> bool:
 
 def _answers(host: str, port: int) -> bool:
     try:
-        socket.create_connection((host, port), timeout=CONNECT_PATIENCE_S).close()
+        socket.create_connection((host.strip("[]"), port), timeout=CONNECT_PATIENCE_S).close()
     except (OSError, OverflowError):  # the latter: there is no such port
         return False
     return True

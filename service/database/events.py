@@ -51,9 +51,9 @@ _HANG: BindParameter[str] = bindparam("hang", callable_=lambda: _MAX_HANG)
 _LOCK = select(
     func.set_config("idle_in_transaction_session_timeout", _HANG, true()), func.pg_advisory_xact_lock(_LOCK_KEY)
 ).subquery("lock")
+_COLUMNS = (_TABLE.c.at, _TABLE.c.study_id, _TABLE.c.kind, _TABLE.c.data)
 _INSERT_UNDER_LOCK = insert(_TABLE).from_select(
-    (names := ("at", "study_id", "kind", "data")),
-    select(*(bindparam(name, type_=_TABLE.c[name].type) for name in names)).select_from(_LOCK),
+    _COLUMNS, select(*(bindparam(column.name, type_=column.type) for column in _COLUMNS)).select_from(_LOCK)
 )
 """For PostgreSQL: a row's id is drawn when the row is there to be written, and that waits for the lock."""
 _PENDING = "admeta_events"
