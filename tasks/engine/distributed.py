@@ -4,9 +4,9 @@ The other processes (`python -m tasks.engine.distributed`) open the same run and
 JSON on their stdin. They end with it: at the end of that pipe, however rank 0 died. Where one of them fails, the run
 raises its error; the process group is aborted first, as rank 0 may be waiting in it.
 
-What several cards change: batch norm's statistics are of a rank's share of the batch, rank 0's are kept, as torch's
-DistributedDataParallel does it; dropout's masks are other ones on each rank; a loss whose mean is over tokens (named
-entities) weighs the ranks alike. The rest is one card's arithmetic in another order.
+What several cards change is the order of sums, and dropout's masks, which are other ones on each rank: batch norm's
+statistics are the whole batch's, and a mean over words is over all ranks' words. On CPUs, where torch has no batch norm
+over several processes, its statistics are of a rank's share, and rank 0's are kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One run's part of a step that several processes make together: its share of each batch, the mean of all gradients.
 
 Each rank computes the same batch and keeps its slice, so the samples of a step are those of one card with the same
-`batch_size`. The mean over ranks of mean losses is the batch's mean loss, as slices are equal.
+`batch_size`. The mean over ranks of mean losses is the batch's mean loss: slices have as many samples, and where the
+mean is over something else (`Task.loss_terms`), `step.py` divides by it.
 """
 
 from __future__ import annotations
@@ -48,9 +49,16 @@ class Ranks:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         for dtype in {gradient.dtype for gradient in gradients}:
             self._average_inplace([gradient for gradient in gradients if gradient.dtype == dtype])
-        loss = loss.clone()
-        self._average_inplace([loss])
-        return loss
+        return self.mean(loss)
+
+    @torch.no_grad()
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over ranks of a float tensor."""
+        if self.n == 1:
+            return value
+        value = value.clone()
+        self._average_inplace([value])
+        return value
 
     def _average_inplace(self, tensors: list[Tensor]) -> None:
         flat = torch.empty(sum(t.numel() for t in tensors), dtype=tensors[0].dtype, device=tensors[0].device)

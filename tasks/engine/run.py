@@ -25,7 +25,7 @@ from tasks.engine.device import configure_torch, first_words, is_out_of_memory, 
 from tasks.engine.graph import GraphStep
 from tasks.engine.joined import joined_inductor
 from tasks.engine.meter import LossMeter
-from tasks.engine.norms import drop_batch_counters
+from tasks.engine.norms import drop_batch_counters, share_batch_norm
 from tasks.engine.optimizers import build_optimizer, load_optimizer_state, lr_tensors
 from tasks.engine.progress import Progress
 from tasks.engine.protocol import Evaluation
@@ -207,7 +207,10 @@ class TrainingRun(Progress):
         # Weights are drawn on the CPU, so that they are the same whatever the device.
         torch.manual_seed(derive_seed(self._seed, "weights"))
         model = self._task.build_model()
-        drop_batch_counters(model)
+        if self._ranks.n > 1 and self._stream is not None:
+            model = share_batch_norm(model, compiled=self._compiled)
+        else:
+            drop_batch_counters(model)
         if init_from is not None:
             checkpoint.load_weights(model, checkpoint.read_weights(init_from), source=str(init_from.name))
         model.to(device=self._device, memory_format=self._task.memory_format)  # type: ignore[call-overload]

@@ -88,15 +88,25 @@ class EagerStep:
         """Leave the mean gradient of the micro-batches in `.grad`, and the mean loss with the meter."""
         parts = self._parts
         total: Tensor | None = None
-        for batch in micro_batches:
+        for batch, divisor in zip(micro_batches, self._divisors(micro_batches), strict=True):
             with parts.autocast(), parts.cast_weights.in_use() if parts.cast_weights else contextlib.nullcontext():
-                loss = parts.task.loss(parts.model, batch) / len(micro_batches)
+                loss = parts.task.loss(parts.model, batch) / divisor
             loss.backward()  # type: ignore[no-untyped-call]
             if parts.cast_weights is not None:
                 parts.cast_weights.hand_over_gradients()
             total = loss.detach() if total is None else total + loss.detach()
         assert total is not None
         parts.meter.add(parts.ranks.average(self._trained, total.float()))
+
+    def _divisors(self, micro_batches: Sequence[Batch]) -> Sequence[int | Tensor]:
+        """What the parts' mean losses are divided by, so that the mean over ranks of their sums is the step's mean."""
+        n_parts, ranks = len(micro_batches), self._parts.ranks
+        counts = [self._parts.task.loss_terms(batch) for batch in micro_batches] if n_parts * ranks.n > 1 else []
+        terms = [count for count in counts if count is not None]
+        if not terms:
+            return [n_parts] * n_parts
+        mean = ranks.mean(torch.stack(terms).sum().float())
+        return [mean / count for count in terms]
 
     def _update(self) -> None:
         """Clip and move the parameters."""

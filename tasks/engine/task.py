@@ -90,6 +90,13 @@ class Task(ABC, Generic[ConfigT, DataT]):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean training loss of a batch: a scalar, differentiable, without host reads (it is captured)."""
 
+    def loss_terms(self, batch: Batch) -> Tensor | None:
+        """How many terms `loss` is the mean of, without host reads, where batches of one shape differ in that; or None.
+
+        So the parts of a step (micro-batches, cards' shares) weigh as much as they hold.
+        """
+        return None
+
     @abstractmethod
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
         """Metrics of a split, without prefix; the model is in eval mode, gradients are off."""

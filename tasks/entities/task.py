@@ -96,6 +96,9 @@ class Conll2003Task(TextTask[Conll2003Config, EntityData]):
             label_smoothing=self.config.label_smoothing,
         )
 
+    def loss_terms(self, batch: Batch) -> Tensor:
+        return (batch["tags"] != IGNORED).sum()
+
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
         part, words = self.split(split), self.data.words[split]
         predicted = torch.zeros(int(words.starts[-1]), dtype=torch.int64, device=self.device)  # O where it was cut off

@@ -17,6 +17,8 @@ from tasks.entities.tokens import IGNORED, encode_sentences, tag_names
 from tasks.errors import ConfigError, DataError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
+from tasks.text.models import build_model, load_tokenizer
+from tasks.text.tiny import choose_model
 
 NAMES = ["Ada", "Bob", "Cleo", "Dora"]
 TOWNS = ["Bonn", "Oslo", "Rome", "Yverdon"]
@@ -69,6 +71,57 @@ def test_entities_are_learnt_and_a_resume_is_exact(data_dir: Path) -> None:
     resumed.load_state_dict(stopped.state_dict())
     assert resumed.advance().metrics == second.metrics
     assert resumed.test() == whole.test()
+
+
+@pytest.fixture
+def calm(data_dir: Path) -> None:
+    """The model "calm", small and without dropout: its masks differ where a step is parted."""
+    source = choose_model("tiny", data_dir=None, digest="people-in-towns", texts=lambda: [sentences(64, seed=64)])
+    folder = data_dir / "calm"
+    load_tokenizer(source).save_pretrained(folder)
+    body = build_model(source, auto_class="AutoModel", attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0)
+    body.save_pretrained(folder)  # type: ignore[operator]
+
+
+def losses(
+    data_dir: Path, *, batch_size: int, accumulation: int = 1, n_devices: int = 1, device: str | None = "cpu"
+) -> list[float]:
+    """Of two epochs, with a rate that lets differences grow."""
+    cfg = config(model="calm", batch_size=batch_size, accumulation=accumulation, precision="fp32")
+    run = open_run(
+        cfg,
+        optimizer="sgdm",
+        params={"lr": 0.1},
+        seed=0,
+        data_dir=data_dir,
+        device=device,
+        n_devices=n_devices,
+    )
+    try:
+        return [run.advance().metrics["train_loss"] for _ in range(2)]
+    finally:
+        run.close()
+
+
+@pytest.mark.usefixtures("calm")
+def test_every_word_weighs_alike_however_a_step_is_parted(data_dir: Path) -> None:
+    whole = losses(data_dir, batch_size=8)
+    assert losses(data_dir, batch_size=2, accumulation=4) == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("calm")
+def test_every_word_weighs_alike_over_several_ranks(data_dir: Path) -> None:
+    whole = losses(data_dir, batch_size=8)
+    assert losses(data_dir, batch_size=4, accumulation=2, n_devices=2) == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA cards")
+@pytest.mark.usefixtures("calm")
+def test_every_word_weighs_alike_over_two_cards(data_dir: Path) -> None:
+    whole = losses(data_dir, batch_size=8, device=None)
+    assert losses(data_dir, batch_size=8, device=None, n_devices=2) == pytest.approx(whole, rel=1e-3)
 
 
 def test_scores_are_of_whole_sentences(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
