@@ -265,6 +265,11 @@ class StudyDefinition(Strict):
     checkpoint_every_s: Annotated[Number, Field(ge=0)] = Field(
         default=10, description="Least seconds between a run's checkpoints; 0: at every evaluation."
     )
+    keep_checkpoints: Annotated[Count, Field(ge=0, le=100_000)] = Field(
+        default=5,
+        description="Trials of each optimizer, the best by value, whose weights stay when they have ended; those of "
+        "confirm runs always do.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -26,6 +26,7 @@ from search.assignment import Assignment
 from search.coordinator import Coordinator, Workplace, run_folder
 from search.errors import LeaseLostError
 from search.records import Lease, RunState, Stage, StudyRecord, StudyState
+from search.retention import Retention
 from search.sharing import slots_for
 from search.store import Store
 from search.trainable import TrialWorker
@@ -100,9 +101,10 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     workplace=_workplace(study, store, lease, options, stop, origins),
                     now=lambda: datetime.now(UTC).timestamp(),
                 )
-                if renewal.state is StudyState.RUNNING:
-                    _run_experiment(study, coordinator, stop)
-                state = _conclude(store, lease, coordinator, stop, renewal.state)
+                with Retention(store, study.id, storage=options.storage) as retention:
+                    if renewal.state is StudyState.RUNNING:
+                        _run_experiment(study, coordinator, stop)
+                    state = _conclude(store, lease, coordinator, retention, stop, renewal.state)
         except TaskError as error:
             state = store.set_study_state(lease, StudyState.FAILED, reason=str(error))
         except LeaseLostError:
@@ -122,12 +124,16 @@ def _put_off(store: Store, lease: Lease, error: TaskError) -> StudyState:
     return store.set_study_state(lease, StudyState.PAUSED, reason=f"{error}; mend that, then resume the study")
 
 
-def _conclude(store: Store, lease: Lease, coordinator: Coordinator, stop: StopSwitch, wanted: StudyState) -> StudyState:
+def _conclude(
+    store: Store, lease: Lease, coordinator: Coordinator, retention: Retention, stop: StopSwitch, wanted: StudyState
+) -> StudyState:
     if stop.error is not None:
         raise stop.error
     if wanted is StudyState.CANCELLED:
         coordinator.cancel()
+        retention.conclude()
     elif wanted is StudyState.RUNNING and not stop.is_stopping:
+        retention.conclude()
         return store.set_study_state(lease, StudyState.COMPLETED)
     return wanted  # PAUSED; or RUNNING again, where it was resumed while its runs came to a halt: the next driver's
 

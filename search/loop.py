@@ -301,12 +301,17 @@ def planned_trials(definition: StudyDefinition, spec: OptimizerSearch) -> int:
 
 def select(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:
     """The top_k trials by validation, best first, each configuration once; ties go to the earlier trial."""
-    sign = -1.0 if definition.objective.direction == "maximize" else 1.0
-    complete = [run for run in runs if run.state is RunState.COMPLETE and run.value is not None]
     chosen: dict[str, RunRecord] = {}
-    for run in sorted(complete, key=lambda run: (sign * (run.value or 0.0), run.trial_number)):
+    for run in best_first(runs, definition):
         chosen.setdefault(_key(run.params), run)
     return list(chosen.values())[: definition.confirm.top_k]
+
+
+def best_first(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:
+    """The complete ones by their value; ties go to the earlier trial."""
+    sign = -1.0 if definition.objective.direction == "maximize" else 1.0
+    complete = [run for run in runs if run.state is RunState.COMPLETE and run.value is not None]
+    return sorted(complete, key=lambda run: (sign * (run.value or 0.0), run.trial_number))
 
 
 def _key(params: Mapping[str, Any]) -> str:

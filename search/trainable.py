@@ -12,7 +12,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import ray
 from ray import tune
@@ -21,6 +21,7 @@ from search.assignment import Assignment, Curve, Report
 from search.notice import GivenBackError, Notice
 from search.records import AttemptStart, FailureKind, Point, RunOutcome, RunState, Stage
 from search.run_log import start_log
+from tasks.engine import checkpoint_files
 from tasks.engine.folders import open_folder
 from tasks.engine.protocol import Evaluation, Run
 from tasks.errors import CheckpointError, Diverged
@@ -129,6 +130,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
         assignment = self._assignment
         self._saved_at = time.monotonic()
+        self._best_saved: float | None = None
         config = parse_config(assignment.task)
         share_note = _share_card(assignment.gpus) if 0 < assignment.gpus < 1 else ""
         data_dir = None if assignment.data_dir is None else Path(assignment.data_dir)
@@ -148,6 +150,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._curve = Curve() if state is None else Curve.from_state(state["curve"])
         if state is not None:
             run.load_state_dict(state["run"])
+            self._best_saved = state.get("best")
         self._run = run
         environment = {**run.environment(), "gpus": assignment.gpus, "placement": assignment.placement}
         if share_note:
@@ -185,11 +188,6 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._log.say(", ".join([f"complete: {metric} {last.value:.6g}", *(f"{k} {v:.6g}" for k, v in test.items())]))
         return RunOutcome(state=RunState.COMPLETE, value=last.value, test_metrics=test)
 
-    def _rank(self) -> Literal["last", "best"]:
-        values = [point.value for point in self._curve.points if point.value is not None]
-        best = max(values) if self._assignment.direction == "maximize" else min(values)
-        return "best" if values[-1] == best else "last"
-
     def _checkpoint_is_due(self) -> bool:
         return time.monotonic() - self._saved_at >= self._assignment.checkpoint_every_s
 
@@ -202,13 +200,24 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
             return
         from tasks.engine import checkpoint  # brings torch, which a run without a network never needs
 
-        state = {"run": run.state_dict(), "curve": self._curve.to_state()}
+        of_run, best = run.state_dict(), self._best_with_this()
+        state = {"run": of_run, "curve": self._curve.to_state(), "best": best}
+        weights = None
+        if best != self._best_saved:
+            weights = {"model": of_run["model"]} if "model" in of_run else {"run": of_run}
         self._saved_at = time.monotonic()
         try:
-            checkpoint.save(self._assignment.checkpoint_dir, state, epoch=run.epoch, rank=self._rank())
+            checkpoint.save(self._assignment.checkpoint_dir, state, epoch=run.epoch, best=weights)
+            self._best_saved = best
         except CheckpointError as error:
             self._unwritten = str(error)
             self._log.say(f"no checkpoint: {error}")
+
+    def _best_with_this(self) -> float | None:
+        """The best value that was saved, with the last evaluation's among them."""
+        values = [value for value in (self._best_saved, self._curve.points[-1].value) if value is not None]
+        better = max if self._assignment.direction == "maximize" else min
+        return better(values, default=None)
 
 
 def _share_card(share: float) -> str:
@@ -220,7 +229,7 @@ def _share_card(share: float) -> str:
 
 def _last_state(folder: str) -> dict[str, Any] | None:
     """What the last checkpoint holds. A run that has none needs no torch to find that out."""
-    if not any(name.endswith(".pt") for name in open_folder(folder).names()):
+    if not checkpoint_files.epochs(open_folder(folder).names()):
         return None
     from tasks.engine import checkpoint
 

@@ -23,6 +23,7 @@ from ray.exceptions import ActorUnavailableError, RayError
 from search import actor
 from search.driver import DriverOptions
 from search.records import Lease, StudyState
+from search.retention import clear_up
 from service import cluster, compatibility
 from service.database.closing import close_unfinished, unclosed_studies
 from service.database.engine import make_driver_engine, make_engine
@@ -154,7 +155,8 @@ class Supervisor:
         for study_id in unclosed_studies(self._engine):
             if study_id not in self._drivers:
                 state = self._store.get_study(study_id).state
-                close_unfinished(self._store, study_id, error=f"the study is {state}")
+                if close_unfinished(self._store, study_id, error=f"the study is {state}"):
+                    self._clear_up(study_id)
         runnable = runnable_studies(self._engine)
         problems = self._nodes.problems() if runnable and self._settings.ray_address is not None else []
         self._ray_status = "studies wait: " + "; ".join(problems) if problems else "ok"
@@ -167,6 +169,11 @@ class Supervisor:
                     self._check_silent(study_id, self._drivers[study_id].actor)
                 elif len(self._drivers) < self._settings.quotas.max_running and self._may_start(study_id):
                     self._launch(study_id)
+
+    def _clear_up(self, study_id: str) -> None:
+        """In a thread: a slow storage must hold nobody up."""
+        task = partial(clear_up, self._store, study_id, storage=self._settings.storage)
+        threading.Thread(target=task, name=f"retention-{study_id}", daemon=True).start()
 
     def _may_start(self, study_id: str) -> bool:
         crashes = self._crashes.get(study_id)

@@ -128,8 +128,8 @@ def _best_of(origin: TrialRef, origins: Sequence[str], *, into: Path) -> Path:
         if (found := fetch_best(folder, into=into)) is not None:
             return found
     raise CheckpointError(
-        f"init_from: {_named(origin)} left no checkpoint; runs of the confirm stage do, and those of the search stage "
-        "that took longer than checkpoint_every_s"
+        f"init_from: {_named(origin)} left no checkpoint; complete runs of the confirm stage do, and of the search "
+        "stage the keep_checkpoints best, where they took longer than checkpoint_every_s"
     )
 
 

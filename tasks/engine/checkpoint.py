@@ -3,10 +3,7 @@
 A file is a magic word, a digest of what follows, and torch's own format; so a torn or foreign file is told from a good
 one before anything is unpickled, and unpickling takes tensors and plain containers only (`weights_only=True`).
 
-    <directory>/epoch-000012.pt    the newest
-    <directory>/best.pt            the best so far, where the caller said so
-
-A directory is a path or an address: see `tasks.engine.folders`.
+A directory is a path or an address: see `tasks.engine.folders`; `tasks.engine.checkpoint_files` tells what is in it.
 """
 
 from __future__ import annotations
@@ -18,19 +15,18 @@ import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tasks.engine import checkpoint_files as files
 from tasks.engine.folders import Folder, LocalFolder, open_folder
 from tasks.engine.norms import is_batch_counter
 from tasks.errors import CheckpointError
 
 _MAGIC = b"ADMETA1\n"
 _DIGEST_BYTES = 32
-_NAME = re.compile(r"epoch-(\d{6,})\.pt")
-BEST = "best.pt"
 
 UNREADABLE = (
     pickle.UnpicklingError,
@@ -47,14 +43,15 @@ UNREADABLE = (
 """What torch.load raises for bytes that are not its own."""
 
 
-def save(directory: str | Path, state: Mapping[str, Any], *, epoch: int, rank: Literal["last", "best"] = "last") -> str:
+def save(directory: str | Path, state: Mapping[str, Any], *, epoch: int, best: Mapping[str, Any] | None = None) -> str:
     """Write a checkpoint, then drop the older ones; a newer one, of an attempt that was thought dead, stays.
 
     Args:
         directory: made where missing.
         state: tensors and plain containers, such as {"run": run.state_dict(), …}.
         epoch: epochs completed, ≥ 0; the newest has the highest.
-        rank: "best" also keeps it as `best.pt`, in place of the former best.
+        best: where it is the best so far, what another run would start from, such as {"model": …}; `best.pt` then holds
+            it, in place of the former best.
 
     Returns:
         The name of this epoch's file.
@@ -63,24 +60,28 @@ def save(directory: str | Path, state: Mapping[str, Any], *, epoch: int, rank: L
         CheckpointError: it could not be written, the disk is full say; the former checkpoint is still there.
     """
     folder = open_folder(directory)
-    buffer = io.BytesIO()
-    torch.save(dict(state), buffer)
-    payload = buffer.getvalue()
-    content = (_MAGIC, hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest(), payload)
-    name = f"epoch-{epoch:06d}.pt"
+    name, content = files.epoch_file(epoch), _packed(state)
     try:
-        folder.write(name, content)
-        if rank == "best":
-            folder.write(BEST, content)
-        for other_epoch, other in _epochs(folder):
+        if best is not None:
+            folder.write(files.BEST, _packed(best))
+        folder.write(name, content)  # after the best: a state that says it has been saved is not ahead of it
+        for other_epoch, other in files.epochs(folder.names()):
             if other_epoch < epoch:
                 folder.remove(other)
     except OSError as error:
+        size = f"{len(content[-1]) / 2**20:.1f} MiB"
         raise CheckpointError(
-            f"the checkpoint of epoch {epoch} ({len(payload) / 2**20:.1f} MiB) could not be written to {directory}: "
+            f"the checkpoint of epoch {epoch} ({size}) could not be written to {directory}: "
             f"{error.strerror or error}; make room or let the worker write there"
         ) from error
     return name
+
+
+def _packed(state: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    payload = buffer.getvalue()
+    return _MAGIC, hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest(), payload
 
 
 def load_latest(directory: str | Path) -> dict[str, Any] | None:
@@ -90,25 +91,18 @@ def load_latest(directory: str | Path) -> dict[str, Any] | None:
         CheckpointError: the newest file is torn or not ours.
     """
     folder = open_folder(directory)
-    found = _epochs(folder)
+    found = files.epochs(folder.names())
     return _load(folder, max(found)[1], directory) if found else None
 
 
-def load_best(directory: str | Path) -> dict[str, Any] | None:
-    """The best checkpoint of a directory, on the CPU; the newest where none was marked best; None where empty."""
-    folder = open_folder(directory)
-    name = _best(folder)
-    return None if name is None else _load(folder, name, directory)
-
-
 def fetch_best(directory: str | Path, *, into: Path) -> Path | None:
-    """A file of this machine with the checkpoint of `load_best`; None where the directory has none.
+    """A file of this machine with a run's best weights, the newest where none were the best; None where it has none.
 
     Args:
         into: a folder for what must be fetched from an address first.
     """
     folder = open_folder(directory)
-    name = _best(folder)
+    name = files.best(folder.names())
     if name is None:
         return None
     if isinstance(folder, LocalFolder):
@@ -200,18 +194,6 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str
                 "use the model it was trained with, or start without it"
             )
     model.load_state_dict(weights, strict=False)  # names are checked; torch would ask for norms' batch counters
-
-
-def _epochs(folder: Folder) -> list[tuple[int, str]]:
-    matches = [(_NAME.fullmatch(name), name) for name in folder.names()]
-    return [(int(match[1]), name) for match, name in matches if match]
-
-
-def _best(folder: Folder) -> str | None:
-    if BEST in folder.names():
-        return BEST
-    found = _epochs(folder)
-    return max(found)[1] if found else None
 
 
 def _unpickle(payload: bytes, path: str | Path) -> dict[str, Any]:

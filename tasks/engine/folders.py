@@ -7,6 +7,7 @@ finds out that there is no checkpoint without it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -29,6 +30,10 @@ class Folder(Protocol):
 
     def names(self) -> list[str]:
         """Names of the files in it, not of those in folders within; none where it does not exist."""
+        ...
+
+    def all_names(self) -> list[str]:
+        """As `names`, with those in folders within, as paths from here: `a/b.pt`."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -84,6 +89,13 @@ class LocalFolder:
             return []
         return [entry.name for entry in os.scandir(self.path) if entry.is_file()]
 
+    def all_names(self) -> list[str]:
+        return [
+            Path(root, name).relative_to(self.path).as_posix()
+            for root, _, names in os.walk(self.path)
+            for name in names
+        ]
+
     def read(self, name: str) -> bytes:
         return (self.path / name).read_bytes()
 
@@ -110,8 +122,9 @@ class LocalFolder:
         (self.path / name).unlink(missing_ok=True)
 
     def remove_all(self) -> None:
-        if self.path.exists():
-            shutil.rmtree(self.path)
+        while self.path.exists():
+            with contextlib.suppress(FileNotFoundError):  # somebody else removes a file of it too
+                shutil.rmtree(self.path)
 
 
 class RemoteFolder:
@@ -122,10 +135,10 @@ class RemoteFolder:
         self._path = path.rstrip("/")
 
     def names(self) -> list[str]:
-        from pyarrow.fs import FileSelector, FileType
+        return self._found(recursive=False)
 
-        found = self._files.get_file_info(FileSelector(self._path, allow_not_found=True))
-        return [info.base_name for info in found if info.type is FileType.File]
+    def all_names(self) -> list[str]:
+        return self._found(recursive=True)
 
     def read(self, name: str) -> bytes:
         with self._files.open_input_stream(self._at(name), compression=None) as stream:
@@ -154,6 +167,12 @@ class RemoteFolder:
             self._files.delete_dir(self._path)
         except FileNotFoundError:
             return
+
+    def _found(self, *, recursive: bool) -> list[str]:
+        from pyarrow.fs import FileSelector, FileType
+
+        found = self._files.get_file_info(FileSelector(self._path, allow_not_found=True, recursive=recursive))
+        return [info.path.removeprefix(f"{self._path}/") for info in found if info.type is FileType.File]
 
     def _at(self, name: str) -> str:
         return f"{self._path}/{name}"

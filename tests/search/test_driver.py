@@ -15,6 +15,7 @@ import ray
 from search.definition import StudyDefinition
 from search.driver import DriverOptions, drive
 from search.records import Lease, RunState, Stage, StudyRecord, StudyState
+from tasks.engine import checkpoint
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import define
 
@@ -76,6 +77,34 @@ def test_a_study_may_start_from_an_earlier_trials_weights(tmp_path: Path) -> Non
         assert refused.reason is not None
         assert reason in refused.reason
         assert not store.runs(refused.id)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_an_ended_study_keeps_the_weights_of_its_best(tmp_path: Path) -> None:
+    """The best trial's, without its optimizer's state, and the confirm runs'; another study starts from them."""
+    store = MemoryStore()
+    definition = digits(
+        name="tidy",
+        budget={"trials_per_optimizer": 3},
+        confirm={"top_k": 1, "seeds": [0]},
+        checkpoint_every_s=0,
+        keep_checkpoints=1,
+    )
+    study = run(store, definition, tmp_path)
+    assert study.state is StudyState.COMPLETED
+    searched = [r for r in store.runs(study.id) if r.stage is Stage.SEARCH]
+    best = max(searched, key=lambda r: (r.value or 0.0, -r.trial_number))
+    left = {path.relative_to(tmp_path / study.id).as_posix() for path in tmp_path.rglob("*.pt")}
+    folder = f"sgdm/{best.trial_number:05d}"
+    assert left == {f"{folder}/search-100/best.pt", f"{folder}/confirm-0/best.pt"}
+    assert set(checkpoint.load(tmp_path / study.id / folder / "search-100/best.pt")) == {"model"}
+
+    others = [r.trial_number for r in searched if r is not best]
+    for number, state in ((best.trial_number, StudyState.COMPLETED), (others[0], StudyState.FAILED)):
+        origin = {"study": "tidy", "optimizer": "sgdm", "trial": number}
+        task = {"name": "digits", "model": "linear", "epochs": 1, "init_from": origin}
+        tuned = {**digits(name=f"from-{number}", confirm={"top_k": 0}).to_json(), "task": task}
+        assert run(store, StudyDefinition.model_validate(tuned), tmp_path).state is state
 
 
 @pytest.mark.usefixtures("local_ray")

@@ -180,6 +180,32 @@ def test_a_run_stopped_between_evaluations_leaves_a_checkpoint(workers: Workers)
     assert workers.runs[0].closed
 
 
+def test_the_best_weights_are_those_of_the_best_evaluation_that_was_saved(workers: Workers) -> None:
+    values = [0.3, 0.5, 0.4, 0.6]
+    first = workers.start(*map(good, values))
+    kept = []
+    for _ in range(3):
+        step(first)
+        kept.append(best_epoch(workers.folder))
+    second = workers.start(*map(good, values), attempt=2)  # knows from the checkpoint what was saved before
+    assert best_epoch(workers.folder) == 2
+    step(second)
+    assert [*kept, best_epoch(workers.folder)] == [1, 2, 2, 4]
+
+
+def test_whatever_is_saved_leaves_weights_to_start_from(workers: Workers) -> None:
+    """The best evaluation came before a checkpoint was due: the last one's weights stay, rather than none."""
+    worker = workers.start(good(0.9), good(0.7), checkpoint_every_s=3600.0, stage=Stage.CONFIRM)
+    step(worker)
+    step(worker)
+    assert best_epoch(workers.folder) == 2
+
+
+def best_epoch(folder: Path) -> int:
+    """Of the fake run whose state was saved as the best."""
+    return int(checkpoint.load(folder / "best.pt")["run"]["epoch"])
+
+
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = workers.start(good(0.1), good(0.2), good(0.3))
     step(worker)

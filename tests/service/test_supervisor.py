@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from search.coordinator import run_folder
 from search.definition import StudyDefinition
-from search.records import Lease
+from search.records import Lease, RunState, Stage
 from service import supervisor as module
 from service.database.engine import make_engine
 from service.database.store import SqlStore
-from service.database.studies import create_study
+from service.database.studies import create_study, request_cancel, request_pause
 from service.settings import Settings
 from service.supervisor import Driver, Supervisor
 from tests.service.fakes import definition
@@ -97,4 +99,27 @@ def test_a_lost_embedded_node_needs_a_new_process_and_frees_the_studies(
     assert cluster.calls == ["join"]  # to leave would end the process
     assert "node has died" in supervisor.ray_status()
     assert SqlStore(engine).acquire_lease(study.id, owner="next", ttl_s=1) is not None
+    engine.dispose()
+
+
+def test_a_cancelled_study_that_nobody_drives_is_closed_and_cleared_up(
+    settings: Settings, supervisor: Supervisor
+) -> None:
+    engine = make_engine(settings.database_url)
+    store = SqlStore(engine)
+    study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
+    lease = store.acquire_lease(study.id, owner="driver", ttl_s=3600)
+    assert isinstance(lease, Lease)
+    search = store.searches(study.id)[0]
+    run = store.create_run(lease, search.id, trial_number=0, stage=Stage.SEARCH, seed=0, params={"lr": 0.1})
+    store.start_attempt(lease, run.id)
+    folder = Path(settings.storage) / run_folder(study.id, search.label, run)
+    folder.mkdir(parents=True)
+    for name in ("epoch-000001.pt", "best.pt", "attempt-1.log"):
+        (folder / name).write_bytes(b"x")
+    request_pause(engine, study.id)
+    store.release_lease(lease)
+    request_cancel(engine, study.id)
+    wait_until(lambda: {path.name for path in folder.iterdir()} == {"attempt-1.log"}, "cleared up")
+    assert store.runs(study.id)[0].state is RunState.FAIL
     engine.dispose()

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.engine import checkpoint
+from tasks.engine import checkpoint, checkpoint_files
+from tasks.engine.folders import LocalFolder
 from tasks.errors import CheckpointError
 
 STATE = {"weights": torch.arange(1000.0), "note": "x", "history": [1, 2.5]}
@@ -21,16 +22,55 @@ STATE = {"weights": torch.arange(1000.0), "note": "x", "history": [1, 2.5]}
 def test_keeps_the_last_and_the_best(tmp_path: Path) -> None:
     assert checkpoint.load_latest(tmp_path / "none") is None
     checkpoint.save(tmp_path, {"epoch": 1}, epoch=1)
-    checkpoint.save(tmp_path, {"epoch": 2}, epoch=2, rank="best")
+    checkpoint.save(tmp_path, {"epoch": 2}, epoch=2, best={"model": {"w": torch.ones(2)}})
     checkpoint.save(tmp_path, {"epoch": 3}, epoch=3)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "epoch-000003.pt"]
     assert checkpoint.load_latest(tmp_path) == {"epoch": 3}
-    assert checkpoint.load_best(tmp_path) == {"epoch": 2}
+    best = checkpoint.fetch_best(tmp_path, into=tmp_path)
+    assert best == tmp_path / "best.pt"
+    assert checkpoint.read_weights(best)["w"].tolist() == [1.0, 1.0]
 
 
 def test_no_best_means_the_newest(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, {"epoch": 1}, epoch=1)
-    assert checkpoint.load_best(tmp_path) == {"epoch": 1}
+    name = checkpoint.save(tmp_path, {"epoch": 1}, epoch=1)
+    assert checkpoint.fetch_best(tmp_path, into=tmp_path) == tmp_path / name
+
+
+def test_the_best_is_whole_before_the_state_that_knows_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    whole = LocalFolder.write
+    monkeypatch.setattr(LocalFolder, "write", lambda *args: (written.append(args[1]), whole(*args)))
+    checkpoint.save(tmp_path, {"best": 0.9}, epoch=4, best={"model": {}})
+    assert written == ["best.pt", "epoch-000004.pt"]
+
+
+PARTS = [".epoch-000003.pt-k2_x.tmp", ".best.pt-abc.tmp"]  # of writes that were killed
+
+
+@pytest.mark.parametrize(
+    ("files", "with_best", "without"),
+    [
+        ([], [], []),
+        (["attempt-1.log", "notes.pt.txt"], [], []),
+        (["epoch-000003.pt", "best.pt"], ["epoch-000003.pt"], ["epoch-000003.pt", "best.pt"]),
+        (["epoch-000003.pt"], [], ["epoch-000003.pt"]),  # written before there was a best of its own
+        (["epoch-000003.pt", "epoch-000012.pt"], ["epoch-000003.pt"], ["epoch-000003.pt", "epoch-000012.pt"]),
+        (["best.pt", *PARTS], PARTS, ["best.pt", *PARTS]),
+    ],
+)
+def test_what_an_ended_run_needs_no_longer(files: list[str], with_best: list[str], without: list[str]) -> None:
+    assert sorted(checkpoint_files.unneeded(files, keep_best=True)) == sorted(with_best)
+    assert sorted(checkpoint_files.unneeded(files, keep_best=False)) == sorted(without)
+
+
+def test_the_parts_of_killed_writes_are_told_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder names them; where it names them otherwise one day, they must still be found."""
+    parts: list[str] = []
+    monkeypatch.setattr(os, "replace", lambda part, _: parts.append(Path(part).name))
+    for name in ("epoch-000001.pt", "best.pt"):
+        LocalFolder(tmp_path).write(name, [b"x"])
+    assert checkpoint_files.unneeded(parts, keep_best=True) == parts
+    assert len(parts) == 2
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "foreign", "torch"])

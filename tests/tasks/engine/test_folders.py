@@ -51,13 +51,14 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
 
 
 def test_files_come_and_go(folder: Folder) -> None:
-    assert folder.names() == []
+    assert folder.names() == folder.all_names() == []
     with pytest.raises(FileNotFoundError):
         folder.read("a.pt")
     folder.write("a.pt", [b"one", b"two"])
     folder.write("a.pt", [b"three"])
     folder.write("logs/b.log", [])
     assert folder.names() == ["a.pt"]
+    assert sorted(folder.all_names()) == ["a.pt", "logs/b.log"]
     assert (folder.read("a.pt"), folder.read("logs/b.log")) == (b"three", b"")
     folder.remove("a.pt")
     folder.remove("a.pt")
@@ -84,8 +85,9 @@ def test_checkpoints_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     address = inside("s3://bucket/admeta?endpoint_override=h:9000", "study/search-0")
     assert checkpoint.load_latest(address) is None
     assert checkpoint.fetch_best(address, into=tmp_path) is None
-    for epoch, rank in ((1, "last"), (2, "best"), (3, "last")):
-        checkpoint.save(address, {"model": {"w": torch.full((3,), float(epoch))}}, epoch=epoch, rank=rank)  # type: ignore[arg-type]
+    for epoch in (1, 2, 3):
+        state = {"model": {"w": torch.full((3,), float(epoch))}}
+        checkpoint.save(address, state, epoch=epoch, best=state if epoch == 2 else None)
     assert open_folder(address).names() == ["best.pt", "epoch-000003.pt"]
     latest, best = checkpoint.load_latest(address), checkpoint.fetch_best(address, into=tmp_path)
     assert latest is not None

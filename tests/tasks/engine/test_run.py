@@ -209,7 +209,8 @@ def test_record_of_a_run() -> None:
 def test_init_from_starts_with_those_weights(tmp_path: Any) -> None:
     trained = start()
     trained.advance()
-    path = tmp_path / checkpoint.save(tmp_path, {"run": trained.state_dict()}, epoch=1, rank="best")
+    state = trained.state_dict()
+    path = tmp_path / checkpoint.save(tmp_path, {"run": state}, epoch=1, best={"model": state["model"]})
     plain = tmp_path / "plain.pt"
     torch.save(trained.model.state_dict(), plain)
     for file in (path, tmp_path / "best.pt", plain):

@@ -1,0 +1,89 @@
+"""Which checkpoints of a study stay. SQL is ahead of it: only what a run left that has ended there is removed.
+
+under way     the newest, to go on from, and the best weights so far
+COMPLETE      the best weights: of confirm runs, and of the `keep_checkpoints` best trials of each optimizer
+other ends    nothing
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Self
+
+from search.coordinator import run_folder
+from search.definition import StudyDefinition
+from search.loop import best_first
+from search.records import RunRecord, RunState, Stage
+from search.store import Store
+from tasks.engine.checkpoint_files import unneeded
+from tasks.engine.folders import inside, open_folder
+
+logger = logging.getLogger(__name__)
+
+PAUSE_S = 30.0
+SHARE = 0.05  # of a thread's time, at most: looking through a large study takes seconds
+
+
+def kept(runs: Sequence[RunRecord], definition: StudyDefinition) -> set[int]:
+    """Of one search's runs, the ids of those that are complete and whose best weights stay."""
+    searched = [run for run in runs if run.stage is Stage.SEARCH and run.attempt > 0]  # a twin never began
+    confirmed = [run for run in runs if run.stage is Stage.CONFIRM and run.state is RunState.COMPLETE]
+    return {run.id for run in [*best_first(searched, definition)[: definition.keep_checkpoints], *confirmed]}
+
+
+def clear_up(store: Store, study_id: str, *, storage: str) -> None:
+    """Remove what the ended runs of a study left and no longer need, by one listing of its folder.
+
+    What fails is logged; the next time tries again.
+    """
+    try:
+        definition, runs = store.get_study(study_id).definition, store.runs(study_id)
+        folder = open_folder(inside(storage, study_id))
+        found: dict[str, list[str]] = defaultdict(list)
+        for path in folder.all_names():
+            parent, _, name = path.rpartition("/")
+            found[f"{study_id}/{parent}"].append(name)
+        for record in store.searches(study_id):
+            own = [run for run in runs if run.search_id == record.id]
+            staying = kept(own, definition)
+            for run in own:
+                place = run_folder(study_id, record.label, run)
+                if run.state.is_finished and place in found:
+                    for name in unneeded(found[place], keep_best=run.id in staying):
+                        folder.remove(f"{place.removeprefix(f'{study_id}/')}/{name}")
+    except Exception as error:  # noqa: BLE001 - a storage or database that is away: no study fails for want of tidiness
+        logger.warning("study %s: checkpoints that nobody needs stay for now: %s", study_id, error)
+
+
+class Retention:
+    """Clears up after a study's runs while it is driven, in a thread of its own, since a storage may be slow."""
+
+    def __init__(self, store: Store, study_id: str, *, storage: str) -> None:
+        self._clear_up = partial(clear_up, store, study_id, storage=storage)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"retention-{study_id}", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def conclude(self) -> None:
+        """Before the study's end is told: clear up for the last time, also what a lost worker wrote late."""
+        self.__exit__()
+        self._clear_up()
+
+    def _work(self) -> None:
+        pause_s = PAUSE_S
+        while not self._over.wait(pause_s):
+            begin = time.monotonic()
+            self._clear_up()
+            pause_s = max(PAUSE_S, (time.monotonic() - begin) / SHARE)
