@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import subprocess
 
 import ray
@@ -20,7 +19,6 @@ from service.settings import Settings
 from service.signals import handlers_kept
 from tasks.engine import sharing
 
-CONNECT_PATIENCE_S = 5.0
 _own_node: subprocess.Popen[bytes] | None = None
 """The node that was started for this process to reach a cluster through."""
 
@@ -39,9 +37,11 @@ def join(settings: Settings) -> None:
     """
     global _own_node
     address = settings.ray_address
-    _check_address(address)
-    if address is not None and not joining.has_node():
-        _own_node = joining.join_without_capacity(address)
+    if address is not None:
+        joining.check_answers(address)
+        if not joining.has_node():
+            joining.check_token(address)
+            _own_node = joining.join_without_capacity(address)
     database_url = os.environ.pop("ADMETA_DATABASE_URL", None)
     if address is None:
         os.environ["RAY_AUTH_MODE"] = "disabled"  # on loopback, for this service alone; clusters keep Ray's tokens
@@ -66,37 +66,18 @@ def join(settings: Settings) -> None:
             os.environ["ADMETA_DATABASE_URL"] = database_url
 
 
-def _check_address(address: str | None) -> None:
-    """Raise a JoinError where nothing listens at host:port: Ray itself would try for minutes without a word."""
-    host, _, port = (address or "").rpartition(":")
-    if host and "/" not in host and port.isdecimal() and not _answers(host, int(port)):
-        raise joining.JoinError(
-            f"nothing answers at {address}.",
-            hint="Give the address of the cluster's head, HOST:6379 where nothing else was chosen (--ray-address, "
-            "ADMETA_RAY_ADDRESS), start it, and let this machine reach it. The service goes on trying.",
-        )
-
-
 def control_is_lost() -> str | None:
     """Why Ray must be left and joined anew; None where its control service answers."""
     address = ray.get_runtime_context().gcs_address
     host, _, port = address.rpartition(":")
-    return None if _answers(host, int(port)) else f"Ray's control service at {address} does not answer"
+    return None if joining.answers(host, int(port)) else f"Ray's control service at {address} does not answer"
 
 
 def node_is_lost(settings: Settings) -> bool:
     """Whether the embedded Ray's node has died. Ray's core then ends this process as soon as it disconnects."""
     return settings.ray_address is None and not any(
-        node["Alive"] and _answers(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in ray.nodes()
+        node["Alive"] and joining.answers(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in ray.nodes()
     )
-
-
-def _answers(host: str, port: int) -> bool:
-    try:
-        socket.create_connection((host.strip("[]"), port), timeout=CONNECT_PATIENCE_S).close()
-    except (OSError, OverflowError):  # the latter: there is no such port
-        return False
-    return True
 
 
 def leave(settings: Settings) -> None:

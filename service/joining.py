@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -24,13 +25,61 @@ log = logging.getLogger(__name__)
 START_PATIENCE_S = 60.0
 MAX_FAILURES = 5
 """Nodes that may end soon after their start, one after another, before `work` gives up."""
+CONNECT_PATIENCE_S = 5.0
 _LASTING_S = 60.0
 _PAUSE_S = 5.0
 _GRACE_S = 30.0
+_RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
 
 class JoinError(ServiceError):
     """This machine could not become a part of the cluster."""
+
+
+class SilentError(JoinError):
+    """Nothing answers at the cluster's address."""
+
+
+def check_answers(address: str) -> None:
+    """Raise a SilentError where nothing listens at host:port: Ray itself would try for minutes without a word of use.
+
+    Other forms of an address are left to Ray.
+    """
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdecimal() and not answers(host, int(port)):
+        raise SilentError(
+            f"nothing answers at {address}.",
+            hint="Give the address of the cluster's head, HOST:6379 where nothing else was chosen (--ray-address or "
+            "--address, ADMETA_RAY_ADDRESS), start it, and let this machine reach it. It is tried again and again.",
+        )
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        socket.create_connection((host.strip("[]"), port), timeout=CONNECT_PATIENCE_S).close()
+    except (OSError, OverflowError):  # the latter: there is no such port
+        return False
+    return True
+
+
+def check_token(address: str) -> None:
+    """Raise a JoinError where the cluster takes this machine for a stranger, which Ray tells by tracebacks."""
+    asked = subprocess.run(
+        [*_RAY, "health-check", f"--address={address}"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    if asked.returncode and b"InvalidAuthToken" in asked.stderr:
+        mode, path = os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN_PATH")
+        raise JoinError(
+            f"the cluster at {address} does not know this machine's token (RAY_AUTH_MODE is {mode}, "
+            f"RAY_AUTH_TOKEN_PATH {path}).",
+            hint="Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a copy of the cluster's token file "
+            "(secrets/ray_token of a compose installation) with RAY_AUTH_TOKEN unset.",
+        )
 
 
 def has_node() -> bool:
@@ -78,29 +127,42 @@ def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
     """Be a worker of the cluster until SIGTERM or Ctrl-C.
 
     Told to stop, it takes no new run, those that are here save and are given back (`service.leaving`), and it ends.
-    A node that was cut off for long is dead to its cluster and ends; this machine then joins again as a new one.
+    A node that was cut off for long is dead to its cluster and ends; this machine then joins again as a new one. Where
+    nothing answers, it is tried again for as long as it takes.
 
     Args:
         cpus, gpus: how much of this machine trials may take; None: all of it.
 
     Returns:
         0 after a signal; the exit code of `ray start` where the node could not be kept up.
+
+    Raises:
+        JoinError: Ray's tokens are not chosen, or the cluster does not know this machine's.
     """
     _check_auth()
     limits = [f"--num-cpus={cpus}" for _ in range(cpus is not None)]
     limits += [f"--num-gpus={gpus}" for _ in range(gpus is not None)]
     with Stop(address) as stop:
-        failures = 0
-        while True:
+        failures = tries = 0
+        while not stop.told:
+            try:
+                check_answers(address)
+            except SilentError as error:
+                tries += 1
+                log.warning("%s", error)
+                stop.pause(min(_LASTING_S, _PAUSE_S * tries))
+                continue
+            tries = 0
+            check_token(address)
             began = time.monotonic()
             code = stop.wait(_start(address, limits))
             failures = failures + 1 if time.monotonic() - began < _LASTING_S else 1
-            if stop.told:
-                return 0
-            if failures >= MAX_FAILURES:
+            if failures >= MAX_FAILURES and not stop.told:
                 return code or 1
-            log.warning("the node ended with %s; joining %s again in %d s", code, address, _PAUSE_S * failures)
-            stop.pause(_PAUSE_S * failures)
+            if not stop.told:
+                log.warning("the node ended with %s; joining %s again in %d s", code, address, _PAUSE_S * failures)
+                stop.pause(_PAUSE_S * failures)
+    return 0
 
 
 class Stop:
@@ -161,7 +223,7 @@ def _check_auth() -> None:
 
 
 def _start(address: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", "--block"]
+    command = [*_RAY, "start", f"--address={address}", "--block"]
     environment = {key: value for key, value in os.environ.items() if key != "ADMETA_DATABASE_URL"}
     # Its own session: Ctrl-C at a terminal reaches this process, which ends the node in order.
     return subprocess.Popen(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,3 +65,19 @@ def test_a_worker_told_to_stop_gives_its_run_back_within_30_s(tmp_path: Path) ->
                 assert f"from epoch {row['start']}" in str(told[row["id"]]["error"])
                 assert row["start"] in range(1, N_EPOCHS)
         engine.dispose()
+
+
+def test_a_worker_with_another_token_is_told_so(tmp_path: Path) -> None:
+    """By Ray's own words for it, which change with its releases."""
+    with two_nodes(tmp_path / "cluster") as cluster:
+        asked = subprocess.run(
+            [sys.executable, "-c", "from service.cli import main; main()", "worker", "--address", cluster.address],
+            env={**os.environ, "RAY_AUTH_TOKEN": "0" * 64},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert asked.returncode == 1
+    assert f"the cluster at {cluster.address} does not know this machine's token" in asked.stderr
+    assert "Traceback" not in asked.stderr

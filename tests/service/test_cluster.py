@@ -96,6 +96,7 @@ def test_only_the_embedded_ray_goes_without_tokens_and_none_hears_of_the_databas
 
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=init))
     monkeypatch.setattr(cluster.joining, "has_node", lambda: True)
+    monkeypatch.setattr(cluster.joining, "answers", lambda _host, _port: True)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("ADMETA_DATABASE_URL", "postgresql://u:secret@h/d")
     cluster.join(load({}, home=tmp_path, ray_address=address))
@@ -111,7 +112,7 @@ def test_a_cluster_that_lets_nobody_in_is_told_with_what_to_check(
 
     monkeypatch.setattr("service.cluster.ray.init", refuse)
     monkeypatch.setattr("service.joining.has_node", lambda: True)
-    monkeypatch.setattr("service.cluster._answers", lambda _host, _port: True)
+    monkeypatch.setattr("service.joining.answers", lambda _host, _port: True)
     with pytest.raises(JoinError, match=r"head:6379: Failed to connect") as told:
         cluster.join(load({}, home=tmp_path, ray_address="head:6379"))
     assert "RAY_AUTH_TOKEN_PATH" in (told.value.hint or "")
