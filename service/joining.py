@@ -28,6 +28,7 @@ MAX_FAILURES = 5
 CONNECT_PATIENCE_S = 5.0
 _LASTING_S = 60.0
 _PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 30.0
 _GRACE_S = 30.0
 _RAY = (sys.executable, "-m", "ray.scripts.scripts")
 
@@ -150,7 +151,7 @@ def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
             except SilentError as error:
                 tries += 1
                 log.warning("%s", error)
-                stop.pause(min(_LASTING_S, _PAUSE_S * tries))
+                stop.pause(min(_LONGEST_PAUSE_S, _PAUSE_S * tries))
                 continue
             tries = 0
             check_token(address)
