@@ -11,6 +11,7 @@ import math
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ from search.run_log import start_log
 from tasks.engine import checkpoint_files
 from tasks.engine.folders import open_folder
 from tasks.engine.protocol import Evaluation, Run
-from tasks.errors import CheckpointError, Diverged
+from tasks.errors import CheckpointError, Diverged, UnreadableError
 
 
 class TrialWorker(tune.Trainable):  # type: ignore[misc]
@@ -46,7 +47,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._notice = Notice()
         self._start: AttemptStart | None = None
         self._start_is_told = False
-        self._unwritten: str | None = None
+        self._problem: str | None = None
 
     def step(self) -> dict[str, Any]:
         """One epoch; the run is opened here and not in `setup`, so that its errors are this run's.
@@ -90,9 +91,9 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         """
         if self._start is not None and self._run is not None:
             news = {"step": self._run.step_status}
-            if self._unwritten is not None:
-                news["checkpoint_error"] = self._unwritten
-                self._unwritten = None
+            if self._problem is not None:
+                news["checkpoint_error"] = self._problem
+                self._problem = None
             environment = {**self._start.environment, **news}
             if environment != self._start.environment:
                 self._start, self._start_is_told = replace(self._start, environment=environment), False
@@ -105,7 +106,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         if self._unsaved:
             self._save(run, final=False)
         self._unsaved = False
-        rest = f"the run goes on elsewhere from epoch {run.epoch}" if self._unwritten is None else self._unwritten
+        rest = f"the run goes on elsewhere from epoch {run.epoch}" if self._problem is None else self._problem
         self._log.say(f"told to stop: {rest}")
         raise GivenBackError(f"the worker was told to stop (SIGTERM); {rest}")
 
@@ -135,7 +136,8 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         share_note = _share_card(assignment.gpus) if 0 < assignment.gpus < 1 else ""
         data_dir = None if assignment.data_dir is None else Path(assignment.data_dir)
         with initial_weights(config, data_dir=data_dir, origins=assignment.init_from) as weights:
-            run = open_run(
+            begin = partial(
+                open_run,
                 config,
                 optimizer=assignment.optimizer,
                 params=assignment.settings,
@@ -146,12 +148,16 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
                 init_from=weights,
                 n_devices=max(1, round(assignment.gpus)),
             )
-        state = _last_state(assignment.checkpoint_dir)
-        self._curve = Curve() if state is None else Curve.from_state(state["curve"])
-        if state is not None:
-            run.load_state_dict(state["run"])
-            self._best_saved = state.get("best")
-        self._run = run
+            self._run = run = begin()
+            self._curve = Curve()
+            try:
+                self._go_on(run)
+            except UnreadableError:
+                raise  # it may be there at the next attempt
+            except CheckpointError as error:
+                self._start_over(error)
+                run.close()
+                self._run = run = begin()
         environment = {**run.environment(), "gpus": assignment.gpus, "placement": assignment.placement}
         if share_note:
             environment["sharing"] = share_note
@@ -165,6 +171,22 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         place = f"node {start.node}, process {start.pid}, {start.device}"
         self._log.say(f"attempt {assignment.attempt}, seed {assignment.seed}: {place}; from epoch {run.epoch}")
         return start
+
+    def _go_on(self, run: Run) -> None:
+        """Take the run to where its last checkpoint, if there is one, was written."""
+        state = _last_state(self._assignment.checkpoint_dir)
+        if state is not None:
+            run.load_state_dict(state["run"])
+            self._curve = Curve.from_state(state["curve"])
+            self._best_saved = state.get("best")
+
+    def _start_over(self, error: CheckpointError) -> None:
+        """The checkpoint is torn, or another run's that had this place before the database was restored: drop it."""
+        self._problem = f"started from the beginning: {error}"
+        self._log.say(self._problem)
+        folder = open_folder(self._assignment.checkpoint_dir)
+        for name in checkpoint_files.unneeded(folder.names(), keep_best=False):
+            folder.remove(name)
 
     def _advance(self, run: Run) -> Point:
         evaluation = run.advance()
@@ -210,7 +232,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
             checkpoint.save(self._assignment.checkpoint_dir, state, epoch=run.epoch, best=weights)
             self._best_saved = best
         except CheckpointError as error:
-            self._unwritten = str(error)
+            self._problem = str(error)
             self._log.say(f"no checkpoint: {error}")
 
     def _best_with_this(self) -> float | None:

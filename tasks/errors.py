@@ -5,6 +5,7 @@ TaskError
 ├── ConfigError           a configuration that cannot be trained, known before training
 ├── DataError             a data set that is missing, broken or does not fit the task
 ├── CheckpointError       a torn, foreign or mismatching checkpoint
+│   └── UnreadableError   the storage did not give it
 ├── OutOfMemory           the device has no room for this run
 ├── RankLost              a process of a run over several cards died
 └── Diverged              the loss became NaN or infinite: a result, not a crash
@@ -43,6 +44,10 @@ class DataError(TaskError):
 
 class CheckpointError(TaskError):
     """A checkpoint is torn, not ours, or of another model, optimizer or task."""
+
+
+class UnreadableError(CheckpointError):
+    """A checkpoint could not be read just now: the storage is away, say. What is in it may be fine."""
 
 
 class OutOfMemory(TaskError):  # noqa: N818 - the search's words: a state of a run, not a kind of mistake

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from tasks.engine import checkpoint_files as files
 from tasks.engine.folders import Folder, LocalFolder, open_folder
 from tasks.engine.norms import is_batch_counter
-from tasks.errors import CheckpointError
+from tasks.errors import CheckpointError, UnreadableError
 
 _MAGIC = b"ADMETA1\n"
 _DIGEST_BYTES = 32
@@ -89,6 +89,7 @@ def load_latest(directory: str | Path) -> dict[str, Any] | None:
 
     Raises:
         CheckpointError: the newest file is torn or not ours.
+        UnreadableError: the storage did not give it.
     """
     folder = open_folder(directory)
     found = files.epochs(folder.names())
@@ -126,10 +127,10 @@ def _load(folder: Folder, name: str, directory: str | Path) -> dict[str, Any]:
     try:
         raw = folder.read(name)
     except OSError as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror or error}") from error
+        raise UnreadableError(f"checkpoint {path} cannot be read: {error.strerror or error}") from error
     if not raw.startswith(_MAGIC):
         raise CheckpointError(f"{path} is not a checkpoint of admeta-search; give a file that this service wrote")
-    return _open(raw, f"checkpoint {path}", instead="delete it and the run starts from the beginning")
+    return _open(raw, f"checkpoint {path}", instead="delete it, and the run starts from the beginning")
 
 
 def _open(raw: bytes, path: str | Path, *, instead: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from tasks.engine.device import pick_device
 from tasks.engine.protocol import Evaluation
 from tasks.engine.ranks import Ranks
 from tasks.engine.run import TrainingRun
-from tasks.errors import ConfigError, Diverged, OutOfMemory, RankLost, TaskError
+from tasks.errors import CheckpointError, ConfigError, Diverged, OutOfMemory, RankLost, TaskError
 from tasks.registry import parse_config
 
 PATIENCE = timedelta(minutes=10)  # of a collective, and of a peer's start
@@ -180,7 +180,8 @@ class DistributedRun:
             for peer in self._peers:
                 peer.expect(verb)
         except BaseException as error:
-            cause = None if isinstance(error, Diverged | OutOfMemory) else self._first_cause()
+            own = Diverged | OutOfMemory | CheckpointError  # rank 0 tells these as well as any
+            cause = None if isinstance(error, own) else self._first_cause()
             for peer in self._peers:
                 peer.kill()
             if cause is not None:

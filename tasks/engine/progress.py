@@ -80,8 +80,22 @@ def check_identity(state: Mapping[str, Any], expected: Mapping[str, str]) -> Non
     if not isinstance(found, Mapping):
         raise CheckpointError("the checkpoint holds no run; it was not written by the training engine")
     for field, value in expected.items():
-        if found.get(field) != value:
+        if found.get(field) != value and not (field == "config" and _is_older(found.get(field), value)):
             raise CheckpointError(
                 f"the checkpoint is of another run: its {field} is {found.get(field)!r}, this run's is {value!r}; "
                 "resume with the configuration it was written with, or start without it"
             )
+
+
+def _is_older(found: Any, value: str) -> bool:
+    """Whether an earlier release, which lacked some fields, wrote this configuration: they had today's defaults."""
+    try:
+        return _is_part(json.loads(found), json.loads(value))
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_part(found: Any, whole: Any) -> bool:
+    if isinstance(found, dict) and isinstance(whole, dict):
+        return found.keys() <= whole.keys() and all(_is_part(found[name], whole[name]) for name in found)
+    return bool(found == whole)

@@ -21,8 +21,9 @@ from search.records import FailureKind, RunState, Stage
 from search.run_log import read_log
 from search.trainable import TrialWorker, to_point
 from tasks.engine import checkpoint
+from tasks.engine.folders import LocalFolder
 from tasks.engine.protocol import Evaluation
-from tasks.errors import Diverged
+from tasks.errors import CheckpointError, Diverged, UnreadableError
 
 Metrics = Mapping[str, float]
 
@@ -204,6 +205,57 @@ def test_whatever_is_saved_leaves_weights_to_start_from(workers: Workers) -> Non
 def best_epoch(folder: Path) -> int:
     """Of the fake run whose state was saved as the best."""
     return int(checkpoint.load(folder / "best.pt")["run"]["epoch"])
+
+
+@pytest.mark.parametrize("fault", ["torn", "another run's"])
+def test_a_checkpoint_that_cannot_be_used_is_dropped_and_the_run_starts_over(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """After a restore of the database a run may find the place of one that the backup does not know."""
+    first = workers.start(good(0.1), good(0.9), good(0.3))
+    step(first)
+    step(first)
+    with monkeypatch.context() as patch:
+        if fault == "torn":
+            path = workers.folder / "epoch-000002.pt"
+            path.write_bytes(path.read_bytes()[:-9])
+            reason = "is torn or damaged"
+        else:
+            reason = "the checkpoint is of another run: its params is '1', this run's is '2'"
+            patch.setattr(FakeRun, "load_state_dict", refusing(CheckpointError(reason)))
+        report = step(workers.start(good(0.1), good(0.2), good(0.3), attempt=2))
+    assert [p.epoch for p in report.points] == [1]
+    assert report.start is not None
+    assert report.start.resumed_from_epoch == 0
+    assert report.start.environment["checkpoint_error"].startswith("started from the beginning: ")
+    assert reason in report.start.environment["checkpoint_error"]
+    assert reason in read_log(str(workers.folder), 2, whole=True).text
+    assert sorted(path.name for path in workers.folder.glob("*.pt")) == ["best.pt", "epoch-000001.pt"]
+    assert checkpoint.load(workers.folder / "best.pt")["run"]["epoch"] == 1
+    third = step(workers.start(good(0.1), good(0.2), good(0.3), attempt=3))
+    assert third.start is not None
+    assert third.start.resumed_from_epoch == 1
+
+
+def refusing(error: Exception) -> Callable[..., None]:
+    def refuse(*_: object) -> None:
+        raise error
+
+    return refuse
+
+
+def test_a_storage_that_is_away_is_no_reason_to_start_over(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    step(workers.start(good(0.1), good(0.2)))
+    worker = workers.start(good(0.1), good(0.2), attempt=2)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "read", refusing(OSError(errno.EIO, os.strerror(errno.EIO))))
+        with pytest.raises(UnreadableError, match="cannot be read: Input/output error"):
+            worker.step()
+    worker.cleanup()
+    start = step(workers.start(good(0.1), good(0.2), attempt=3)).start
+    assert start is not None
+    assert start.resumed_from_epoch == 1
 
 
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:

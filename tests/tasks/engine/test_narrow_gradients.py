@@ -65,6 +65,10 @@ class Copying:
         loss: torch.Tensor = nn.functional.cross_entropy(model(batch["x"]).flatten(0, 1).float(), batch["x"].flatten())
         return loss
 
+    @staticmethod
+    def loss_terms(batch: dict[str, torch.Tensor]) -> None:
+        """As many as rows."""
+
 
 def parts_of(make: MakeOptimizer, *, copies: str = "of_all", ranks: Ranks | None = None, **fields: Any) -> StepParts:
     torch.manual_seed(0)

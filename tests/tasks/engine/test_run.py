@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -143,6 +144,23 @@ def test_a_checkpoint_of_another_run_is_refused(other: dict[str, Any], field: st
         start().load_state_dict({})
     del state["optimizer"]
     with pytest.raises(CheckpointError, match="has no 'optimizer'"):
+        start().load_state_dict(state)
+
+
+def test_a_checkpoint_of_an_earlier_release_is_this_runs() -> None:
+    """Whose configuration lacked a field: it had what is today's default. One that knows more is of a later release."""
+    state = start().state_dict()
+    written = json.loads(state["identity"]["config"])
+    del written["grad_clip"], written["schedule"]["warmup"]
+    state["identity"]["config"] = json.dumps(written)
+    resumed = start()
+    resumed.load_state_dict(state)
+    written["mixup"] = 0.2
+    state["identity"]["config"] = json.dumps(written)
+    with pytest.raises(CheckpointError, match="its config is"):
+        start().load_state_dict(state)
+    state["identity"]["config"] = "torn"
+    with pytest.raises(CheckpointError, match="its config is"):
         start().load_state_dict(state)
 
 
