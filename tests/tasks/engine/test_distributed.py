@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from tasks.engine.distributed import DistributedRun
 from tasks.engine.run import TrainingRun
-from tasks.errors import ConfigError, Diverged, RankLost
+from tasks.errors import CheckpointError, ConfigError, Diverged, RankLost
 from tasks.registry import parse_config
 from tasks.runs import open_run
 
@@ -86,6 +86,23 @@ def test_a_resume_equals_the_uninterrupted_run_and_may_change_the_number_of_card
     alone = start(n_devices=1)
     alone.load_state_dict(copy.deepcopy(state))
     assert curve(alone) == pytest.approx(rest, rel=2e-4)
+
+
+@pytest.mark.slow
+def test_another_runs_checkpoint_is_refused_as_by_one_process_and_the_run_can_begin_anew() -> None:
+    state = start(n_devices=1, params={"lr": 0.01}).state_dict()
+    run = start(n_devices=2)
+    try:
+        with pytest.raises(CheckpointError, match="its params is"):
+            run.load_state_dict(state)
+    finally:
+        run.close()
+    assert children() == []
+    again = start(n_devices=2)
+    try:
+        again.advance()
+    finally:
+        again.close()
 
 
 @pytest.mark.slow
