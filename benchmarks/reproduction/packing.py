@@ -24,6 +24,8 @@ from service.database.engine import make_engine, reading
 from service.database.models import Run, Search
 from service.database.rows import run_record
 from service.database.schema import prepare
+from tasks.engine.checkpoint_files import epochs
+from tasks.engine.folders import LocalFolder
 
 MIB = 2**20
 DATABASE = "admeta.sqlite3"
@@ -96,7 +98,9 @@ def _of_unfinished_runs(engine: Engine, storage: Path) -> Iterator[Path]:
         for run, label, study_id in session.execute(
             query.where(Run.state.in_([RunState.WAITING, RunState.RUNNING]))
         ).all():
-            yield from sorted((storage / run_folder(study_id, label, run_record(run))).glob("epoch-*.pt"))[-1:]
+            folder = storage / run_folder(study_id, label, run_record(run))
+            if found := epochs(LocalFolder(folder).names()):
+                yield folder / max(found)[1]
 
 
 class _Pieces(io.RawIOBase):

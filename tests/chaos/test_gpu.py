@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from search.coordinator import ALONE
 from service.client import Client
@@ -26,6 +24,7 @@ from tasks.registry import parse_config
 from tests.chaos.installation import Service
 from tests.chaos.processes import descendants, is_alive, title, titled, wait_until
 from tests.chaos.studies import quiet_study
+from tests.tasks.noise import write_noise
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no NVIDIA card: nvidia-smi was not found"),
@@ -50,14 +49,8 @@ def _no_service_stays() -> Iterator[None]:
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     """Two classes of noise, enough for one batch of 1,024 and a validation set."""
-    rng = np.random.default_rng(0)
-    for split, n in (("train", 600), ("test", 30)):
-        for klass in ("dark", "light"):
-            folder = tmp_path / "data" / "noise" / split / klass
-            folder.mkdir(parents=True)
-            for index in range(n):
-                pixels = rng.integers(0, 200, size=(32, 32, 3), dtype=np.uint8) + 40 * (klass == "light")
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{index:04d}.bmp")
+    tints = {"dark": (0, 0, 0), "light": (40, 40, 40)}
+    write_noise(tmp_path / "data" / "noise", tints, n_train=600, n_test=30)
     return tmp_path / "data"
 
 

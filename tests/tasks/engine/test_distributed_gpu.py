@@ -8,15 +8,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tasks.errors import RankLost
 from tasks.registry import parse_config
 from tasks.runs import open_run
 from tests.tasks.engine.test_distributed import children, curve
+from tests.tasks.noise import write_noise
 
 pytestmark = [
     pytest.mark.gpu,
@@ -56,14 +55,7 @@ def test_two_cards_train_as_one_does(acceleration: str, optimizer: str, params: 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
     """A data folder with two classes of noise."""
-    rng = np.random.default_rng(0)
-    for split, n in (("train", 320), ("test", 32)):
-        for name in ("dark", "light"):
-            folder = tmp_path / "noise" / split / name
-            folder.mkdir(parents=True)
-            for index in range(n):
-                pixels = rng.integers(0, 200, size=(32, 32, 3), dtype=np.uint8) + 20 * (name == "light")
-                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{index:03d}.bmp")
+    write_noise(tmp_path / "noise", {"dark": (0, 0, 0), "light": (20, 20, 20)}, n_train=320, n_test=32)
     return tmp_path
 
 

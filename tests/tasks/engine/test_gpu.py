@@ -6,16 +6,15 @@ import gc
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tasks.engine import cache, checkpoint
 from tasks.engine.run import TrainingRun
 from tasks.errors import Diverged, OutOfMemory
 from tasks.registry import parse_config
 from tasks.runs import open_run
+from tests.tasks.noise import write_noise
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,17 +46,10 @@ def start(config: Any, optimizer: str = "sgdm", *, data_dir: Path | None = None,
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four classes of coloured noise: a stand-in for CIFAR in shape and size."""
+    """A data folder with four classes of noise."""
     root = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-    for split, n in (("train", 300), ("test", 50)):
-        for klass in range(4):
-            folder = root / "noise" / split / str(klass)
-            folder.mkdir(parents=True)
-            for index in range(n):
-                pixels = rng.integers(0, 200, size=(32, 32, 3), dtype=np.uint8)
-                pixels[..., klass % 3] += 40 if klass else 0
-                Image.fromarray(pixels).save(folder / f"{index:04d}.bmp")
+    tints = {"0": (0, 0, 0), "1": (0, 40, 0), "2": (0, 0, 40), "3": (40, 0, 0)}
+    write_noise(root / "noise", tints, n_train=300, n_test=50)
     return root
 
 
