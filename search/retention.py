@@ -46,16 +46,16 @@ def clear_up(store: Store, study_id: str, *, storage: str) -> None:
         folder = open_folder(inside(storage, study_id))
         found: dict[str, list[str]] = defaultdict(list)
         for path in folder.all_names():
-            parent, _, name = path.rpartition("/")
-            found[f"{study_id}/{parent}"].append(name)
+            place, _, name = path.rpartition("/")
+            found[place].append(name)
         for record in store.searches(study_id):
             own = [run for run in runs if run.search_id == record.id]
             staying = kept(own, definition)
             for run in own:
-                place = run_folder(study_id, record.label, run)
+                place = run_folder(study_id, record.label, run).removeprefix(f"{study_id}/")
                 if run.state.is_finished and place in found:
                     for name in unneeded(found[place], keep_best=run.id in staying):
-                        folder.remove(f"{place.removeprefix(f'{study_id}/')}/{name}")
+                        folder.remove(f"{place}/{name}")
     except Exception as error:  # noqa: BLE001 - a storage or database that is away: no study fails for want of tidiness
         logger.warning("study %s: checkpoints that nobody needs stay for now: %s", study_id, error)
 

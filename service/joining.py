@@ -158,11 +158,12 @@ def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
             began = time.monotonic()
             code = stop.wait(_start(address, limits))
             failures = failures + 1 if time.monotonic() - began < _LASTING_S else 1
-            if failures >= MAX_FAILURES and not stop.told:
+            if stop.told:
+                break
+            if failures >= MAX_FAILURES:
                 return code or 1
-            if not stop.told:
-                log.warning("the node ended with %s; joining %s again in %d s", code, address, _PAUSE_S * failures)
-                stop.pause(_PAUSE_S * failures)
+            log.warning("the node ended with %s; joining %s again in %d s", code, address, _PAUSE_S * failures)
+            stop.pause(_PAUSE_S * failures)
     return 0
 
 
