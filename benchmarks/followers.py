@@ -33,7 +33,8 @@ import httpx
 import uvicorn
 
 from search.definition import StudyDefinition
-from search.records import Lease, Point, RunOutcome, RunState, Stage, StudyState
+from search.records import Lease, Point, RunOutcome
+from search.states import RunState, Stage, StudyState
 from service.app import create_app
 from service.database import SqlStore, make_engine, prepare
 from service.database.studies import create_study

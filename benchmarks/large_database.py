@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, insert, text
 
 from search.definition import StudyDefinition
-from search.records import StudyState
+from search.states import StudyState
 from service.database.models import Search, Study
 from service.database.studies import definition_sha256
 

@@ -14,7 +14,7 @@ from optuna.storages._rdb import models as optuna_models  # the tables: adding t
 from sqlalchemy import Connection, Engine, insert, select, text
 
 from benchmarks.large_database import OPTIMIZERS, POINTS, search_row, study_row
-from search.records import RunState, Stage
+from search.states import RunState, Stage
 from service.database.models import Run, Search, Study
 from service.database.optuna_storage import optuna_storage
 from service.database.retry import DRIVER

@@ -27,8 +27,9 @@ from sqlalchemy import insert
 from search import samplers
 from search.definition import StudyDefinition
 from search.loop import SearchLoop
-from search.records import Lease, Point, RunOutcome, RunState, SearchRecord, Stage
+from search.records import Lease, Point, RunOutcome, SearchRecord
 from search.space import draw
+from search.states import RunState, Stage
 from service.database import models
 from service.database.engine import make_engine
 from service.database.schema import prepare

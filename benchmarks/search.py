@@ -26,8 +26,9 @@ from pydantic import TypeAdapter
 from benchmarks.curves import EPOCHS, TABLES, load, tabulate
 from search.assignment import Assignment, Report
 from search.definition import StudyDefinition
-from search.records import FailureKind, Point, RunOutcome, RunState
+from search.records import Point, RunOutcome
 from search.space import Space
+from search.states import FailureKind, RunState
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import coordinator_for
 

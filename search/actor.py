@@ -13,7 +13,7 @@ from typing import Any
 import ray
 
 from search.driver import DriverOptions, drive
-from search.records import StudyState
+from search.states import StudyState
 from search.store import Store
 
 NAMESPACE = "admeta"

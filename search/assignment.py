@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from search.records import AttemptStart, Point, RunOutcome, Stage
+from search.records import AttemptStart, Point, RunOutcome
+from search.states import Stage
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,9 +25,10 @@ from search import placement
 from search.assignment import Assignment
 from search.coordinator import Coordinator, Workplace, run_folder
 from search.errors import LeaseLostError
-from search.records import Lease, RunState, Stage, StudyRecord, StudyState
+from search.records import Lease, StudyRecord
 from search.retention import Retention
 from search.sharing import slots_for
+from search.states import RunState, Stage, StudyState
 from search.store import Store
 from search.trainable import TrialWorker
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher

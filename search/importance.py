@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from search.errors import TooFewTrialsError
+from search.states import ImportanceMethod
 
 if TYPE_CHECKING:
     import optuna
@@ -22,17 +22,6 @@ MIN_TRIALS = 10
 
 FANOVA_TRIALS = 500
 """Up to here a random forest is grown in seconds; PED-ANOVA takes milliseconds at any size."""
-
-
-class ImportanceMethod(StrEnum):
-    """FANOVA: share of the variance explained by each parameter alone, by a random forest (Hutter et al., 2014).
-
-    PED_ANOVA: how far the best tenth's distribution of a parameter is from that of all (Watanabe et al., 2023). It
-    also knows conditional parameters.
-    """
-
-    FANOVA = "fanova"
-    PED_ANOVA = "ped-anova"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,18 +13,9 @@ from typing import Any
 from search import samplers
 from search.curves import advanced, changed, copied
 from search.definition import OptimizerSearch, StudyDefinition, WarmStart
-from search.records import (
-    AttemptStart,
-    FailureKind,
-    Lease,
-    Point,
-    RunOutcome,
-    RunRecord,
-    RunState,
-    SearchRecord,
-    Stage,
-)
+from search.records import AttemptStart, Lease, Point, RunOutcome, RunRecord, SearchRecord
 from search.space import fit
+from search.states import FailureKind, RunState, Stage
 from search.store import Store
 from search.trials import Trials
 

@@ -9,58 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from search.definition import StudyDefinition
-
-
-class StudyState(StrEnum):
-    """Life of a study. QUEUED → RUNNING ⇄ PAUSED → COMPLETED, FAILED or CANCELLED."""
-
-    QUEUED = "QUEUED"
-    RUNNING = "RUNNING"
-    PAUSED = "PAUSED"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-
-    @property
-    def is_terminal(self) -> bool:
-        return self in (StudyState.COMPLETED, StudyState.FAILED, StudyState.CANCELLED)
-
-
-class RunState(StrEnum):
-    """State of a run; for a run of the search stage also that of its Optuna trial."""
-
-    WAITING = "WAITING"
-    RUNNING = "RUNNING"
-    COMPLETE = "COMPLETE"
-    PRUNED = "PRUNED"
-    FAIL = "FAIL"
-
-    @property
-    def is_finished(self) -> bool:
-        return self in (RunState.COMPLETE, RunState.PRUNED, RunState.FAIL)
-
-
-class Stage(StrEnum):
-    """SEARCH: the sampler proposes, one seed, early stopping. CONFIRM: the best ones, several seeds."""
-
-    SEARCH = "search"
-    CONFIRM = "confirm"
-
-
-class FailureKind(StrEnum):
-    """Why a run ended as FAIL. Only ERROR, LOST and PREEMPTED are retried."""
-
-    DIVERGED = "diverged"  # the loss became NaN or infinite: a result about the settings
-    OUT_OF_MEMORY = "out_of_memory"  # the card had no room; tried once more with a card of its own
-    NO_METRIC = "no_metric"  # training ended without the objective's metric, or it was not finite
-    ERROR = "error"  # an exception in the training code
-    LOST = "lost"  # the worker died
-    PREEMPTED = "preempted"  # the worker's node died, was taken away or was cut off
-    CANCELLED = "cancelled"
+from search.states import FailureKind, RunState, Stage, StudyState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,8 @@ from typing import Self
 from search.coordinator import run_folder
 from search.definition import StudyDefinition
 from search.loop import best_first
-from search.records import RunRecord, RunState, Stage
+from search.records import RunRecord
+from search.states import RunState, Stage
 from search.store import Store
 from tasks.engine.checkpoint_files import unneeded
 from tasks.engine.folders import inside, open_folder

@@ -11,18 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from search.definition import Objective
-from search.records import (
-    AttemptStart,
-    Lease,
-    Point,
-    Rival,
-    RunOutcome,
-    RunRecord,
-    SearchRecord,
-    Stage,
-    StudyRecord,
-    StudyState,
-)
+from search.records import AttemptStart, Lease, Point, Rival, RunOutcome, RunRecord, SearchRecord, StudyRecord
+from search.states import Stage, StudyState
 
 if TYPE_CHECKING:
     import optuna

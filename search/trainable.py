@@ -20,8 +20,9 @@ from ray import tune
 
 from search.assignment import Assignment, Curve, Report
 from search.notice import GivenBackError, Notice
-from search.records import AttemptStart, FailureKind, Point, RunOutcome, RunState, Stage
+from search.records import AttemptStart, Point, RunOutcome
 from search.run_log import start_log
+from search.states import FailureKind, RunState, Stage
 from tasks.engine import checkpoint_files
 from tasks.engine.folders import open_folder
 from tasks.engine.protocol import Evaluation, Run

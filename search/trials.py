@@ -19,8 +19,9 @@ from optuna.trial import TrialState
 from search import pruners, samplers
 from search.definition import OptimizerSearch, StudyDefinition
 from search.evidence import FAILURE_KIND
-from search.records import Point, RunRecord, RunState
+from search.records import Point, RunRecord
 from search.space import draw, fit
+from search.states import RunState
 
 _STATES = {
     RunState.COMPLETE: TrialState.COMPLETE,

@@ -25,7 +25,7 @@ from ray.tune.search import Searcher
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle
 from search.notice import GivenBackError
-from search.records import FailureKind
+from search.states import FailureKind
 from tasks.errors import OutOfMemory
 
 CANCEL_POLL_S = 1.0

@@ -10,7 +10,6 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import islice
 from tempfile import TemporaryFile
 from typing import Any
@@ -21,28 +20,6 @@ from service.models import ComparisonView, RunView, SpreadView, TrialView
 
 BATCH = 1000
 _CHUNK_BYTES = 1 << 20
-
-
-class ExportFormat(StrEnum):
-    """How results are written."""
-
-    CSV = "csv"
-    JSON = "json"
-    PARQUET = "parquet"
-    LATEX = "latex"
-
-    @property
-    def media_type(self) -> str:
-        return {
-            ExportFormat.CSV: "text/csv; charset=utf-8",
-            ExportFormat.JSON: "application/json",
-            ExportFormat.PARQUET: "application/vnd.apache.parquet",
-            ExportFormat.LATEX: "text/x-latex; charset=utf-8",
-        }[self]
-
-    @property
-    def suffix(self) -> str:
-        return "tex" if self is ExportFormat.LATEX else self.value
 
 
 @dataclass(frozen=True)

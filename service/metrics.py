@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from search.records import RunState, Stage, StudyState
+from search.states import RunState, Stage, StudyState
 from service.database.errors import DatabaseUnavailableError
 from service.database.queries.totals import Totals, totals
 

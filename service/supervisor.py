@@ -22,8 +22,9 @@ from ray.exceptions import ActorUnavailableError, RayError
 
 from search import actor
 from search.driver import DriverOptions
-from search.records import Lease, StudyState
+from search.records import Lease
 from search.retention import clear_up
+from search.states import StudyState
 from service import cluster, compatibility
 from service.database.closing import close_unfinished, unclosed_studies
 from service.database.engine import make_driver_engine, make_engine

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import func, select
 
 from benchmarks.reproduction.work import database_url
-from search.records import RunState
+from search.states import RunState
 from service.database.engine import make_engine, reading
 from service.database.models import Attempt, Run, Search, Study
 

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, select
 
 from benchmarks.reproduction.work import SESSIONS, database_url
 from search.coordinator import run_folder
-from search.records import RunState
+from search.states import RunState
 from service.database.engine import make_engine, reading
 from service.database.models import Run, Search
 from service.database.rows import run_record

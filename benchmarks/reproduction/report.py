@@ -17,7 +17,7 @@ from benchmarks.reproduction.plots import Line, line_plot
 from benchmarks.reproduction.prose import NOTES, OPENING
 from benchmarks.reproduction.work import sessions
 from search.analysis import expected_best_curve
-from search.records import RunState, Stage
+from search.states import RunState, Stage
 from service.dashboard.curves import Band
 
 BEGIN_READING = "<!-- written by hand from here; the program keeps it -->"

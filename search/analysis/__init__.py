@@ -9,7 +9,6 @@ from search.analysis.curves import BandPoint, Ended, median_band
 from search.analysis.profiles import PerformanceProfile, Ties, mean_ranks, performance_profiles, rank
 from search.analysis.significance import (
     PairComparison,
-    SignificanceTest,
     TwoSampleResult,
     compare_all,
     holm,
@@ -18,6 +17,7 @@ from search.analysis.significance import (
 )
 from search.analysis.summary import Rate, Spread, divergence_rate, spread
 from search.analysis.targets import TargetTimes, time_to_target
+from search.states import SignificanceTest
 
 __all__ = [
     "AnalysisError",

@@ -10,26 +10,16 @@ import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import combinations
 
 import numpy as np
 from scipy import special
 
 from search.analysis.checks import AnalysisError, Direction, finite, is_maximize
+from search.states import SignificanceTest
 
 N_EXACT = 300
 """Pairs up to which the signed-rank distribution is counted out; above, the normal approximation is as good."""
-
-
-class SignificanceTest(StrEnum):
-    """How two samples are compared."""
-
-    WELCH = "welch"
-    """Welch's t: independent samples, unequal variances."""
-
-    WILCOXON = "wilcoxon"
-    """Wilcoxon's signed ranks: pairs that share a seed (or a task and a seed)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.records import FailureKind, RunOutcome, RunState
+from search.records import RunOutcome
+from search.states import FailureKind, RunState
 
 Z_95 = statistics.NormalDist().inv_cdf(0.975)
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from search import states
 from service.api import gate, optuna_pages, signin
 from service.api.errors import answer, unavailable
 from service.api.gate import Gate, Refusal
@@ -73,13 +74,13 @@ class Access:
         return None if bearer.scope.includes(needed) else _forbidden(scope, bearer, needed)
 
 
-def scope_needed(method: str, path: str) -> tokens.Scope:
+def scope_needed(method: str, path: str) -> states.Scope:
     """The least scope for a request: read to read, write to change, admin for tokens and to change Optuna's tables."""
     if path == TOKENS_PATH or path.startswith(TOKENS_PATH + "/"):
-        return tokens.Scope.ADMIN
+        return states.Scope.ADMIN
     if method in ("GET", "HEAD", "OPTIONS"):
-        return tokens.Scope.READ
-    return tokens.Scope.ADMIN if optuna_pages.is_path(path) else tokens.Scope.WRITE
+        return states.Scope.READ
+    return states.Scope.ADMIN if optuna_pages.is_path(path) else states.Scope.WRITE
 
 
 def _address(scope: Scope) -> str:
@@ -92,7 +93,7 @@ def _bearer_token(header: str) -> str | None:
     return token.strip() or None if kind.lower() == "bearer" else None
 
 
-def _forbidden(scope: Scope, bearer: tokens.Bearer, needed: tokens.Scope) -> Refusal:
+def _forbidden(scope: Scope, bearer: tokens.Bearer, needed: states.Scope) -> Refusal:
     request = f"{scope['method']} {scope['path']}"
     detail = f"{request} needs the scope '{needed}'; token '{bearer.name}' has '{bearer.scope}'."
     hint = f"An admin makes one that may: `admeta token create NAME --scope {needed}`."
@@ -102,7 +103,7 @@ def _forbidden(scope: Scope, bearer: tokens.Bearer, needed: tokens.Scope) -> Ref
 
 def _open_refusal(scope: Scope) -> Refusal | None:
     """On an open service nobody is an admin: whoever is on this machine could take tokens for later."""
-    if scope_needed(scope["method"], scope["path"]) is not tokens.Scope.ADMIN:
+    if scope_needed(scope["method"], scope["path"]) is not states.Scope.ADMIN:
         return None
     if optuna_pages.is_path(scope["path"]):
         view = ErrorView(

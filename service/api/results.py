@@ -13,14 +13,13 @@ from sqlalchemy import Engine
 
 from search.definition import StudyDefinition
 from search.errors import TooFewTrialsError
-from search.importance import ImportanceMethod
+from search.states import ExportFormat, ImportanceMethod
 from service import export
 from service.api.dependencies import MAX_PAGE, Database, Filters
 from service.database import queries
 from service.database.importance import search_importance
 from service.database.optuna_storage import optuna_storage
 from service.database.retry import REQUEST
-from service.export import ExportFormat
 from service.models import ErrorView, ImportanceView, SearchView, TrialView
 
 router = APIRouter(prefix="/v1/studies/{study}", tags=["results"], responses={404: {"model": ErrorView}})

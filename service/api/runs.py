@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
 from search import run_log
-from search.records import FailureKind, RunState, Stage
+from search.states import FailureKind, RunState, Stage
 from service.api.dependencies import Database, Filters, PageFilters
 from service.database import queries
 from service.database.errors import RunNotFoundError

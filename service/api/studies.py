@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from search.definition import StudyDefinition
 from search.naming import with_space
-from search.records import StudyState
+from search.states import StudyState
 from service.api.body import read_json
 from service.api.dependencies import Database, Filters, Limits, PageFilters
 from service.api.errors import invalid_definition

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 from fastapi.concurrency import run_in_threadpool
 from pydantic import ValidationError
 
+from search.states import Scope
 from service.api.access import TOKENS_PATH
 from service.api.body import read_json
 from service.api.dependencies import Database
@@ -46,7 +47,7 @@ async def create_token(
         detail = "; ".join(f"{field.field} = {field.value!r}: {field.rule}" for field in fields)
         raise ApiError(422, "invalid_token_request", detail, hint="/docs shows the fields.", fields=fields) from None
     lifetime = None if asked.expires_in_s is None else timedelta(seconds=asked.expires_in_s)
-    scope = tokens.Scope(asked.scope)
+    scope = Scope(asked.scope)
     if once is not None and len(once.key) < MIN_KEY:
         raise ApiError(
             400,

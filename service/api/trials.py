@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
-from search.analysis import SignificanceTest
-from search.records import RunState
+from search.states import RunState, SignificanceTest
 from service.api.dependencies import Database, PageFilters
 from service.database import queries, studies
 from service.models import ComparisonView, ErrorView, Page, TrialView

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class StudyStateName(StrEnum):
-    """`search.records.StudyState`."""
+    """`search.states.StudyState`."""
 
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
@@ -20,7 +20,7 @@ class StudyStateName(StrEnum):
 
 
 class RunStateName(StrEnum):
-    """`search.records.RunState`."""
+    """`search.states.RunState`."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
@@ -30,14 +30,14 @@ class RunStateName(StrEnum):
 
 
 class StageName(StrEnum):
-    """`search.records.Stage`."""
+    """`search.states.Stage`."""
 
     SEARCH = "search"
     CONFIRM = "confirm"
 
 
 class FailureName(StrEnum):
-    """`search.records.FailureKind`."""
+    """`search.states.FailureKind`."""
 
     DIVERGED = "diverged"
     OUT_OF_MEMORY = "out_of_memory"
@@ -49,21 +49,21 @@ class FailureName(StrEnum):
 
 
 class TestName(StrEnum):
-    """`search.analysis.SignificanceTest`."""
+    """`search.states.SignificanceTest`."""
 
     WELCH = "welch"
     WILCOXON = "wilcoxon"
 
 
 class ImportanceMethodName(StrEnum):
-    """`search.importance.ImportanceMethod`."""
+    """`search.states.ImportanceMethod`."""
 
     FANOVA = "fanova"
     PED_ANOVA = "ped-anova"
 
 
 class ExportFormatName(StrEnum):
-    """`service.export.ExportFormat`."""
+    """`search.states.ExportFormat`."""
 
     CSV = "csv"
     JSON = "json"
@@ -72,7 +72,7 @@ class ExportFormatName(StrEnum):
 
 
 class ScopeName(StrEnum):
-    """`service.database.tokens.Scope`."""
+    """`search.states.Scope`."""
 
     READ = "read"
     WRITE = "write"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from search.states import Scope
 from service.cli.names import ScopeName
 from service.cli.options import DatabaseUrl, Home, Output, OutputOption
 from service.cli.writing import emit
@@ -66,7 +67,7 @@ def create(
         with _database(home, database_url) as engine:
             from service.database import tokens
 
-            made = tokens.create_token(engine, name=name, scope=tokens.Scope(scope.value), lifetime=lifetime)
+            made = tokens.create_token(engine, name=name, scope=Scope(scope.value), lifetime=lifetime)
     if output is not Output.TABLE:
         emit(made, output, table=lambda view: tables.token_list([view]))
         return

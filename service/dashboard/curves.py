@@ -18,7 +18,7 @@ from sqlalchemy import Engine, and_, false, or_, select
 from sqlalchemy.orm import InstrumentedAttribute
 
 from search.analysis import finite_or_none, median_band
-from search.records import RunState, Stage
+from search.states import RunState, Stage
 from service.database.engine import reading
 from service.database.models import CurvePoint, Run, Search
 from service.models import ComparisonView, StudyView

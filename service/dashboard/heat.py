@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search.records import RunState
+from search.states import RunState
 from service.dashboard.history import History
 
 GRID = (36, 24)

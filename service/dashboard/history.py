@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Engine, func, select
 
 from search.analysis import best_so_far, finite_or_none
-from search.records import RunState, Stage
+from search.states import RunState, Stage
 from service.database.engine import reading
 from service.database.models import Run, Search
 from service.models import StudyView

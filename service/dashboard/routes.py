@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field
 
 import tasks.registry
 from admeta.registry import known_optimizers
-from search.records import RunState, StudyState
+from search.states import RunState, StudyState
 from service.api.dependencies import Database, Filters
 from service.dashboard import assets, cluster_page, data, explorer_pages, results_pages, submit_pages
 from service.dashboard.drawing import common_scale

@@ -14,11 +14,11 @@ from optuna.trial import TrialState
 from sqlalchemy import Engine, or_, select, update
 from sqlalchemy.orm import Session
 
-from search.records import FailureKind, RunState, StudyState
+from search.states import AttemptState, FailureKind, RunState, StudyState
 from service.database import events
 from service.database.engine import reading, writing
 from service.database.lease import lease_is_free
-from service.database.models import RUN_IS_UNFINISHED, Attempt, AttemptState, Run, Search, Study
+from service.database.models import RUN_IS_UNFINISHED, Attempt, Run, Search, Study
 from service.database.retry import REQUEST, retried
 from service.database.store import SqlStore
 

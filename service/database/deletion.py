@@ -7,7 +7,7 @@ from sqlalchemy import Engine, Select, delete, select
 from sqlalchemy.orm import Session
 
 from search.errors import StudyConflictError
-from search.records import StudyState
+from search.states import StudyState
 from service.database import events
 from service.database.engine import writing
 from service.database.events import EventKind

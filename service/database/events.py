@@ -34,7 +34,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from search.records import Point, Stage, StudyState
+from search.records import Point
+from search.states import Stage, StudyState
 from service.database.engine import reading, writing
 from service.database.models import Event, Run, Study
 from service.database.retry import REQUEST, retried

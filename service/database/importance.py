@@ -11,7 +11,8 @@ from optuna.storages._rdb import models as optuna_models
 from optuna.trial import TrialState
 from sqlalchemy import Engine, func, select
 
-from search.importance import Importance, ImportanceMethod, importance
+from search.importance import Importance, importance
+from search.states import ImportanceMethod
 from service.database.engine import reading
 
 _KEY = "admeta:importance:"

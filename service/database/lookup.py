@@ -6,7 +6,7 @@ from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from search.errors import StudyNotFoundError
-from search.records import StudyState
+from search.states import StudyState
 from service.database.engine import reading
 from service.database.models import Study
 from service.database.retry import REQUEST, retried

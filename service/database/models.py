@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Enum, ForeignKey, Index, MetaData, UniqueConstraint, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from search.records import FailureKind, RunState, Stage, StudyState
+from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
 from service.database.types import Count, FiniteFloat, Id, JsonText, MetricsText, Name, PlainText, UtcDateTime
 
 NAMING_CONVENTION = {
@@ -25,21 +25,6 @@ NAMING_CONVENTION = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
-
-
-class AttemptState(StrEnum):
-    """State of one attempt of a run.
-
-    LOST: its driver died before it could tell how the attempt ended. INTERRUPTED: stopped from outside, by a pause or
-    because its node went away; it says nothing against the run.
-    """
-
-    RUNNING = "RUNNING"
-    COMPLETE = "COMPLETE"
-    PRUNED = "PRUNED"
-    FAIL = "FAIL"
-    LOST = "LOST"
-    INTERRUPTED = "INTERRUPTED"
 
 
 _UNFINISHED = text("state IN ('WAITING', 'RUNNING')")

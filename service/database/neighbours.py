@@ -9,7 +9,8 @@ from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
 from search.definition import Objective, StudyDefinition
-from search.records import Rival, RunState, Stage, StudyState
+from search.records import Rival
+from search.states import RunState, Stage, StudyState
 from service.database.models import Run, Search, Study
 
 

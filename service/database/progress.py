@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 
 from search.curves import changed
 from search.records import AttemptStart, Point, RunOutcome
-from service.database.models import Attempt, AttemptState, CurvePoint, Run
+from search.states import AttemptState
+from service.database.models import Attempt, CurvePoint, Run
 from service.database.rows import point as stored_point
 from service.database.rows import point_row
 

@@ -18,26 +18,14 @@ from sqlalchemy.orm import Session
 
 from search.definition import Objective, StudyDefinition
 from search.errors import SearchError, StudyNotFoundError
-from search.records import (
-    AttemptStart,
-    FailureKind,
-    Lease,
-    Point,
-    Rival,
-    RunOutcome,
-    RunRecord,
-    RunState,
-    SearchRecord,
-    Stage,
-    StudyRecord,
-    StudyState,
-)
+from search.records import AttemptStart, Lease, Point, Rival, RunOutcome, RunRecord, SearchRecord, StudyRecord
+from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
 from service.database import events, neighbours, progress, retry
 from service.database.engine import insert_for, reading, writing
 from service.database.events import EventKind
 from service.database.lease import lease_end, lease_is_free
 from service.database.leased import leased, leased_run, lost
-from service.database.models import Attempt, AttemptState, CurvePoint, Run, Search, Study
+from service.database.models import Attempt, CurvePoint, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
 from service.database.rows import point, run_record, search_record, study_record
 

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from search import samplers
 from search.definition import OptimizerSearch, StudyDefinition
 from search.errors import StudyConflictError
-from search.records import FailureKind, RunState, StudyState
+from search.states import AttemptState, FailureKind, RunState, StudyState
 from service.database import events, idempotency, progress
 from service.database.engine import reading, writing
 from service.database.errors import QueueFullError
@@ -29,7 +29,7 @@ from service.database.events import EventKind
 from service.database.idempotency import Answer, Once
 from service.database.lease import lease_is_free
 from service.database.lookup import by_name, find_study
-from service.database.models import RUN_IS_UNFINISHED, AttemptState, Run, Search, Study
+from service.database.models import RUN_IS_UNFINISHED, Run, Search, Study
 from service.database.queries import get_study_view, get_trial
 from service.database.queries.studies import study_view
 from service.database.retry import REQUEST, retried

@@ -11,12 +11,12 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 
 from sqlalchemy import Engine, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from search.states import Scope
 from service.database import idempotency
 from service.database.engine import reading, writing
 from service.database.errors import TokenNotFoundError
@@ -29,19 +29,6 @@ PREFIX = "adm_"
 _N_BYTES = 32
 _SHOWN = len(PREFIX) + 4
 _USE_NOTED_EVERY = timedelta(minutes=1)
-
-
-class Scope(StrEnum):
-    """What a token may do; each may do what those before it may."""
-
-    READ = "read"
-    WRITE = "write"
-    ADMIN = "admin"
-
-    def includes(self, other: Scope) -> bool:
-        """Whether this scope is enough where `other` is asked for."""
-        order = list(Scope)
-        return order.index(self) >= order.index(other)
 
 
 @dataclass(frozen=True, kw_only=True)

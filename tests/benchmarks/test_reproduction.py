@@ -16,7 +16,7 @@ from benchmarks.reproduction.__main__ import run_smoke
 from benchmarks.reproduction.plots import Line, line_plot
 from benchmarks.reproduction.work import SESSIONS, database_url
 from search.definition import StudyDefinition
-from search.records import Stage
+from search.states import Stage
 from service.database import studies
 from service.database.engine import make_engine, writing
 from service.database.models import Run, Search

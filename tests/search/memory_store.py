@@ -12,20 +12,8 @@ import optuna
 from search.curves import advanced, changed
 from search.definition import Objective, StudyDefinition
 from search.errors import LeaseLostError, StudyNotFoundError
-from search.records import (
-    AttemptStart,
-    FailureKind,
-    Lease,
-    Point,
-    Rival,
-    RunOutcome,
-    RunRecord,
-    RunState,
-    SearchRecord,
-    Stage,
-    StudyRecord,
-    StudyState,
-)
+from search.records import AttemptStart, Lease, Point, Rival, RunOutcome, RunRecord, SearchRecord, StudyRecord
+from search.states import FailureKind, RunState, Stage, StudyState
 
 
 class MemoryStore:

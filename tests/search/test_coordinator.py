@@ -11,7 +11,8 @@ from optuna.trial import TrialState
 
 from search.assignment import Assignment, Report
 from search.coordinator import ALONE, Idle
-from search.records import FailureKind, Point, RunOutcome, RunState, Stage, StudyRecord, StudyState
+from search.records import Point, RunOutcome, StudyRecord
+from search.states import FailureKind, RunState, Stage, StudyState
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, by_learning_rate, coordinator_for, define
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from search.curves import advanced, changed, copied
-from search.records import Point, RunRecord, RunState, Stage
+from search.records import Point, RunRecord
+from search.states import RunState, Stage
 
 RUN = RunRecord(
     id=1, search_id=1, trial_number=0, stage=Stage.SEARCH, seed=0, params={}, state=RunState.RUNNING, epoch=3, step=30

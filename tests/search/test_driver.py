@@ -14,7 +14,8 @@ import ray
 
 from search.definition import StudyDefinition
 from search.driver import DriverOptions, drive
-from search.records import Lease, RunState, Stage, StudyRecord, StudyState
+from search.records import Lease, StudyRecord
+from search.states import RunState, Stage, StudyState
 from tasks.engine import checkpoint
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import define

@@ -15,7 +15,8 @@ from search.assignment import Report
 from search.coordinator import FREE_FALSE_STARTS, Assignment, Coordinator, Idle
 from search.errors import LeaseLostError
 from search.notice import GivenBackError
-from search.records import FailureKind, Point, RunOutcome, RunRecord, RunState, StudyRecord
+from search.records import Point, RunOutcome, RunRecord, StudyRecord
+from search.states import FailureKind, RunState
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher, describe
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define

@@ -8,7 +8,8 @@ import optuna
 import pytest
 
 from search.errors import TooFewTrialsError
-from search.importance import Importance, ImportanceMethod, importance
+from search.importance import Importance, importance
+from search.states import ImportanceMethod
 
 
 def study_of(

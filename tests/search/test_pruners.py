@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from search import pruners
 from search.assignment import Assignment
-from search.records import RunRecord, RunState, Stage
+from search.records import RunRecord
+from search.states import RunState, Stage
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define
 

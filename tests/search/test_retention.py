@@ -10,8 +10,9 @@ import pytest
 
 from search import retention
 from search.coordinator import run_folder
-from search.records import Lease, RunOutcome, RunRecord, RunState, SearchRecord, Stage, StudyRecord
+from search.records import Lease, RunOutcome, RunRecord, SearchRecord, StudyRecord
 from search.retention import Retention, clear_up
+from search.states import RunState, Stage
 from tasks.engine.folders import LocalFolder
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import define

@@ -14,8 +14,9 @@ from pydantic import TypeAdapter
 
 from search import samplers
 from search.assignment import Assignment
-from search.records import RunRecord, RunState, Stage, StudyRecord
+from search.records import RunRecord, StudyRecord
 from search.space import Space
+from search.states import RunState, Stage
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define
 
@@ -263,7 +264,7 @@ def test_what_diverged_is_avoided(sampler: dict[str, Any]) -> None:
 def test_an_accident_is_no_evidence() -> None:
     """A worker's death is recorded as FAIL like a divergence, but says nothing of the settings."""
     from search.evidence import FAILURE_KIND, as_complete, as_pruned
-    from search.records import FailureKind
+    from search.states import FailureKind
 
     study = optuna.create_study(direction="maximize")
     for kind in (*FailureKind, None):

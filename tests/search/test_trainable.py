@@ -17,8 +17,8 @@ import pytest
 
 from search.assignment import Assignment, Report
 from search.notice import GivenBackError, Notice
-from search.records import FailureKind, RunState, Stage
 from search.run_log import read_log
+from search.states import FailureKind, RunState, Stage
 from search.trainable import TrialWorker, to_point
 from tasks.engine import checkpoint
 from tasks.engine.folders import LocalFolder

@@ -18,6 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from search.states import Scope
 from service.database import make_engine, prepare, tokens
 from service.settings import load
 from tests.service.dashboard.fill import fill
@@ -37,7 +38,7 @@ def main() -> int:
         prepare(settings.database_url)
         engine = make_engine(settings.database_url)
         fill(engine, Path(settings.storage))
-        token = tokens.create_token(engine, name="fuzz", scope=tokens.Scope.ADMIN).token
+        token = tokens.create_token(engine, name="fuzz", scope=Scope.ADMIN).token
         engine.dispose()
         report = Path(folder) / "report.ndjson"
         with live(settings) as url:

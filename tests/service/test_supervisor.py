@@ -12,7 +12,8 @@ import pytest
 
 from search.coordinator import run_folder
 from search.definition import StudyDefinition
-from search.records import Lease, RunState, Stage
+from search.records import Lease
+from search.states import RunState, Stage
 from service import supervisor as module
 from service.database.engine import make_engine
 from service.database.store import SqlStore

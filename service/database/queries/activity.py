@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import Engine, select
 
-from search.records import StudyState
+from search.states import AttemptState, StudyState
 from service.database.engine import reading
-from service.database.models import RUN_IS_UNFINISHED, Attempt, AttemptState, Run, Search, Study
+from service.database.models import RUN_IS_UNFINISHED, Attempt, Run, Search, Study
 from service.models import ActiveRunView, QueuedStudyView
 
 

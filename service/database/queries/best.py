@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Engine, Row, Select, case, func, select
 from sqlalchemy.orm import Session
 
 import tasks.registry
-from search.records import RunState, Stage
+from search.states import RunState, Stage
 from service.database.engine import reading
 from service.database.models import RUN_CONFIRMS, Run, Search, Study
 from service.database.queries.evidence import Evidence, test_metric, weigh

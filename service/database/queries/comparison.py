@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from search.analysis import SignificanceTest, expected_best_curve
-from search.records import FailureKind, RunOutcome, RunState, Stage, StudyState
+from search.analysis import expected_best_curve
+from search.records import RunOutcome
+from search.states import FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.database.engine import reading
 from service.database.lookup import find_study
 from service.database.models import RUN_CONFIRMS, Run, Search, Study

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search.analysis import spread
-from search.records import FailureKind, RunState
+from search.states import FailureKind, RunState
 from service.database.models import Run
 from service.models import SpreadView
 

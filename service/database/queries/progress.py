@@ -17,7 +17,7 @@ from sqlalchemy import Row, Select, bindparam, func, select
 from sqlalchemy.orm import Session, aliased
 from sqlalchemy.pool import Pool
 
-from search.records import RunState, Stage
+from search.states import RunState, Stage
 from service.database.models import Run, Search, Study
 from service.database.queries.winners import best_run_id
 from service.models import SearchView

@@ -9,11 +9,11 @@ from sqlalchemy import Engine, Select, select
 from sqlalchemy.orm import Session
 
 from search.coordinator import run_folder
-from search.records import FailureKind, RunState, Stage
+from search.states import AttemptState, FailureKind, RunState, Stage
 from service.database.engine import reading
 from service.database.errors import RunNotFoundError
 from service.database.lookup import find_study
-from service.database.models import Attempt, AttemptState, Run, Search, Study
+from service.database.models import Attempt, Run, Search, Study
 from service.database.queries.paging import decode_cursor, encode_cursor
 from service.database.queries.trials import (
     attempts_of,

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 
 from search.analysis import spread
 from search.paper import FINETUNED, variant_of
-from search.records import RunState, Stage
+from search.states import RunState, Stage
 from service.database.engine import reading
 from service.database.models import RUN_CONFIRMS, Run, Search, Study
 from service.database.queries.best import view_of

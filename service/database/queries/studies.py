@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, defer
 
 from search.advice import warnings_for
 from search.definition import StudyDefinition
-from search.records import StudyState
+from search.states import StudyState
 from service.database.engine import reading
 from service.database.lookup import find_study
 from service.database.models import Search, Study

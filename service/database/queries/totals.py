@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Engine, func, select
 
-from search.records import RunState, Stage, StudyState
+from search.states import RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.lease import lease_is_free
 from service.database.models import Run, Study

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Engine, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
 from search.analysis.checks import finite_or_none
-from search.records import RunState, Stage
+from search.states import RunState, Stage
 from service.database.engine import reading
 from service.database.errors import TrialNotFoundError
 from service.database.lookup import find_study

@@ -8,8 +8,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 import tasks.registry
-from search.analysis import SignificanceTest, compare_all, divergence_rate, time_to_target
-from search.records import Point, RunOutcome, RunState
+from search.analysis import compare_all, divergence_rate, time_to_target
+from search.records import Point, RunOutcome
+from search.states import RunState, SignificanceTest
 from service.database.models import CurvePoint, Run, Study
 from service.models import PairView, RateView, TargetView
 from tasks.errors import TaskError

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, ScalarSelect, case, select
 from sqlalchemy.orm import aliased
 
-from search.records import RunState, Stage
+from search.states import RunState, Stage
 from service.database.models import Run, Search, Study
 
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.analysis import AnalysisError, SignificanceTest, compare_all, holm, paired_wilcoxon, welch
+from search.analysis import AnalysisError, compare_all, holm, paired_wilcoxon, welch
+from search.states import SignificanceTest
 
 FLOATS = st.floats(-100, 100).map(lambda x: round(x, 3))
 

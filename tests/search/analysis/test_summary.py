@@ -7,7 +7,8 @@ import math
 import pytest
 
 from search.analysis import divergence_rate, spread
-from search.records import FailureKind, RunOutcome, RunState
+from search.records import RunOutcome
+from search.states import FailureKind, RunState
 
 
 def test_spread_by_hand() -> None:

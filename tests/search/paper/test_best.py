@@ -13,8 +13,8 @@ import admeta.registry
 from search import paper, samplers
 from search.assignment import Assignment
 from search.definition import StudyDefinition
-from search.records import Stage
 from search.space import FloatParameter
+from search.states import Stage
 from tests.search.memory_store import MemoryStore
 from tests.search.paper.test_studies import FOLDER
 from tests.search.workers import Cluster, coordinator_for

@@ -11,7 +11,7 @@ import pytest
 from search.paper import model_id
 from search.paper.definitions import PaperStudy, paper_studies
 from search.paper.smoke import smoke
-from search.records import RunState, Stage, StudyState
+from search.states import RunState, Stage, StudyState
 from tasks.config import TrialRef
 from tasks.engine import cache
 from tests.search.paper.in_process import InProcess

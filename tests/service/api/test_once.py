@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from httpx import Response
 from sqlalchemy import text
 
+from search.states import Scope
 from service.api.once import REPLAYED
 from service.app import create_app
 from service.database import idempotency, tokens
@@ -110,7 +111,7 @@ def test_tokens(settings: Settings) -> None:
     guarded = load({}, home=settings.home, port=0, require_token=True)
     with TestClient(create_app(guarded, supervisor=FakeSupervisor()), base_url=ADDRESS) as api:
         engine = api.app.state.engine  # type: ignore[attr-defined]
-        admins = [tokens.create_token(engine, name=f"a{i}", scope=tokens.Scope.ADMIN).token for i in range(2)]
+        admins = [tokens.create_token(engine, name=f"a{i}", scope=Scope.ADMIN).token for i in range(2)]
         api.headers["Authorization"] = f"Bearer {admins[0]}"
         first, again = (_submit(api, KEY, {"name": "ci"}, "/v1/tokens") for _ in range(2))
         assert (first.status_code, again.headers[REPLAYED]) == (201, "true")

@@ -16,7 +16,8 @@ from optuna.trial import TrialState
 from search.definition import StudyDefinition
 from search.evidence import FAILURE_KIND
 from search.loop import SearchLoop
-from search.records import FailureKind, Point, RunOutcome, RunState
+from search.records import Point, RunOutcome
+from search.states import FailureKind, RunState, Scope
 from service.app import create_app
 from service.database import SqlStore, tokens
 from service.database.engine import make_engine
@@ -95,7 +96,7 @@ def test_only_admins_change_something_through_it(searched: Settings) -> None:
         assert api.get("/api/studies").status_code == 401
         engine = api.app.state.engine  # type: ignore[attr-defined]
         status = {}
-        for scope in tokens.Scope:
+        for scope in Scope:
             token = tokens.create_token(engine, name=scope, scope=scope).token
             headers = {"Authorization": f"Bearer {token}"}
             number = api.get("/api/studies", headers=headers).json()["study_summaries"][0]["study_id"]

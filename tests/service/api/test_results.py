@@ -12,7 +12,8 @@ import pyarrow.parquet
 import pytest
 from fastapi.testclient import TestClient
 
-from search.records import FailureKind, RunOutcome, RunState, Stage
+from search.records import RunOutcome
+from search.states import FailureKind, RunState, Stage
 from service.database.engine import make_engine
 from service.database.store import SqlStore
 from service.settings import Settings

@@ -10,8 +10,9 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from search.records import AttemptStart, FailureKind, RunOutcome, RunRecord, RunState, Stage
+from search.records import AttemptStart, RunOutcome, RunRecord
 from search.run_log import RunLog, log_file
+from search.states import FailureKind, RunState, Stage
 from service.api.runs import ATTEMPT, ENDED, OFFSET
 from service.database import SqlStore
 from tests.service.database.fill import complete, curve, definition, leased, run

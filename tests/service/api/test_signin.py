@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
+from search.states import Scope
 from service.app import create_app
 from service.database import make_engine
-from service.database.tokens import Scope, create_token, revoke_token
+from service.database.tokens import create_token, revoke_token
 from service.settings import Settings
 from tests.service.fakes import FakeSupervisor, definition
 

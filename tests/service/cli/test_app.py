@@ -12,11 +12,7 @@ from typing import Any
 import pytest
 import typer
 
-import search.analysis
-import search.importance
-import search.records
-import service.database.tokens
-import service.export
+import search.states
 from service.cli import names
 from service.cli.app import build
 from service.settings import Settings
@@ -27,14 +23,14 @@ Say = Callable[..., tuple[int, str, str]]
 @pytest.mark.parametrize(
     ("name", "original"),
     [
-        (names.StudyStateName, search.records.StudyState),
-        (names.RunStateName, search.records.RunState),
-        (names.StageName, search.records.Stage),
-        (names.FailureName, search.records.FailureKind),
-        (names.TestName, search.analysis.SignificanceTest),
-        (names.ImportanceMethodName, search.importance.ImportanceMethod),
-        (names.ExportFormatName, service.export.ExportFormat),
-        (names.ScopeName, service.database.tokens.Scope),
+        (names.StudyStateName, search.states.StudyState),
+        (names.RunStateName, search.states.RunState),
+        (names.StageName, search.states.Stage),
+        (names.FailureName, search.states.FailureKind),
+        (names.TestName, search.states.SignificanceTest),
+        (names.ImportanceMethodName, search.states.ImportanceMethod),
+        (names.ExportFormatName, search.states.ExportFormat),
+        (names.ScopeName, search.states.Scope),
     ],
 )
 def test_options_know_the_services_words(name: type[StrEnum], original: type[StrEnum]) -> None:

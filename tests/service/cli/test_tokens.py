@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from search.states import Scope
 from service.cli.app import run
 from service.database.engine import make_single_engine
-from service.database.tokens import Scope, find_bearer
+from service.database.tokens import find_bearer
 from service.settings import Settings
 from tests.service.fakes import live
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from search.records import FailureKind, Point, RunOutcome, RunState, Stage, StudyState
+from search.records import Point, RunOutcome
 from search.run_log import RunLog, log_file
+from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore, queries
 from service.database.studies import create_study
 from tests.service.database.fill import complete, definition, leased, run

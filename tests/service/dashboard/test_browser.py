@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from search.records import StudyState
+from search.states import Scope, StudyState
 from service.database import SqlStore
 from service.database.engine import make_engine
-from service.database.tokens import Scope, create_token
+from service.database.tokens import create_token
 from tests.service.dashboard.test_pages import PAGES
 from tests.service.database.fill import definition, leased
 from tests.service.fakes import live, settings_in

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from search.definition import StudyDefinition
-from search.records import Lease, Point, RunOutcome, RunRecord, RunState, SearchRecord, Stage, StudyState
+from search.records import Lease, Point, RunOutcome, RunRecord, SearchRecord
+from search.states import RunState, Stage, StudyState
 from service.database import SqlStore
 from service.database.studies import create_study
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Engine, insert, select
 
-from search.records import RunState, Stage
+from search.states import RunState, Stage
 from service.database.engine import writing
 from service.database.models import CurvePoint, Run
 

@@ -8,7 +8,7 @@ from optuna.storages._rdb import models as optuna_models
 from sqlalchemy import Engine, func, select
 
 from search.errors import StudyConflictError, StudyNotFoundError
-from search.records import StudyState
+from search.states import StudyState
 from service.database import SqlStore
 from service.database.deletion import delete_study
 from service.database.engine import reading

@@ -14,7 +14,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import Engine, event, update
 
-from search.records import FailureKind, Point, RunOutcome, RunState, Stage
+from search.records import Point, RunOutcome
+from search.states import FailureKind, RunState, Stage
 from service.database import SqlStore, make_engine
 from service.database.closing import close_unfinished
 from service.database.engine import writing

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Engine
 
 from search.errors import TooFewTrialsError
-from search.importance import ImportanceMethod
+from search.states import ImportanceMethod
 from service.database import SqlStore, importance
 from service.database.importance import search_importance
 

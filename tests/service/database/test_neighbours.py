@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from search.records import FailureKind, RunOutcome, RunState, Stage, StudyState
+from search.records import RunOutcome
+from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore
 from tests.service.database.fill import complete, definition, leased, run
 

@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import Engine
 
 from search.errors import StudyNotFoundError
-from search.records import FailureKind, Lease, Point, RunOutcome, RunState, SearchRecord, Stage, StudyState
+from search.records import Lease, Point, RunOutcome, SearchRecord
+from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore
 from service.database.errors import InvalidCursorError, TrialNotFoundError
 from service.database.queries import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine
 
-from search.records import FailureKind, RunOutcome, RunState, Stage
+from search.records import RunOutcome
+from search.states import FailureKind, RunState, Stage
 from service.database import SqlStore
 from service.database.queries import best
 from service.database.queries.standings import standings

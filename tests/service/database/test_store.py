@@ -12,7 +12,8 @@ from sqlalchemy import Engine, text
 
 from search.definition import StudyDefinition
 from search.errors import LeaseLostError, SearchError, StudyNotFoundError
-from search.records import AttemptStart, FailureKind, Lease, Point, Rival, RunOutcome, RunState, Stage, StudyState
+from search.records import AttemptStart, Lease, Point, Rival, RunOutcome
+from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore, make_engine
 from service.database.queries import get_trial
 from service.database.studies import request_cancel, request_pause

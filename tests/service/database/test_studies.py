@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 from sqlalchemy import Engine, func, select, text
 
 from search.errors import LeaseLostError, StudyConflictError, StudyNotFoundError
-from search.records import FailureKind, RunState, StudyState
+from search.states import FailureKind, RunState, StudyState
 from service.database import SqlStore
 from service.database.closing import close_unfinished, unclosed_studies
 from service.database.engine import reading, writing

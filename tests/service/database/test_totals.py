@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Engine, update
 
-from search.records import RunState, Stage, StudyState
+from search.states import RunState, Stage, StudyState
 from service.database import SqlStore
 from service.database.engine import writing
 from service.database.models import Study

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from search.analysis import SignificanceTest
-from search.records import FailureKind, RunOutcome, RunState, Stage
+from search.records import RunOutcome
+from search.states import FailureKind, RunState, SignificanceTest, Stage
 from service.database import SqlStore
 from service.database.queries import comparison, get_study_view
 from service.database.studies import create_study

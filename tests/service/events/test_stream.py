@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from search.records import RunState
+from search.states import RunState
 from service.client import Client
 from service.database import SqlStore, make_engine
 from service.database.engine import writing
