@@ -299,7 +299,7 @@ def driven(definition: StudyDefinition, url: str, *, storage: str, data_dir: Pat
         of_study = select(Attempt).join(Run).join(Search).where(Search.study_id == study.id)
         attempts = session.scalars(of_study).all()
     store.engine.dispose()
-    train_s = {run.id: run.train_s for run in runs}
+    train_s = {run.id: run.cost.train_s for run in runs}
     stints = [
         Stint(
             worker=(one.node, one.pid),

@@ -6,11 +6,12 @@ Owns the two messages of a run. No database address, password or token is ever p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from search.records import AttemptStart, Point, RunOutcome
 from search.states import Stage
+from tasks.engine.protocol import Cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,4 +87,12 @@ class Curve:
 
     @classmethod
     def from_state(cls, state: list[dict[str, Any]]) -> Curve:
-        return cls([Point(**point) for point in state])
+        return cls([_point(point) for point in state])
+
+
+def _point(state: Mapping[str, Any]) -> Point:
+    """A point of a checkpoint; versions up to 0.1 wrote the fields of `cost` beside the others."""
+    names = {one.name for one in fields(Cost)}
+    cost = state.get("cost") or {name: value for name, value in state.items() if name in names}
+    others = {name: value for name, value in state.items() if name != "cost" and name not in names}
+    return Point(**others, cost=Cost(**cost))

@@ -240,7 +240,7 @@ class Coordinator:
 
     def _apply_budgets(self) -> None:
         budget = self._definition.budget
-        study_gpu_s = sum(run.gpu_s for loop in self._loops for run in loop.runs()) if budget.gpu_hours else 0.0
+        study_gpu_s = sum(run.cost.gpu_s for loop in self._loops for run in loop.runs()) if budget.gpu_hours else 0.0
         hours = (self._now() - self._started_at) / 3600
         over = (budget.max_hours is not None and hours >= budget.max_hours) or (
             budget.gpu_hours is not None and study_gpu_s / 3600 >= budget.gpu_hours
@@ -255,7 +255,7 @@ class Coordinator:
             return False
         # A configuration that came twice took over a result: it never began, and nothing was trained for it.
         runs = [run for run in loop.runs() if run.stage is Stage.SEARCH and run.attempt > 0]
-        epochs, gpu_hours = sum(run.epoch for run in runs), sum(run.gpu_s for run in runs) / 3600
+        epochs, gpu_hours = sum(run.epoch for run in runs), sum(run.cost.gpu_s for run in runs) / 3600
         return (
             (budget.epochs_per_optimizer is not None and epochs >= budget.epochs_per_optimizer)
             or (budget.gpu_hours_per_optimizer is not None and gpu_hours >= budget.gpu_hours_per_optimizer)

@@ -33,16 +33,15 @@ def advanced(run: RunRecord, points: Sequence[Point]) -> RunRecord:
         epoch=last.epoch if farther else run.epoch,
         step=last.step if farther else run.step,
         value=last.value,
-        gpu_s=run.gpu_s + sum(point.gpu_s for point in points),
-        train_s=run.train_s + sum(point.train_s for point in points),
+        cost=sum((point.cost for point in points), run.cost),
     )
 
 
 def copied(points: Sequence[Point]) -> list[Point]:
     """The curve as another run of the same configuration takes it over: no card was held for it again."""
-    return [replace(point, gpu_s=0.0) for point in points]
+    return [replace(point, cost=replace(point.cost, gpu_s=0.0)) for point in points]
 
 
 def _training(point: Point) -> tuple[Any, ...]:
     """What no two trainings of an epoch share: how long it took, besides what came out of it."""
-    return point.step, point.value, point.train_s, point.eval_s, point.gpu_s
+    return point.step, point.value, point.cost.train_s, point.cost.eval_s, point.cost.gpu_s

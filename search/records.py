@@ -13,6 +13,7 @@ from typing import Any
 
 from search.definition import StudyDefinition
 from search.states import FailureKind, RunState, Stage, StudyState
+from tasks.engine.protocol import Cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,7 @@ class SearchRecord:
 class Point:
     """One evaluation of a run: a point of its curves.
 
-    `value` is the objective's metric. Times are seconds since the evaluation before.
+    `value` is the objective's metric. `cost` is that since the evaluation before.
     """
 
     epoch: int
@@ -52,11 +53,7 @@ class Point:
     value: float | None
     metrics: Mapping[str, float]
     lr: float | None = None
-    train_s: float = 0.0
-    eval_s: float = 0.0
-    optimizer_s: float = 0.0
-    data_s: float = 0.0
-    gpu_s: float = 0.0
+    cost: Cost = field(default_factory=Cost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +90,7 @@ class RunRecord:
     failure: FailureKind | None = None
     error: str | None = None
     test_metrics: Mapping[str, float] = field(default_factory=dict)
-    gpu_s: float = 0.0
-    train_s: float = 0.0
+    cost: Cost = field(default_factory=Cost)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -194,7 +194,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         point = to_point(evaluation, metric=self._assignment.metric, gpus=self._assignment.gpus)
         self._curve.points.append(point)
         told = ", ".join(f"{name} {value:.6g}" for name, value in point.metrics.items())
-        self._log.say(f"epoch {point.epoch}, step {point.step}: {told}; {point.train_s:.2f} s of training")
+        self._log.say(f"epoch {point.epoch}, step {point.step}: {told}; {point.cost.train_s:.2f} s of training")
         return point
 
     def _end(self, run: Run) -> RunOutcome | None:
@@ -272,9 +272,5 @@ def to_point(evaluation: Evaluation, *, metric: str, gpus: float) -> Point:
         value=value if value is not None and math.isfinite(value) else None,
         metrics=dict(evaluation.metrics),
         lr=evaluation.lr,
-        train_s=evaluation.train_s,
-        eval_s=evaluation.eval_s,
-        optimizer_s=evaluation.optimizer_s,
-        data_s=evaluation.data_s,
-        gpu_s=evaluation.gpu_s * gpus,
+        cost=replace(evaluation.cost, gpu_s=evaluation.cost.gpu_s * gpus),
     )

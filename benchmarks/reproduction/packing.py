@@ -19,10 +19,10 @@ from sqlalchemy import Engine, select
 
 from benchmarks.reproduction.work import SESSIONS, database_url
 from search.coordinator import run_folder
+from search.records import RunRecord
 from search.states import RunState
 from service.database.engine import make_engine, reading
 from service.database.models import Run, Search
-from service.database.rows import run_record
 from service.database.schema import prepare
 from tasks.engine.checkpoint_files import epochs
 from tasks.engine.folders import LocalFolder
@@ -98,7 +98,7 @@ def _of_unfinished_runs(engine: Engine, storage: Path) -> Iterator[Path]:
         for run, label, study_id in session.execute(
             query.where(Run.state.in_([RunState.WAITING, RunState.RUNNING]))
         ).all():
-            folder = storage / run_folder(study_id, label, run_record(run))
+            folder = storage / run_folder(study_id, label, run.record(RunRecord))
             if found := epochs(LocalFolder(folder).names()):
                 yield folder / max(found)[1]
 

@@ -96,7 +96,7 @@ def time_to_target(curves: Sequence[Sequence[Point]], *, target: float, directio
 def _first(curve: Sequence[Point], *, target: float, sign: int) -> tuple[float, float, float]:
     train_s = 0.0
     for point in curve:
-        train_s += point.train_s
+        train_s += point.cost.train_s
         if point.value is not None and math.isfinite(point.value) and sign * point.value >= target:
             return float(point.epoch), float(point.step), train_s
     return math.inf, math.inf, math.inf

@@ -4,21 +4,25 @@
                                                      └< admeta_points
     admeta_events, admeta_tokens, admeta_answers
 
-A change here needs a revision under `migrations/versions`; a test compares the two.
+A row has the attribute names of the views and records that are made from it, so that nobody copies them one by one.
+A change of a column needs a revision under `migrations/versions`; a test compares the two.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Enum, ForeignKey, Index, MetaData, UniqueConstraint, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import Enum, ForeignKey, Index, MetaData, UniqueConstraint, inspect, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, composite, declared_attr, mapped_column, relationship
 
 from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
 from service.database.types import Count, FiniteFloat, Id, JsonText, MetricsText, Name, PlainText, UtcDateTime
+from tasks.engine.protocol import Cost
 
+Record = TypeVar("Record")
 NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -40,9 +44,33 @@ def _enum(kind: type[StrEnum]) -> Enum:
 
 
 class Base(DeclarativeBase):
-    """Base of our tables."""
+    """Base of our tables. Relationships are not loaded unless a query asks for them."""
 
     metadata = MetaData(naming_convention=NAMING_CONVENTION)
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that are loaded, by name: what views and records take what they need from."""
+        names = (attribute.key for attribute in inspect(type(self)).column_attrs)
+        return {name: self.__dict__[name] for name in names if name in self.__dict__}
+
+    def record(self, kind: type[Record], **others: Any) -> Record:
+        """The dataclass whose fields are this row's attributes, but for `others`."""
+        names = [field.name for field in fields(kind) if field.name not in others]  # type: ignore[arg-type]
+        return kind(**{name: getattr(self, name) for name in names}, **others)
+
+
+class Costed:
+    """The columns of a `Cost`, and the cost that they make."""
+
+    train_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
+    eval_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
+    optimizer_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
+    data_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
+    gpu_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
+
+    @declared_attr
+    def cost(cls) -> Mapped[Cost]:  # noqa: N805  (SQLAlchemy hands over the class)
+        return composite(Cost, *(field.name for field in fields(Cost)))
 
 
 class Study(Base):
@@ -75,6 +103,7 @@ class Study(Base):
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     lease_owner: Mapped[str | None] = mapped_column(Name(200))
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    searches: Mapped[list[Search]] = relationship(back_populates="study", order_by="Search.position", lazy="raise")
 
 
 class Search(Base):
@@ -92,9 +121,10 @@ class Search(Base):
     fixed: Mapped[dict[str, Any]] = mapped_column(JsonText)
     n_trials: Mapped[int]
     n_confirm_runs: Mapped[int]
+    study: Mapped[Study] = relationship(back_populates="searches", lazy="raise")
 
 
-class Run(Base):
+class Run(Costed, Base):
     """One training execution of a trial with one seed. A trial of Optuna is its run of stage `search`."""
 
     __tablename__ = "admeta_runs"
@@ -125,12 +155,11 @@ class Run(Base):
     failure: Mapped[FailureKind | None] = mapped_column(_enum(FailureKind))
     error: Mapped[str | None] = mapped_column(PlainText)
     test_metrics: Mapped[dict[str, float]] = mapped_column(MetricsText, default=dict)
-    train_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
-    gpu_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
-    optimizer_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    search: Mapped[Search] = relationship(lazy="raise")
+    attempts: Mapped[list[Attempt]] = relationship(order_by="Attempt.attempt", lazy="raise", viewonly=True)
 
 
 class Attempt(Base):
@@ -152,8 +181,8 @@ class Attempt(Base):
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
-class CurvePoint(Base):
-    """One evaluation of a run. Seconds are since the evaluation before."""
+class CurvePoint(Costed, Base):
+    """One evaluation of a run, and what it cost since the evaluation before."""
 
     __tablename__ = "admeta_points"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  (SQLAlchemy's declaration; clustered by key)
@@ -164,11 +193,6 @@ class CurvePoint(Base):
     value: Mapped[float | None] = mapped_column(FiniteFloat)
     metrics: Mapped[dict[str, float]] = mapped_column(MetricsText)
     lr: Mapped[float | None] = mapped_column(FiniteFloat)
-    train_s: Mapped[float] = mapped_column(FiniteFloat)
-    eval_s: Mapped[float] = mapped_column(FiniteFloat)
-    optimizer_s: Mapped[float] = mapped_column(FiniteFloat)
-    data_s: Mapped[float] = mapped_column(FiniteFloat)
-    gpu_s: Mapped[float] = mapped_column(FiniteFloat)
 
 
 class Event(Base):

@@ -6,6 +6,7 @@ The caller (`service.database.store`) owns the transaction and tells of the chan
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -15,14 +16,12 @@ from sqlalchemy.orm import Session
 from search.curves import changed
 from search.records import AttemptStart, Point, RunOutcome
 from search.states import AttemptState
-from service.database.models import Attempt, CurvePoint, Run
-from service.database.rows import point as stored_point
-from service.database.rows import point_row
+from service.database.models import Attempt, AttemptState, CurvePoint, Run
 
 
 def describe(session: Session, run: Run, start: AttemptStart) -> None:
     """Record where the run's current attempt goes on, if it has not ended."""
-    _change_open(session, run, _whereabouts(start), Attempt.attempt == run.attempt)
+    _change_open(session, run, asdict(start), Attempt.attempt == run.attempt)
 
 
 def add_points(session: Session, run: Run, points: Sequence[Point]) -> list[Point]:
@@ -32,20 +31,24 @@ def add_points(session: Session, run: Run, points: Sequence[Point]) -> list[Poin
         query = select(CurvePoint).where(
             CurvePoint.run_id == run.id, CurvePoint.epoch.in_([point.epoch for point in points])
         )
-        stored = [stored_point(row) for row in session.execute(query).scalars()]
+        stored = [row.record(Point) for row in session.execute(query).scalars()]
     new = changed(points, stored=stored)
     if not new:
         return new
     if stored:
         again = CurvePoint.epoch.in_([point.epoch for point in new])
         session.execute(delete(CurvePoint).where(CurvePoint.run_id == run.id, again))
-    session.execute(insert(CurvePoint), [point_row(run.id, point) for point in new])
+    session.execute(insert(CurvePoint), [{"run_id": run.id, **_columns(point)} for point in new])
     if new[-1].epoch > run.epoch:
         run.epoch, run.step = new[-1].epoch, new[-1].step
-    run.train_s += sum(point.train_s for point in new)
-    run.gpu_s += sum(point.gpu_s for point in new)
-    run.optimizer_s += sum(point.optimizer_s for point in new)
+    run.cost = sum((point.cost for point in new), run.cost)
     return new
+
+
+def _columns(point: Point) -> dict[str, Any]:
+    values = asdict(point)
+    cost: dict[str, Any] = values.pop("cost")
+    return values | cost
 
 
 def close(
@@ -63,7 +66,7 @@ def close(
         start: where it went on, if that was not told before.
     """
     ended = {"state": state, "error": error, "finished_at": at}
-    _change_open(session, run, ended if start is None else ended | _whereabouts(start))
+    _change_open(session, run, ended if start is None else ended | asdict(start))
 
 
 def finish(run: Run, outcome: RunOutcome, *, at: datetime) -> None:
@@ -83,10 +86,4 @@ def _change_open(session: Session, run: Run, values: Mapping[str, Any], *where: 
 
 
 def _whereabouts(start: AttemptStart) -> dict[str, Any]:
-    return {
-        "node": start.node,
-        "pid": start.pid,
-        "device": start.device,
-        "environment": dict(start.environment),
-        "resumed_from_epoch": start.resumed_from_epoch,
-    }
+    return asdict(start)

@@ -27,7 +27,6 @@ from service.database.lease import lease_end, lease_is_free
 from service.database.leased import leased, leased_run, lost
 from service.database.models import Attempt, CurvePoint, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
-from service.database.rows import point, run_record, search_record, study_record
 
 if TYPE_CHECKING:
     import optuna
@@ -128,7 +127,7 @@ class SqlStore:
             row = session.get(Study, study_id)
         if row is None:
             raise StudyNotFoundError(f"no study has the id '{study_id}'")
-        return study_record(row, self._definition(row))
+        return row.record(StudyRecord, definition=self._definition(row))
 
     @_patient
     def set_study_state(self, lease: Lease, state: StudyState, *, reason: str | None = None) -> StudyState:
@@ -171,13 +170,13 @@ class SqlStore:
         query = select(Search).where(Search.study_id == study_id).order_by(Search.position)
         with reading(self.engine) as session:
             rows = session.execute(query).scalars().all()
-        return [search_record(row) for row in rows]
+        return [row.record(SearchRecord) for row in rows]
 
     @_patient
     def runs(self, study_id: str) -> list[RunRecord]:
         query = select(Run).join(Search, Search.id == Run.search_id).where(Search.study_id == study_id).order_by(Run.id)
         with reading(self.engine) as session:
-            return [run_record(row) for row in session.execute(query).scalars()]
+            return [row.record(RunRecord) for row in session.execute(query).scalars()]
 
     @_patient
     def find_runs(self, study: str, *, label: str, trial_number: int) -> tuple[str, list[RunRecord]] | None:
@@ -191,13 +190,13 @@ class SqlStore:
         )
         with reading(self.engine) as session:
             rows = session.execute(query).all()
-        return (rows[0][1], [run_record(row) for row, _ in rows]) if rows else None
+        return (rows[0][1], [row.record(RunRecord) for row, _ in rows]) if rows else None
 
     @_patient
     def points(self, run_id: int) -> list[Point]:
         query = select(CurvePoint).where(CurvePoint.run_id == run_id).order_by(CurvePoint.epoch)
         with reading(self.engine) as session:
-            return [point(row) for row in session.execute(query).scalars()]
+            return [row.record(Point) for row in session.execute(query).scalars()]
 
     @_patient
     def create_run(
@@ -216,21 +215,22 @@ class SqlStore:
             content = {"params": dict(params), "state": RunState.WAITING, "created_at": self._clock()}
             insert = insert_for(self.engine.dialect.name)
             new = insert(Run).values(**key, **content).on_conflict_do_nothing().returning(Run)
-            if (row := session.execute(new).scalar_one_or_none()) is None:
-                return run_record(session.execute(select(Run).filter_by(**key)).scalar_one())
+            row: Run | None = session.execute(new).scalar_one_or_none()
+            if row is None:
+                return session.execute(select(Run).filter_by(**key)).scalar_one().record(RunRecord)
             self._tell(session, "created", row, lease)
-            return run_record(row)
+            return row.record(RunRecord)
 
     @_patient
     def start_attempt(self, lease: Lease, run_id: int) -> RunRecord:
         with leased_run(self.engine, lease, run_id) as (session, run):
             if run.state.is_finished:
-                return run_record(run)
+                return run.record(RunRecord)
             now = self._clock()
             if run.state == RunState.RUNNING:
                 attempt = session.get(Attempt, (run_id, run.attempt))
                 if attempt is not None and attempt.owner == lease.owner:
-                    return run_record(run)  # this very call was made before and its answer lost
+                    return run.record(RunRecord)  # this very call was made before and its answer lost
                 progress.close(session, run, AttemptState.LOST, error=None, at=now)
             run.attempt += 1
             run.state = RunState.RUNNING
@@ -245,7 +245,7 @@ class SqlStore:
                 )
             )
             self._tell(session, "started", run, lease)
-            return run_record(run)
+            return run.record(RunRecord)
 
     @_patient
     def add_points(
@@ -265,7 +265,7 @@ class SqlStore:
                 run.state = RunState.WAITING
                 run.n_failures += 1
                 self._tell(session, "waiting", run, lease, error=outcome.error, failure=outcome.failure)
-            return run_record(run)
+            return run.record(RunRecord)
 
     @_patient
     def interrupt_attempt(self, lease: Lease, run_id: int, *, reason: str) -> RunRecord:
@@ -275,7 +275,7 @@ class SqlStore:
                 progress.close(session, run, state, error=reason, at=self._clock())
                 run.state = RunState.WAITING
                 self._tell(session, "waiting", run, lease, error=reason, failure=None)
-            return run_record(run)
+            return run.record(RunRecord)
 
     @_patient
     def cancelled_runs(self, study_id: str) -> set[int]:
@@ -301,14 +301,14 @@ class SqlStore:
             raise ValueError(f"a run cannot finish as {outcome.state}; use COMPLETE, PRUNED or FAIL")
         with leased_run(self.engine, lease, run_id) as (session, run):
             if run.state.is_finished:
-                return run_record(run)
+                return run.record(RunRecord)
             with session.no_autoflush:  # the run's row is written once, at the end
                 state, now = AttemptState(outcome.state.value), self._clock()
                 progress.close(session, run, state, error=outcome.error, at=now, start=start)
                 self._add_points(session, run, points, lease)
                 progress.finish(run, outcome, at=now)
                 self._tell(session, "finished", run, lease, error=outcome.error)
-            return run_record(run)
+            return run.record(RunRecord)
 
     def _add_points(self, session: Session, run: Run, points: Sequence[Point], lease: Lease) -> None:
         new = progress.add_points(session, run, points)

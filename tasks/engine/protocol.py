@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training took. The costs of epochs add up to that of a run, the costs of runs to that of a search.
+
+    It stays one value from the engine to SQL: a new number needs a field here and a column there.
+
+    Attributes:
+        train_s, eval_s: wall seconds of training and of evaluation.
+        optimizer_s: seconds of the optimizer steps alone; on a GPU sampled and scaled up.
+        data_s: host seconds spent waiting for batches; part of `train_s`.
+        gpu_s: seconds that a GPU was held; 0 on a CPU. A packed run is charged its share of the card.
+    """
+
+    train_s: float = 0.0
+    eval_s: float = 0.0
+    optimizer_s: float = 0.0
+    data_s: float = 0.0
+    gpu_s: float = 0.0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,30 +39,23 @@ class Evaluation:
         step: optimizer steps completed since the start of the run.
         metrics: the task's `val_…` metrics and `train_loss` (mean over the epoch's steps).
         lr: the learning rate of the epoch's last step (of the first parameter group).
-        train_s, eval_s: wall seconds of this epoch's training and of its evaluation.
-        optimizer_s: seconds of this epoch's optimizer steps alone; on a GPU sampled and scaled up.
-        data_s: host seconds spent waiting for batches; part of `train_s`.
-        setup_s: seconds spent in this epoch on what happens once (capture, compilation); part of `train_s`.
+        cost: of this epoch, with its evaluation; `gpu_s` is that of a whole card.
+        setup_s: seconds spent in this epoch on what happens once (capture, compilation); part of `cost.train_s`.
         samples_per_s: training samples a second, without `setup_s`.
         peak_memory_bytes: most device memory held since the run began (on a CPU: the process's peak resident set).
-        gpu_s: seconds this epoch held a GPU; 0 on a CPU. Multiply by the share of the card for a packed trial.
     """
 
     epoch: int
     step: int
     metrics: Mapping[str, float]
     lr: float
-    train_s: float
-    eval_s: float
-    optimizer_s: float
-    data_s: float
+    cost: Cost
     setup_s: float
     samples_per_s: float
     peak_memory_bytes: int
-    gpu_s: float
 
     def as_dict(self) -> dict[str, Any]:
-        """A plain dictionary of numbers, with `metrics` nested."""
+        """A plain dictionary of numbers, with `metrics` and `cost` nested."""
         return {**asdict(self), "metrics": dict(self.metrics)}
 
 

@@ -28,7 +28,7 @@ from tasks.engine.meter import LossMeter
 from tasks.engine.norms import drop_batch_counters, share_batch_norm
 from tasks.engine.optimizers import build_optimizer, load_optimizer_state, lr_tensors
 from tasks.engine.progress import Progress
-from tasks.engine.protocol import Evaluation
+from tasks.engine.protocol import Cost, Evaluation
 from tasks.engine.ranks import ALONE, Ranks
 from tasks.engine.record import describe_machine, peak_memory_bytes
 from tasks.engine.schedule import lr_factor
@@ -119,14 +119,16 @@ class TrainingRun(Progress):
             step=self._step,
             metrics={**metrics, "train_loss": train_loss},
             lr=self._base_lrs[0] * self._factor(self._step - 1),
-            train_s=train_s,
-            eval_s=eval_s,
-            optimizer_s=self._stepper.optimizer_s(),
-            data_s=data_s,
+            cost=Cost(
+                train_s=train_s,
+                eval_s=eval_s,
+                optimizer_s=self._stepper.optimizer_s(),
+                data_s=data_s,
+                gpu_s=train_s + eval_s if self._stream is not None else 0.0,
+            ),
             setup_s=setup_s,
             samples_per_s=samples / max(1e-9, train_s - setup_s),
             peak_memory_bytes=peak_memory_bytes(self._device),
-            gpu_s=train_s + eval_s if self._stream is not None else 0.0,
         )
 
     def train_steps(self, n_steps: int) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.engine.progress import Progress
-from tasks.engine.protocol import Evaluation
+from tasks.engine.protocol import Cost, Evaluation
 from tasks.engine.schedule import lr_factor
 from tasks.engine.seeds import derive_seed
 from tasks.errors import Diverged
@@ -81,14 +81,10 @@ class SyntheticRun(Progress):
             step=self._step,
             metrics={"val_score": 1.0 / (1.0 + loss), "val_loss": loss, "train_loss": loss},
             lr=lr,
-            train_s=train_s,
-            eval_s=0.0,
-            optimizer_s=0.0,
-            data_s=0.0,
+            cost=Cost(train_s=train_s),
             setup_s=0.0,
             samples_per_s=0.0,
             peak_memory_bytes=0,
-            gpu_s=0.0,
         )
 
     def _idle_loss(self, lr: float) -> float:

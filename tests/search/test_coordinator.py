@@ -13,6 +13,7 @@ from search.assignment import Assignment, Report
 from search.coordinator import ALONE, Idle
 from search.records import Point, RunOutcome, StudyRecord
 from search.states import FailureKind, RunState, Stage, StudyState
+from tasks.engine.protocol import Cost
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, by_learning_rate, coordinator_for, define
 
@@ -228,7 +229,7 @@ def test_a_result_taken_over_costs_no_budget() -> None:
     """Two choices, so most trials are repetitions: they train nothing, and neither epochs nor GPU hours count."""
 
     def cost(epoch: int) -> Point:
-        return Point(epoch=epoch, step=epoch, value=0.1 * epoch, metrics={}, gpu_s=600.0)
+        return Point(epoch=epoch, step=epoch, value=0.1 * epoch, metrics={}, cost=Cost(gpu_s=600.0))
 
     space = {"lr": {"type": "categorical", "choices": [0.1, 0.01]}}
     budget = {"trials_per_optimizer": 12, "epochs_per_optimizer": 7, "gpu_hours_per_optimizer": 1.1, "gpu_hours": 1.1}
@@ -251,7 +252,7 @@ def test_a_result_taken_over_costs_no_budget() -> None:
             coordinator.report("t", Report(points=[cost(epoch)], end=end))
     runs = store.runs(study.id)
     assert (n_trained, len(runs)) == (2, 12)
-    assert sorted(run.gpu_s for run in runs) == [0.0] * 10 + [1800.0] * 2
+    assert sorted(run.cost.gpu_s for run in runs) == [0.0] * 10 + [1800.0] * 2
     assert {tuple(p.value for p in store.points(run.id)) for run in runs} == {(0.1, 0.2, 0.1 * 3)}
 
 
@@ -262,7 +263,7 @@ def test_gpu_hours_end_the_search_stage_of_every_optimizer_alike(limit: dict[str
     coordinator = coordinator_for(store, study, slots=1)
     while isinstance(coordinator.next("t"), Assignment):
         coordinator.begin("t")
-        point = Point(epoch=1, step=1, value=0.5, metrics={}, gpu_s=600.0)  # ten minutes a trial
+        point = Point(epoch=1, step=1, value=0.5, metrics={}, cost=Cost(gpu_s=600.0))  # ten minutes a trial
         coordinator.report("t", Report(points=[point], end=RunOutcome(state=RunState.COMPLETE, value=0.5)))
     assert Counter(run.search_id for run in store.runs(study.id)) == {s.id: 3 for s in store.searches(study.id)}
 

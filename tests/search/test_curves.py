@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from search.assignment import Curve
 from search.curves import advanced, changed, copied
 from search.records import Point, RunRecord
 from search.states import RunState, Stage
+from tasks.engine.protocol import Cost
 
 RUN = RunRecord(
     id=1, search_id=1, trial_number=0, stage=Stage.SEARCH, seed=0, params={}, state=RunState.RUNNING, epoch=3, step=30
@@ -16,7 +18,7 @@ RUN = RunRecord(
 
 
 def point(epoch: int, value: float = 0.5, *, train_s: float = 1.0) -> Point:
-    return Point(epoch=epoch, step=10 * epoch, value=value, metrics={}, train_s=train_s, gpu_s=train_s)
+    return Point(epoch=epoch, step=10 * epoch, value=value, metrics={}, cost=Cost(train_s=train_s, gpu_s=train_s))
 
 
 STORED = [point(1), point(2), point(3)]
@@ -38,10 +40,19 @@ def test_what_changes_the_curve(reported: list[Point], new: list[int]) -> None:
 
 def test_a_run_is_as_far_as_its_farthest_point_and_costs_all_that_was_trained() -> None:
     again = advanced(RUN, [point(2, 0.7)])
-    assert (again.epoch, again.step, again.value, again.gpu_s) == (3, 30, 0.7, 1.0)
+    assert (again.epoch, again.step, again.value, again.cost.gpu_s) == (3, 30, 0.7, 1.0)
     further = advanced(again, [point(3, 0.8), point(4, 0.9)])
-    assert (further.epoch, further.step, further.value, further.train_s) == (4, 40, 0.9, 3.0)
+    assert (further.epoch, further.step, further.value, further.cost.train_s) == (4, 40, 0.9, 3.0)
 
 
 def test_a_copy_holds_no_card() -> None:
-    assert copied(STORED[:1]) == [replace(STORED[0], gpu_s=0.0)]
+    assert copied(STORED[:1]) == [replace(STORED[0], cost=Cost(train_s=1.0))]
+
+
+def test_a_checkpoint_keeps_the_curve_and_one_of_version_0_1_is_read() -> None:
+    kept = Curve(points=STORED)
+    assert Curve.from_state(kept.to_state()) == kept
+    flat = [{**state, **state.pop("cost")} for state in kept.to_state()]
+    for state in flat:
+        state.pop("cost", None)
+    assert Curve.from_state(flat) == kept

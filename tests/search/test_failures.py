@@ -18,6 +18,7 @@ from search.notice import GivenBackError
 from search.records import Point, RunOutcome, RunRecord, StudyRecord
 from search.states import FailureKind, RunState
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher, describe
+from tasks.engine.protocol import Cost
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define
 
@@ -165,13 +166,15 @@ def test_the_curve_is_that_of_the_attempt_which_came_to_its_end(store: MemorySto
         coordinator.report("t0", epoch(e))
     coordinator.fail("t0", kind=FailureKind.LOST, error="gone")
     start(coordinator, "t1")  # its checkpoint is of epoch 1
-    again = [Point(epoch=e, step=e, value=0.7 + e / 100, metrics={"val_score": 0.7}, train_s=1.0) for e in (2, 3)]
+    again = [
+        Point(epoch=e, step=e, value=0.7 + e / 100, metrics={"val_score": 0.7}, cost=Cost(train_s=1.0)) for e in (2, 3)
+    ]
     coordinator.report("t1", Report(points=[epoch(1).points[0], again[0]]))
     coordinator.report("t1", Report(points=again[1:], end=RunOutcome(state=RunState.COMPLETE, value=again[1].value)))
     run = only_run(store, study)
     assert [p.value for p in store.points(run.id)] == [0.1, again[0].value, again[1].value]
     assert only_trial(store).intermediate_values == {1: 0.1, 2: again[0].value, 3: again[1].value}
-    assert (run.value, run.train_s) == (again[1].value, 2.0)
+    assert (run.value, run.cost.train_s) == (again[1].value, 2.0)
 
 
 class _Trial:

@@ -22,7 +22,7 @@ from search.states import FailureKind, RunState, Stage
 from search.trainable import TrialWorker, to_point
 from tasks.engine import checkpoint
 from tasks.engine.folders import LocalFolder
-from tasks.engine.protocol import Evaluation
+from tasks.engine.protocol import Cost, Evaluation
 from tasks.errors import CheckpointError, Diverged, UnreadableError
 
 Metrics = Mapping[str, float]
@@ -52,8 +52,8 @@ class FakeRun:
         self.epoch += 1
         self.step += 10
         return Evaluation(
-            epoch=self.epoch, step=self.step, metrics=told, lr=0.1, train_s=1.0, eval_s=0.1, optimizer_s=0.1,
-            data_s=0.0, setup_s=0.0, samples_per_s=1.0, peak_memory_bytes=0, gpu_s=2.0,
+            epoch=self.epoch, step=self.step, metrics=told, lr=0.1, setup_s=0.0, samples_per_s=1.0, peak_memory_bytes=0,
+            cost=Cost(train_s=1.0, eval_s=0.1, optimizer_s=0.1, gpu_s=2.0),
         )  # fmt: skip
 
     def test(self) -> dict[str, float]:
@@ -347,4 +347,4 @@ def test_a_reused_worker_gives_back_what_the_run_before_held(workers: Workers) -
 
 def test_a_share_of_a_card_is_charged_as_a_share() -> None:
     run = FakeRun([good(0.1)])
-    assert to_point(run.advance(), metric="val_accuracy", gpus=0.25).gpu_s == 0.5
+    assert to_point(run.advance(), metric="val_accuracy", gpus=0.25).cost.gpu_s == 0.5

@@ -9,6 +9,7 @@ from sqlalchemy import Engine, Select, select
 from sqlalchemy.orm import Session
 
 from search.coordinator import run_folder
+from search.records import RunRecord
 from search.states import AttemptState, FailureKind, RunState, Stage
 from service.database.engine import reading
 from service.database.errors import RunNotFoundError
@@ -24,7 +25,6 @@ from service.database.queries.trials import (
     run_fields,
 )
 from service.database.retry import REQUEST, retried
-from service.database.rows import run_record
 from service.models import AttemptView, Page, PointView, StudyRunView
 
 RunOrder = Literal["id", "best"]
@@ -130,7 +130,7 @@ def run_place(engine: Engine, run_id: int) -> RunPlace:
         run, search, study = _find(session, run_id)
         living = select(Attempt.attempt).where(Attempt.run_id == run.id, Attempt.state == AttemptState.RUNNING)
         going_on = session.execute(living.order_by(Attempt.attempt.desc()).limit(1)).scalar_one_or_none()
-    folder = run_folder(study.id, search.label, run_record(run))
+    folder = run_folder(study.id, search.label, run.record(RunRecord))
     return RunPlace(folder=folder, n_attempts=run.attempt, going_on=going_on)
 
 

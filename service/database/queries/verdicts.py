@@ -13,6 +13,7 @@ from search.records import Point, RunOutcome
 from search.states import RunState, SignificanceTest
 from service.database.models import CurvePoint, Run, Study
 from service.models import PairView, RateView, TargetView
+from tasks.engine.protocol import Cost
 from tasks.errors import TaskError
 
 
@@ -78,7 +79,7 @@ def times_to_target(
         .order_by(CurvePoint.run_id, CurvePoint.epoch)
     )
     for run_id, epoch, step, value, train_s in session.execute(query):
-        curves[run_id].append(Point(epoch=epoch, step=step, value=value, metrics={}, train_s=train_s))
+        curves[run_id].append(Point(epoch=epoch, step=step, value=value, metrics={}, cost=Cost(train_s=train_s)))
     return {
         search_id: TargetView.model_validate(
             time_to_target([curves[run.id] for run in found], target=target, direction=direction).to_json()

@@ -9,12 +9,13 @@ import pytest
 
 from search.analysis import AnalysisError, time_to_target
 from search.records import Point
+from tasks.engine.protocol import Cost
 
 
 def _curve(*values: float | None) -> list[Point]:
     """One epoch of 10 steps and 2 s of training (and 5 s of evaluation) a value."""
     return [
-        Point(epoch=i, step=10 * i, value=value, metrics={}, train_s=2.0, eval_s=5.0)
+        Point(epoch=i, step=10 * i, value=value, metrics={}, cost=Cost(train_s=2.0, eval_s=5.0))
         for i, value in enumerate(values, start=1)
     ]
 

@@ -12,6 +12,7 @@ from search.run_log import RunLog, log_file
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore, queries
 from service.database.studies import create_study
+from tasks.engine.protocol import Cost
 from tests.service.database.fill import complete, definition, leased, run
 
 HOSTILE = "<img src=x onerror=alert(1)> {{ 7 * 7 }} </script>"
@@ -100,7 +101,7 @@ def _curve(top: float, n_epochs: int) -> list[Point]:
             value=(value := top * (1 - 0.6 ** (epoch + 1)) if epoch < n_epochs else top),
             metrics={"val_accuracy": value, "val_loss": 2 * (1 - value), "train_loss": 1.8 * (1 - value)},
             lr=0.1,
-            train_s=1.3 + 0.1 * (epoch % 3),
+            cost=Cost(train_s=1.3 + 0.1 * (epoch % 3)),
         )
         for epoch in range(1, n_epochs + 1)
     ]

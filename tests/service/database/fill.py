@@ -10,6 +10,7 @@ from search.records import Lease, Point, RunOutcome, RunRecord, SearchRecord
 from search.states import RunState, Stage, StudyState
 from service.database import SqlStore
 from service.database.studies import create_study
+from tasks.engine.protocol import Cost
 
 
 def definition(name: str = "digits", **changes: Any) -> StudyDefinition:
@@ -64,6 +65,13 @@ def run(
 def curve(*values: float, train_s: float = 1.0) -> list[Point]:
     """Points at epochs 1, 2, … with ten steps each."""
     return [
-        Point(epoch=epoch, step=10 * epoch, value=value, metrics={"val_accuracy": value}, lr=0.1, train_s=train_s)
+        Point(
+            epoch=epoch,
+            step=10 * epoch,
+            value=value,
+            metrics={"val_accuracy": value},
+            lr=0.1,
+            cost=Cost(train_s=train_s),
+        )
         for epoch, value in enumerate(values, start=1)
     ]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from service.database.schema import (
     head_revision,
     upgrade,
 )
+from tasks.engine.protocol import Cost
 from tests.service.database.fill import complete, curve, definition, leased, run
 
 OURS = {
@@ -124,6 +126,19 @@ def _content(engine: Engine) -> dict[str, list[dict[str, Any]]]:
             if table != VERSION_TABLE
         }
     return {table: sorted(rows, key=str) for table, rows in content.items()} | {VERSION_TABLE: []}
+
+
+def test_earlier_runs_get_the_cost_of_their_curves(engine: Engine) -> None:
+    lease, (search, _) = leased(SqlStore(engine), definition())
+    points = [replace(point, cost=Cost(eval_s=0.5, data_s=0.25)) for point in curve(0.1, 0.2)]
+    run(SqlStore(engine), lease, search, 0, complete(0.2), points=points)
+    run(SqlStore(engine), lease, search, 1, complete(0.2))
+    single = make_single_engine(engine.url)
+    downgrade(single, "0005")
+    upgrade(single)
+    costs = [(one.cost.eval_s, one.cost.data_s) for one in SqlStore(engine).runs(lease.study_id)]
+    assert costs == [(1.0, 0.5), (0.0, 0.0)]
+    single.dispose()
 
 
 def _kept(

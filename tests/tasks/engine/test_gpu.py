@@ -252,8 +252,8 @@ def test_record_on_a_card(pictures: Path) -> None:
     run = start(noise(), data_dir=pictures)
     first, second = run.advance(), run.advance()
     assert first.setup_s > 0 == second.setup_s
-    assert 0 < second.optimizer_s < second.train_s
-    assert second.gpu_s == second.train_s + second.eval_s
+    assert 0 < second.cost.optimizer_s < second.cost.train_s
+    assert second.cost.gpu_s == second.cost.train_s + second.cost.eval_s
     assert second.peak_memory_bytes > 2**20
     environment = run.environment()
     assert environment["device_name"] == torch.cuda.get_device_name(0)
