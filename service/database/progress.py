@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from search.curves import changed
 from search.records import AttemptStart, Point, RunOutcome
 from search.states import AttemptState
-from service.database.models import Attempt, AttemptState, CurvePoint, Run
+from service.database.models import Attempt, CurvePoint, Run
 
 
 def describe(session: Session, run: Run, start: AttemptStart) -> None:
