@@ -18,11 +18,12 @@ from typing import Any
 
 from rich.console import Console
 
-from service import server, settings, studyfile, tables
-from service.client import TERMINAL_STATES, Client
+from admeta.client import TERMINAL_STATES, Client, studyfile
+from admeta.client.terminal import tables
+from admeta.client.terminal.progress import follow
+from service import server, settings
 from service.errors import ClientError
 from service.models import StudyView
-from service.watch import follow
 
 DEFAULT_STUDY = Path(__file__).resolve().parent.parent / "studies" / "digits.yaml"
 INTERRUPTED = 130

@@ -1,53 +1,17 @@
-"""The errors of this package.
+"""The errors of this package: those of the client, which it shares, and one more.
 
     ServiceError
     ├── SettingsError    an environment variable or a flag that cannot be used
     ├── StudyFileError   a study file that cannot be read
     └── ClientError      the service refused a request, or could not be reached
 
-Imports nothing of the server: the client and the command line use these. What the server answers is in
-`service.api.errors`.
+What the server answers is in `service.api.errors`.
 """
 
-from __future__ import annotations
+from admeta.client.errors import ClientError, ServiceError, StudyFileError
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from service.models import FieldError
-
-
-class ServiceError(Exception):
-    """Base of every error that this package raises on purpose: what is wrong, and the next step."""
-
-    def __init__(self, detail: str, *, hint: str) -> None:
-        self.detail = detail
-        self.hint = hint
-        super().__init__(f"{detail} {hint}")
+__all__ = ["ClientError", "ServiceError", "SettingsError", "StudyFileError"]
 
 
 class SettingsError(ServiceError):
     """A setting cannot be used."""
-
-
-class StudyFileError(ServiceError):
-    """A study file is missing, is not YAML, or holds something that JSON cannot say."""
-
-
-class ClientError(ServiceError):
-    """The service refused a request, or could not be reached.
-
-    Attributes:
-        status: the HTTP status; None where no answer came.
-        error: the machine-readable name, as `study_not_found`; `unreachable` where no answer came.
-        fields: the fields at fault, where a study definition was refused.
-    """
-
-    def __init__(
-        self, detail: str, *, hint: str, status: int | None, error: str, fields: Sequence[FieldError] = ()
-    ) -> None:
-        self.status = status
-        self.error = error
-        self.fields = tuple(fields)
-        super().__init__(detail, hint=hint)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from service import studyfile
+from admeta.client import studyfile
 
 FOLDER = Path(__file__).resolve().parents[2] / "studies" / "reproduction"
 

@@ -12,7 +12,7 @@ import search.paper
 from search.errors import SearchError
 from search.paper.definitions import paper_studies
 from search.paper.definitions import paper_study as find_study
-from service import beside
+from service import paper_comparison
 from service.api.dependencies import Database, Filters
 from service.api.errors import ApiError
 from service.database.queries.standings import standings
@@ -39,7 +39,7 @@ class FormFilter(Filters):
 @router.get("/tables")
 def list_paper_tables(engine: Database) -> list[PaperTableView]:
     """The paper's result tables, in its order, with how many of their numbers have one of ours beside them."""
-    return beside.table_list(standings(engine))
+    return paper_comparison.table_list(standings(engine))
 
 
 @router.get("/tables/{table}", responses={404: {"model": ErrorView}})
@@ -53,13 +53,13 @@ def get_paper_table(engine: Database, table: str) -> PaperTableCellsView:
             f"the paper has no result table '{table[:100]}'; known: {known}",
             hint="GET /v1/paper/tables lists them.",
         )
-    return beside.table_view(table, standings(engine))
+    return paper_comparison.table_view(table, standings(engine))
 
 
 @router.get("/studies")
 def list_paper_studies() -> list[PaperStudyView]:
     """The studies that measure what the paper's tables report, in the order of the tables."""
-    return [beside.study_view(study) for study in paper_studies().values()]
+    return [paper_comparison.study_view(study) for study in paper_studies().values()]
 
 
 @router.get("/studies/{paper_study}", responses={404: {"model": ErrorView}})
@@ -70,4 +70,4 @@ def get_paper_study(paper_study: str, asked: Annotated[FormFilter, Query()]) -> 
     except SearchError as error:
         hint = "GET /v1/paper/studies lists them."
         raise ApiError(404, "paper_study_not_found", str(error)[:2000], hint=hint) from None
-    return beside.small_study(found) if asked.form is StudyForm.SMOKE else beside.full_study(found)
+    return paper_comparison.small_study(found) if asked.form is StudyForm.SMOKE else paper_comparison.full_study(found)

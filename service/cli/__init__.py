@@ -1,12 +1,8 @@
-"""The command line: `admeta`. A command is a few calls of `service.client`; those on the service itself load it."""
+"""Commands that work on the service itself and not through REST: serve, worker, demo, db, token.
 
-from __future__ import annotations
+The command line is `admeta.cli`, which loads these when they are called.
+"""
 
-import sys
+from admeta.cli import main
 
-
-def main() -> None:
-    """The console script."""
-    from service.cli.app import run
-
-    sys.exit(run(sys.argv[1:]))
+__all__ = ["main"]

@@ -1,5 +1,5 @@
 """`python -m service.cli` is `admeta`."""
 
-from service.cli import main
+from admeta.cli import main
 
 main()

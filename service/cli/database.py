@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.exits import FAILED
-from service.cli.options import DatabaseUrl, Home, Output, OutputOption
-from service.cli.writing import emit_plain
+from admeta.cli.options import FAILED, DatabaseUrl, Home, Output, OutputOption
+from admeta.cli.output import emit_plain
 
 
 def build() -> typer.Typer:

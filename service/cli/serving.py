@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from service.cli.options import Output, OutputOption
-from service.cli.writing import emit_plain
 from service.settings import DEFAULT_HOST, DEFAULT_PORT
 
 
@@ -104,14 +102,3 @@ def demo(
     from service import demo
 
     raise typer.Exit(demo.run(home=home, study_file=study))
-
-
-def version(output: OutputOption = Output.TABLE) -> None:
-    """Show the version."""
-    from importlib import metadata
-
-    found = metadata.version("admeta-search")
-    if output is Output.TABLE:
-        typer.echo(found)
-    else:
-        emit_plain({"version": found}, output)

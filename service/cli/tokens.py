@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from admeta.cli.options import DatabaseUrl, Home, Output, OutputOption
+from admeta.cli.output import emit
+from admeta.client import Client
+from admeta.client.terminal import tables
 from search.states import Scope
-from service.cli.names import ScopeName
-from service.cli.options import DatabaseUrl, Home, Output, OutputOption
-from service.cli.writing import emit
-from service.client import Client
 from service.errors import ServiceError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def build() -> typer.Typer:
 
 def create(
     name: Annotated[str, typer.Argument(help="What it is for, or who has it.")],
-    scope: Annotated[ScopeName, typer.Option(help="Each may do what those before it may.")] = ScopeName.READ,
+    scope: Annotated[Scope, typer.Option(help="Each may do what those before it may.")] = Scope.READ,
     expires: Annotated[
         str | None, typer.Option(help="Ends after so long: 90d, 12h, 30m.  [default: when revoked]", metavar="TIME")
     ] = None,
@@ -53,8 +53,6 @@ def create(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Make a token and print it. It is shown this once; only its hash is kept."""
-    from service import tables
-
     lifetime = None if expires is None else _duration(expires)
     if not 1 <= len(name) <= 100:
         raise typer.BadParameter("must have 1 to 100 characters", param_hint="NAME")
@@ -67,7 +65,7 @@ def create(
         with _database(home, database_url) as engine:
             from service.database import tokens
 
-            made = tokens.create_token(engine, name=name, scope=Scope(scope.value), lifetime=lifetime)
+            made = tokens.create_token(engine, name=name, scope=scope, lifetime=lifetime)
     if output is not Output.TABLE:
         emit(made, output, table=lambda view: tables.token_list([view]))
         return
@@ -81,8 +79,6 @@ def show(
     home: Home = None, database_url: DatabaseUrl = None, url: Service = None, output: OutputOption = Output.TABLE
 ) -> None:
     """List all tokens, newest first, also those that no longer work."""
-    from service import tables
-
     if url is not None:
         with Client(url) as client:
             found = client.tokens()
@@ -102,8 +98,6 @@ def revoke(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """End a token at once."""
-    from service import tables
-
     if url is not None:
         with Client(url) as client:
             ended = client.revoke_token(token_id)
@@ -117,7 +111,7 @@ def revoke(
 
 @contextmanager
 def _database(home: Path | None, database_url: str | None) -> Iterator[Engine]:
-    from service.doctor.client import can_serve
+    from admeta.cli.doctor import can_serve
 
     if not can_serve():
         raise ServiceError(

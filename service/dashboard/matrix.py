@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from admeta.client.terminal import tables
 from admeta.registry import known_optimizers
-from service import tables
 from service.dashboard.python_code import as_python
 from service.database.queries.standings import Standing
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import search.paper
 from search.paper import Measured, PaperResult, TableBeside
-from service.beside import measured
 from service.dashboard.matrix import Entry, entry
 from service.database.queries.standings import Standing
+from service.paper_comparison import measured
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 from sqlalchemy import Engine
 
+from admeta.client import studyfile
 from search.advice import warnings_for
 from search.definition import StudyDefinition
 from search.errors import StudyNotFoundError
-from service import studyfile
 from service.api.body import parse_object
 from service.api.errors import ApiError
 from service.api.studies import check_size, parse_definition

@@ -12,10 +12,10 @@ from pydantic import Field
 
 import admeta.registry
 import tasks.registry
+from admeta.client.terminal import tables
 from search.naming import named_spaces
 from search.paper.best import PAPER_BEST
 from search.space import from_registry
-from service import tables
 from service.api.catalog import known_task
 from service.api.dependencies import Database, Filters, Limits
 from service.api.errors import ApiError

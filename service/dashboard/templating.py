@@ -11,7 +11,7 @@ from fastapi import Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import HTTPConnection
 
-from service import tables
+from admeta.client.terminal import tables
 from service.api import optuna_pages
 from service.api.signin import COOKIE
 from service.dashboard.assets import address

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.cli.app import run as run_command
+from admeta.cli.app import run as run_command
 from service.client import Client
 from service.logs import driver_log
 from service.models import StudyView

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from admeta.client.studyfile import load, with_changes
 from search.definition import StudyDefinition
 from service.errors import StudyFileError
-from service.studyfile import load, with_changes
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
+from admeta.client.terminal.progress import shown
 from service.client import ClientError
 from service.models import SearchView, StudyView
-from service.watch import shown
 
 
 def search(**changes: Any) -> SearchView:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fastapi.testclient import TestClient
 
-from service.cli.app import run
+from admeta.cli.app import run
 from service.settings import Settings
 from tests.service.fakes import FakeSupervisor, definition, live
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from admeta.cli.app import run
 from search.run_log import RunLog, log_file
-from service.cli.app import run
 from service.database.engine import make_engine
 from service.database.queries import list_runs, run_place
 from tests.service.dashboard.fill import fill

@@ -6,35 +6,15 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any
 
 import pytest
 import typer
 
-import search.states
-from service.cli import names
-from service.cli.app import build
+from admeta.cli.app import build
 from service.settings import Settings
 
 Say = Callable[..., tuple[int, str, str]]
-
-
-@pytest.mark.parametrize(
-    ("name", "original"),
-    [
-        (names.StudyStateName, search.states.StudyState),
-        (names.RunStateName, search.states.RunState),
-        (names.StageName, search.states.Stage),
-        (names.FailureName, search.states.FailureKind),
-        (names.TestName, search.states.SignificanceTest),
-        (names.ImportanceMethodName, search.states.ImportanceMethod),
-        (names.ExportFormatName, search.states.ExportFormat),
-        (names.ScopeName, search.states.Scope),
-    ],
-)
-def test_options_know_the_services_words(name: type[StrEnum], original: type[StrEnum]) -> None:
-    assert list(name) == list(original)
 
 
 def test_every_command_says_what_it_does_and_how_it_writes() -> None:
@@ -55,7 +35,7 @@ def _leaves(name: str, command: Any) -> list[tuple[str, Any]]:
 
 
 def test_doctor(settings: Settings, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.client.settings.DEFAULT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("admeta.client.settings.DEFAULT_URL", "http://127.0.0.1:9")
     line = f"doctor --home {settings.home}"
     code, out, _ = say(line)
     assert code == 0
@@ -84,7 +64,7 @@ def test_serve_refuses_what_it_cannot_do(settings: Settings, empty: str, say: Sa
 
 def test_the_command_line_starts_without_the_server() -> None:
     code = (
-        "import sys, json; from service.cli.app import run; code = run(['--help']);"
+        "import sys, json; from admeta.cli.app import run; code = run(['--help']);"
         "print(json.dumps([code, sorted(sys.modules)]))"
     )
     output = subprocess.check_output([sys.executable, "-c", code], text=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.app import run
+from admeta.cli.app import run
 from service.database import SqlStore
 from service.database.engine import make_single_engine
 from service.database.schema import head_revision, prepare

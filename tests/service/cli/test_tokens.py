@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from admeta.cli.app import run
 from search.states import Scope
-from service.cli.app import run
 from service.database.engine import make_single_engine
 from service.database.tokens import find_bearer
 from service.settings import Settings

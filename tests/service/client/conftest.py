@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.client import AsyncClient, Client
+from admeta.client import AsyncClient, Client
 
 Handler = Callable[[httpx.Request], httpx.Response]
 STUDY: dict[str, Any] = {
@@ -68,8 +68,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("service.client.blocking.time.sleep", slept.append)
-    monkeypatch.setattr("service.client.asynchronous.asyncio.sleep", sleep)
+    monkeypatch.setattr("admeta.client.blocking.time.sleep", slept.append)
+    monkeypatch.setattr("admeta.client.asynchronous.asyncio.sleep", sleep)
     for module in ("blocking", "asynchronous"):
-        monkeypatch.setattr(f"service.client.{module}._clock", lambda: origin + sum(slept))
+        monkeypatch.setattr(f"admeta.client.{module}._clock", lambda: origin + sum(slept))
     return slept

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from service.client import verbs
-from service.client.wire import Emit, Now, Open, Request, Send
+from admeta.client import verbs
+from admeta.client.wire import Emit, Now, Open, Request, Send
 
 ROOT = Path(__file__).parents[3]
 WITHOUT = {"/livez", "/readyz", "/metrics", "/healthz", "/signin", "/signout", "/docs"}
@@ -56,6 +56,5 @@ def test_every_address_has_a_verb() -> None:
 
 
 def test_every_verb_has_a_command() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "service").glob("cli/*.py"))
-    code += (ROOT / "service/doctor/client.py").read_text()
+    code = "".join(path.read_text() for package in ("admeta", "service") for path in (ROOT / package).glob("cli/*.py"))
     assert [name for name in _verbs() if f"client.{name}(" not in code] == []

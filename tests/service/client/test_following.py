@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.client import ClientError
+from admeta.client import ClientError
 from service.models import StudyView
 from tests.service.client.conftest import STUDY, Asked
 
@@ -74,14 +74,14 @@ def test_wait_asks_for_changes_only(asked: Asked, pauses: list[float]) -> None:
 def test_a_submission_is_waited_for(asked: Asked) -> None:
     answer, _ = story(httpx.Response(201, json=STUDY), study("FAILED"))
     if asked.kind == "blocking":
-        from service.client import Client
+        from admeta.client import Client
 
         with Client("http://service", transport=httpx.MockTransport(answer)) as client:
             assert client.submit({}).wait(progress=True).state == "FAILED"
         return
     import asyncio
 
-    from service.client import AsyncClient
+    from admeta.client import AsyncClient
 
     async def scenario() -> str:
         async with AsyncClient("http://service", transport=httpx.MockTransport(answer)) as client:

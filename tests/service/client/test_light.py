@@ -8,6 +8,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 HEAVY = ("alembic", "cmaes", "fastapi", "jinja2", "numpy", "optuna", "PIL", "prometheus_client", "pyarrow", "ray",
          "scipy", "sklearn", "sqlalchemy", "starlette", "torch", "torchvision", "transformers", "uvicorn")  # fmt: skip
 _BLOCK = f"""
@@ -16,8 +18,8 @@ sys.modules.update(dict.fromkeys({HEAVY!r}))  # None there: importing raises Mod
 """
 _USE = """
 import json, httpx
-from service.client import AsyncClient, Client
-from service.cli.app import run
+from admeta.client import AsyncClient, Client
+from admeta.cli.app import run
 from search.definition import StudyDefinition
 study = StudyDefinition.model_validate({"name": "x", "task": {"name": "digits"}, "optimizers": [{"name": "admetar"}]})
 sent = []
@@ -55,7 +57,46 @@ def test_the_base_names_none_of_them() -> None:
     assert base == {"httpx", "pydantic", "pyyaml", "rich", "typer"}
 
 
-def test_the_client_alone_loads_little() -> None:
-    code = "import sys, json, service.client; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+def test_the_client_loads_no_other_package_of_the_project() -> None:
+    code = "import sys, json; from admeta.client import Client; Client(); print(json.dumps(sorted(sys.modules)))"
     loaded = set(json.loads(subprocess.check_output([sys.executable, "-c", code])))
-    assert not loaded & {*HEAVY, "yaml", "typer", "search", "tasks", "admeta"}
+    assert not loaded & {*HEAVY, "yaml", "typer", "search", "tasks", "service"}
+
+
+@pytest.fixture
+def taken_names(tmp_path: Path) -> Path:
+    """A user's folder in which `tasks`, `search` and `service` are his own."""
+    for name in ("tasks", "search"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('the {name} of the user is imported')")
+    (tmp_path / "service.py").write_text("raise RuntimeError('the service of the user is imported')")
+    return tmp_path
+
+
+def test_a_script_beside_folders_of_the_same_names(taken_names: Path) -> None:
+    (taken_names / "script.py").write_text(
+        "import httpx\n"
+        "from admeta.client import Client, ClientError\n"
+        "health = {'status': 'ok', 'version': '1', 'database': 'ok', 'ray': 'ok'}\n"
+        "answer = lambda request: httpx.Response(200, json=health)\n"
+        "with Client('http://x', transport=httpx.MockTransport(answer)) as client:\n"
+        "    print(client.health().status)\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=taken_names, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("ok\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("--help", 0),
+        ("list --url http://127.0.0.1:9", 3),
+        ("doctor --url http://127.0.0.1:9 --home x", 1),
+        ("db current --home x", 1),
+    ],
+)
+def test_the_command_line_beside_folders_of_the_same_names(taken_names: Path, command: str, code: int) -> None:
+    line = [sys.executable, "-m", "admeta.cli", *command.split()]
+    done = subprocess.run(line, cwd=taken_names, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert "of the user" not in done.stderr

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.client import AsyncClient, Client, ClientError, verbs
+from admeta.client import AsyncClient, Client, ClientError, verbs
 from tests.service.client.conftest import STUDY, Asked
 
 ERROR = {"error": "database_unavailable", "detail": "d", "hint": "h"}

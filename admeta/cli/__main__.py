@@ -1,0 +1,5 @@
+"""`python -m admeta.cli` is `admeta`."""
+
+from admeta.cli import main
+
+main()

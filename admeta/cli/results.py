@@ -1,0 +1,175 @@
+"""Commands on results and on what a study can name: compare, best, importance, export, tasks, optimizers, cluster."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from admeta.cli.options import (
+    Output,
+    OutputOption,
+    StudyArgument,
+    Url,
+    optimizer_names,
+    task_names,
+)
+from admeta.cli.output import emit, show_comparison
+from admeta.client import Client
+from admeta.client.errors import ClientError, ServiceError
+from admeta.client.models import BestView
+from admeta.client.states import ExportFormat, ImportanceMethod, SignificanceTest
+from admeta.client.terminal import tables
+
+_FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".tex": "latex"}
+
+
+def compare(
+    study: StudyArgument,
+    test: Annotated[SignificanceTest, typer.Option(help="wilcoxon pairs runs by seed.")] = SignificanceTest.WELCH,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Compare a study's optimizers: validation selects, test is only reported."""
+    with Client(url) as client:
+        view = client.comparison(study, test=test)
+    if output is not Output.TABLE:
+        emit(view, output, table=str)
+        return
+    if not view.complete:
+        typer.echo("The study has not ended: this is how it stands now.", err=True)
+    show_comparison(view)
+
+
+def best(
+    task: Annotated[str, typer.Option(help="A task's name.", autocompletion=task_names)],
+    optimizer: Annotated[
+        str | None, typer.Option(help="An optimizer's name.  [default: all]", autocompletion=optimizer_names)
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Only studies of this model.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Default: the task's own.")] = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the best settings known for a task and an optimizer, over all studies; or for each optimizer."""
+
+    with Client(url) as client:
+        if optimizer is not None:
+            view = client.best(task=task, optimizer=optimizer, model=model, metric=metric)
+            emit(view, output, table=lambda found: tables.best([found]))
+            return
+        emit(_best_of_each(client, task, model=model, metric=metric), output, table=tables.best)
+
+
+def importance(
+    study: StudyArgument,
+    method: Annotated[
+        ImportanceMethod | None, typer.Option(help="How to tell.  [default: by the number of trials]")
+    ] = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show how much each searched parameter mattered."""
+
+    with Client(url) as client:
+        emit(client.importance(study, method=method), output, table=tables.importance)
+
+
+def export(
+    study: StudyArgument,
+    file: Annotated[
+        Path | None, typer.Argument(help="Where to write; default: stdout, as csv.", metavar="[FILE]")
+    ] = None,
+    form: Annotated[
+        ExportFormat | None, typer.Option("--format", help="[default: by the file's name]", show_default=False)
+    ] = None,
+    url: Url = None,
+) -> None:
+    """Write a study's results to a file: a row a run (csv, parquet), trials (json), the comparison (latex)."""
+    chosen = form or (_FORMATS.get(file.suffix) if file else "csv")
+    if chosen is None:
+        raise ServiceError(
+            f"'{file}' does not say its format.", hint=f"End it in {', '.join(_FORMATS)}, or give --format."
+        )
+    with Client(url) as client:
+        if file is None:
+            client.export(study, sys.stdout.buffer, form=chosen)
+            return
+        part = file.with_name(file.name + ".part")  # a broken download leaves no file that looks whole
+        try:
+            with part.open("wb") as target:
+                client.export(study, target, form=chosen)
+            part.replace(file)
+        except OSError as error:
+            raise ServiceError(f"cannot write '{file}': {error.strerror}.", hint="Choose another path.") from None
+        finally:
+            part.unlink(missing_ok=True)
+    typer.echo(f"wrote {file}", err=True)
+
+
+def _best_of_each(client: Client, task: str, *, model: str | None, metric: str | None) -> list[BestView]:
+    """What is known of every optimizer; those without a result are left out."""
+    found: list[BestView] = []
+    missing: ClientError | None = None
+    for optimizer in client.optimizers():
+        try:
+            found.append(client.best(task=task, optimizer=optimizer.name, model=model, metric=metric))
+        except ClientError as error:
+            if error.error != "no_result":
+                raise
+            missing = error
+    if not found and missing is not None:
+        of_model = f" with model '{model}'" if model else ""
+        raise ClientError(
+            f"no finished trial on task '{task}'{of_model} yet.",
+            hint=missing.hint,
+            status=missing.status,
+            error=missing.error,
+        )
+    return found
+
+
+def tasks(
+    name: Annotated[
+        str | None, typer.Argument(help="Show this one's settings.", metavar="[NAME]", autocompletion=task_names)
+    ] = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the tasks that a study can name, or what one's `task` may say."""
+
+    with Client(url) as client:
+        if name is None:
+            emit(client.tasks(), output, table=tables.task_list)
+        else:
+            emit(client.task(name), output, table=tables.task_settings)
+
+
+def optimizers(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Show this one's parameters.", metavar="[NAME]", autocompletion=optimizer_names),
+    ] = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List the optimizers that a study can name, or one's parameters."""
+
+    with Client(url) as client:
+        if name is None:
+            emit(client.optimizers(), output, table=tables.optimizer_list)
+        else:
+            emit(client.optimizer(name), output, table=tables.parameters)
+
+
+def cluster(url: Url = None, output: OutputOption = Output.TABLE) -> None:
+    """Show the machines with what is free, the runs on them, and the studies that wait."""
+
+    with Client(url) as client:
+        view = client.cluster()
+    if output is Output.TABLE:
+        waiting = "".join(f"\n  {n}. {study.name}" for n, study in enumerate(view.queue, start=1))
+        typer.echo(f"Ray is {view.ray}; {len(view.runs)} runs train, {len(view.queue)} studies wait{waiting}")
+    emit(view, output, table=tables.cluster)

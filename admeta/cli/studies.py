@@ -1,0 +1,220 @@
+"""Commands on studies: submit, list, show, watch, pause, resume, cancel, clone, delete."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from admeta.cli.options import (
+    EXPIRED,
+    FAILED,
+    INTERRUPTED,
+    Changes,
+    Output,
+    OutputOption,
+    StudyArgument,
+    Url,
+    optimizer_names,
+    parse_trial,
+    task_names,
+)
+from admeta.cli.output import emit, emit_plain, show_comparison
+from admeta.client import Client, Submission
+from admeta.client.models import StudyView
+from admeta.client.states import StudyState
+from admeta.client.terminal import tables
+
+
+def list_studies(
+    name: Annotated[str | None, typer.Option(help="Only those whose name contains this.")] = None,
+    state: Annotated[StudyState | None, typer.Option(help="Only in this state.", case_sensitive=False)] = None,
+    task: Annotated[str | None, typer.Option(help="Only of this task.", autocompletion=task_names)] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="Only those that search this optimizer.", autocompletion=optimizer_names)
+    ] = None,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """List studies, newest first."""
+
+    with Client(url) as client:
+        found = list(client.studies(name=name, state=state, task=task, optimizer=optimizer, limit=limit + 1))
+    emit(found[:limit], output, table=tables.study_list)
+    if len(found) > limit:
+        typer.echo(f"There are more: --limit {10 * limit}", err=True)
+
+
+def show(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
+    """Show a study: how far each optimizer's search is. JSON and YAML have its definition too."""
+
+    with Client(url) as client:
+        view = client.study(study)
+    if output is Output.TABLE:
+        reason = f": {view.reason}" if view.reason else ""
+        on = f"{view.task}, {view.model}" if view.model else view.task
+        typer.echo(f"study {view.name} ({view.id}) on {on} is {view.state}{reason}")
+        for warning in view.warnings:
+            typer.echo(f"warning: {warning}", err=True)
+    emit(view, output, table=tables.searches)
+
+
+def pause(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
+    """Pause a study: running trials are checkpointed and stopped."""
+    with Client(url) as client:
+        _show_state(client.pause(study), output)
+
+
+def resume(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
+    """Go on with a paused study."""
+    with Client(url) as client:
+        _show_state(client.resume(study), output)
+
+
+def cancel(
+    study: StudyArgument,
+    trial: Annotated[
+        str | None, typer.Option(help="Only this trial, as admetar/3; the study goes on without it.")
+    ] = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Cancel a study, or one trial of it: what runs is stopped, what has finished stays."""
+
+    with Client(url) as client:
+        if trial is None:
+            _show_state(client.cancel(study), output)
+            return
+        label, number = parse_trial(trial)
+        view = client.cancel_trial(study, label, number)
+    emit(view, output, table=lambda cancelled: tables.trial_list([cancelled], metric="value"))
+
+
+def delete(
+    study: StudyArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Delete a study that has ended, with all its results and checkpoints."""
+    with Client(url) as client:
+        view = client.study(study)
+        if not yes:
+            n_trials = sum(search.n_complete + search.n_pruned + search.n_failed for search in view.searches)
+            question = f"Delete study {view.name} ({view.state}) with {n_trials} finished trials?"
+            typer.confirm(question, abort=True, err=output is not Output.TABLE)
+        client.delete(view.id)
+    if output is Output.TABLE:
+        typer.echo(f"study {view.name} ({view.id}) is deleted")
+    else:
+        emit_plain({"id": view.id, "name": view.name, "deleted": True}, output)
+
+
+def _show_state(study: StudyView, output: Output) -> None:
+
+    if output is Output.TABLE:
+        typer.echo(f"study {study.name} is {study.state}")
+    else:
+        emit(study, output, table=tables.searches)
+
+
+Wait = Annotated[bool, typer.Option("--wait", "-w", help="Follow it to its end, then compare.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(help="Seconds to follow at most; then exit code 4. The study goes on.", min=0, metavar="SECONDS"),
+]
+_WATCH_PATIENCE_S = 600.0
+_POLL_S = 0.5
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(help="The study, as YAML or JSON; - reads stdin.", metavar="FILE")],
+    name: Annotated[str | None, typer.Option(help="Submit it under this name.")] = None,
+    changes: Changes = None,
+    space: Annotated[
+        str | None,
+        typer.Option(
+            help="Search space of optimizers that name none: default, finetune, paper; paper-best: all begin with the "
+            "paper's best settings.",
+            metavar="NAME",
+        ),
+    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Submit a study. The same file again finds the study there is."""
+    from admeta.client import studyfile
+
+    definition = studyfile.with_changes(studyfile.load(file), changes or [])
+    if name is not None:
+        definition = {**definition, "name": name}
+    with Client(url) as client:
+        report(client, client.submit(definition, space=space), wait=wait, timeout_s=timeout, output=output)
+
+
+def clone(
+    study: StudyArgument,
+    name: Annotated[str, typer.Argument(help="The new study's name.", metavar="NAME")],
+    changes: Changes = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Submit a study's definition under another name, with changes."""
+    from admeta.client import studyfile
+
+    with Client(url) as client:
+        old = client.study(study).definition or {}
+        new = studyfile.with_changes(old, changes or [])
+        changed = {key: value for key, value in new.items() if key not in old or value != old[key]}
+        report(client, client.clone(study, name, changes=changed), wait=wait, timeout_s=timeout, output=output)
+
+
+def watch(study: StudyArgument, timeout: Timeout = None, url: Url = None, output: OutputOption = Output.TABLE) -> None:
+    """Follow a study to its end, then compare. Ctrl-C leaves it running; a service that goes away is waited for."""
+    with Client(url) as client:
+        _finish(client, _follow(client, study, timeout_s=timeout), output)
+
+
+def report(client: Client, submission: Submission, *, wait: bool, timeout_s: float | None, output: Output) -> None:
+    """Say what became of a submission, and follow the study where that is asked for."""
+    study = submission.study
+    verb = "submitted" if submission.created else "exists already"
+    typer.echo(f"study {study.name} ({study.id}) {verb}: {study.state}", err=output is not Output.TABLE or wait)
+    for warning in study.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if wait:
+        _finish(client, _follow(client, study.id, timeout_s=timeout_s), output)
+    elif output is not Output.TABLE:
+        emit(study, output, table=str)
+    else:
+        typer.echo(f"Follow it with: admeta watch {study.name}")
+
+
+def _follow(client: Client, study: str, *, timeout_s: float | None) -> StudyView:
+    try:
+        return client.wait(study, progress=True, poll_s=_POLL_S, timeout_s=timeout_s, patience_s=_WATCH_PATIENCE_S)
+    except KeyboardInterrupt:
+        typer.echo(f"\nThe study goes on. Follow it: admeta watch {study}. End it: admeta cancel {study}.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except TimeoutError as error:
+        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"hint: The study goes on. Follow it: admeta watch {study}.", err=True)
+        raise typer.Exit(EXPIRED) from None
+
+
+def _finish(client: Client, study: StudyView, output: Output) -> None:
+    """Write how an ended study came out: its comparison, or the study itself in JSON and YAML."""
+    if output is Output.TABLE:
+        show_comparison(client.comparison(study.id))
+    else:
+        emit(study, output, table=str)
+    if study.state != "COMPLETED":
+        reason = f": {study.reason}" if study.reason else ""
+        typer.echo(f"study {study.name} is {study.state}{reason}", err=True)
+        raise typer.Exit(FAILED)

@@ -1,0 +1,44 @@
+"""The Python client: the REST API as typed calls, blocking or for asyncio.
+
+    from admeta.client import Client
+
+    with Client() as client:
+        client.submit(definition).wait(progress=True)
+        best = client.best(task="digits", optimizer="admetar")
+    optimizer = AdmetaR(model.parameters(), **best.params)
+
+Answers are the models of `admeta.client.models`. Needs the base installation alone: no torch, Ray or Optuna, and no
+other package of the project. The classes are imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from admeta.client.asynchronous import AsyncClient, AsyncSubmission
+    from admeta.client.blocking import Client, Submission
+    from admeta.client.errors import ClientError
+    from admeta.client.verbs import TERMINAL_STATES
+
+__all__ = ["TERMINAL_STATES", "AsyncClient", "AsyncSubmission", "Client", "ClientError", "Submission"]
+
+_HOME = {
+    "TERMINAL_STATES": "verbs",
+    "AsyncClient": "asynchronous",
+    "AsyncSubmission": "asynchronous",
+    "Client": "blocking",
+    "ClientError": "errors",
+    "Submission": "blocking",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

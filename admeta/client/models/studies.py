@@ -1,0 +1,64 @@
+"""A study, how far it is, and the request for a clone of it. A new study's is `search.definition.StudyDefinition`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from admeta.client.models.base import View
+
+
+class SearchView(View):
+    """Progress of one optimizer's search."""
+
+    label: str
+    optimizer: str
+    optuna_study: str
+    stage: str = Field(description="search, confirm or done")
+    n_trials: int = Field(description="Trials the search will run in all.")
+    n_waiting: int
+    n_running: int
+    n_complete: int
+    n_pruned: int
+    n_failed: int
+    n_confirm_runs: int = Field(description="Confirm runs the study will make for this optimizer.")
+    n_confirm_finished: int
+    best_value: float | None = Field(description="Best validation value of a complete trial so far.")
+    best_trial: int | None
+    best_params: dict[str, Any] | None
+
+
+class StudyView(View):
+    """A study and how far it is."""
+
+    id: str
+    name: str
+    task: str
+    model: str | None
+    state: str
+    reason: str | None = Field(description="Why it FAILED, was CANCELLED or PAUSED, or waits while it is RUNNING.")
+    metric: str
+    direction: str
+    priority: int
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    searches: list[SearchView]
+    definition: dict[str, Any] | None = Field(default=None, description="In single reads only.")
+    warnings: list[str] = Field(default=[])
+
+
+class CloneRequest(BaseModel):
+    """A study to make from another one's definition."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str = Field(description="The new study's name.", examples=["digits-second"])
+    changes: dict[str, Any] = Field(
+        default={},
+        description="Merged into the definition as a JSON Merge Patch (RFC 7396): objects key by key, null for the "
+        "default, lists as a whole.",
+        examples=[{"budget": {"trials_per_optimizer": 40}}],
+    )

@@ -1,0 +1,73 @@
+"""Trials, their runs, attempts and curves."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from admeta.client.models.base import View
+
+
+class PointView(View):
+    """One evaluation: a point of the curve."""
+
+    epoch: int
+    step: int
+    value: float | None
+    metrics: dict[str, float | None]
+    lr: float | None
+
+
+class AttemptView(View):
+    """One attempt of a run: a start on a worker."""
+
+    attempt: int
+    state: str
+    started_at: datetime
+    finished_at: datetime | None
+    node: str | None
+    device: str | None
+    resumed_from_epoch: int | None
+    error: str | None
+    environment: dict[str, Any] | None = Field(
+        default=None,
+        description="In single reads of a run only: device, versions, source commit, how the steps ran, the share of a "
+        "card and why; null until the attempt has begun.",
+    )
+
+
+class RunView(View):
+    """One training execution with one seed."""
+
+    id: int
+    stage: str
+    seed: int
+    state: str
+    value: float | None
+    test_metrics: dict[str, float | None]
+    failure: str | None
+    error: str | None
+    epoch: int
+    step: int
+    train_s: float
+    gpu_s: float
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempts: list[AttemptView]
+
+
+class TrialView(View):
+    """One configuration = one Optuna trial, with its runs (search stage first, then confirm seeds)."""
+
+    number: int
+    label: str
+    optimizer: str
+    state: str
+    value: float | None
+    params: dict[str, Any] = Field(description="What the sampler drew.")
+    settings: dict[str, Any] = Field(description="params and fixed: constructs the optimizer.")
+    runs: list[RunView]
+    curve: list[PointView] | None = Field(default=None, description="Of the search run; in single reads only.")

@@ -1,0 +1,1 @@
+"""Answers on a terminal: tables, and the progress of a study."""

@@ -1,0 +1,164 @@
+"""A study's progress on a terminal: a live table with a bar an optimizer, or plain lines where it is no terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from admeta.client.errors import ClientError
+from admeta.client.models import SearchView, StudyView
+from admeta.client.terminal.tables import duration, n_finished, number
+
+if TYPE_CHECKING:
+    from admeta.client import Client
+
+_BAR_WIDTH = 24
+_WIDE = 110
+_REFRESHES_PER_S = 4
+_POLL_S = 0.5
+
+
+class Display(Protocol):
+    """Where progress is shown."""
+
+    def show(self, study: StudyView) -> None:
+        """The study has moved on."""
+
+    def away(self, error: ClientError) -> None:
+        """The service does not answer for now."""
+
+
+@contextmanager
+def shown(console: Console | None = None) -> Iterator[Display]:
+    """A display for as long as the block runs; default: on stderr, so that results on stdout stay clean."""
+    console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        yield _Lines(console)
+        return
+    picture = _Picture(time.time)
+    with Live(picture, console=console, refresh_per_second=_REFRESHES_PER_S):
+        yield picture
+
+
+def follow(client: Client, study: str, *, console: Console) -> StudyView:
+    """Show a study's progress until it has ended; returns it as it then is.
+
+    Raises:
+        ClientError: the study is unknown, or the service stays away.
+    """
+    with shown(console) as display:
+        return client.wait(study, poll_s=_POLL_S, on_update=display.show, on_absence=display.away)
+
+
+class _Picture:
+    """A line on the study, then a table with a bar for every optimizer. Drawn anew while the study runs."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._study: StudyView | None = None
+        self._away = ""
+
+    def show(self, study: StudyView) -> None:
+        self._study, self._away = study, ""
+
+    def away(self, error: ClientError) -> None:
+        self._away = f"waiting for the service: {error.detail}"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._study is not None:
+            table = _table(self._study) if options.max_width >= _WIDE else _narrow_table(self._study)
+            yield Group(_headline(self._study, self._clock()), table)
+        if self._away:
+            yield Text(self._away, style="yellow")
+
+
+class _Lines:
+    """A line whenever the study or an optimizer's search has moved on."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._shown: dict[str, str] = {}
+
+    def show(self, study: StudyView) -> None:
+        self._tell("", f"study {study.name} is {study.state}")
+        for search in study.searches:
+            self._tell(search.label, f"{search.label:>12}  {_told(search)}")
+
+    def away(self, error: ClientError) -> None:
+        self._print(f"waiting for the service: {error.detail}")
+
+    def _tell(self, key: str, text: str) -> None:
+        if self._shown.get(key) != text:
+            self._shown[key] = text
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _headline(study: StudyView, now: float) -> Text:
+    where = f"{study.task}, {study.model}" if study.model else study.task
+    text = Text(f"study {study.name} ({where}) is {study.state}", style="bold")
+    if study.started_at is not None:
+        end = study.finished_at or datetime.fromtimestamp(now, UTC)
+        text.append(f"  {duration((end - study.started_at).total_seconds())}", style="not bold")
+    return text
+
+
+def _table(study: StudyView) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
+    table.add_column("optimizer", no_wrap=True)
+    table.add_column("", width=_BAR_WIDTH)
+    for column in ("trials", "running", "pruned", "failed", f"best {study.metric}", "confirm"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for search in study.searches:
+        confirm = f"{search.n_confirm_finished}/{search.n_confirm_runs}" if search.n_confirm_runs else ""
+        table.add_row(
+            search.label,
+            _bar(search),
+            f"{n_finished(search)}/{search.n_trials}",
+            str(search.n_running or ""),
+            str(search.n_pruned or ""),
+            str(search.n_failed or ""),
+            number(search.best_value),
+            confirm,
+        )
+    return table
+
+
+def _narrow_table(study: StudyView) -> Table:
+    """What matters most, for 80 columns."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(width=_BAR_WIDTH // 2)
+    table.add_column(overflow="fold")
+    for search in study.searches:
+        table.add_row(search.label, _bar(search, width=_BAR_WIDTH // 2), _told(search))
+    return table
+
+
+def _bar(search: SearchView, *, width: int = _BAR_WIDTH) -> ProgressBar:
+    total = max(search.n_trials + search.n_confirm_runs, 1)
+    done = total if search.stage == "done" else n_finished(search) + search.n_confirm_finished
+    return ProgressBar(total=total, completed=done, width=width)
+
+
+def _told(search: SearchView) -> str:
+    parts = [f"{n_finished(search)}/{search.n_trials} trials"]
+    if search.n_pruned:
+        parts.append(f"{search.n_pruned} pruned")
+    if search.n_failed:
+        parts.append(f"{search.n_failed} failed")
+    parts.append(f"best {number(search.best_value)}")
+    if search.n_confirm_runs and search.stage != "search":
+        parts.append(f"confirm {search.n_confirm_finished}/{search.n_confirm_runs}")
+    return " · ".join(parts)

@@ -1,0 +1,396 @@
+"""Answers as text tables, for the command line and the demo."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.console import Console
+
+from admeta.client.models import (
+    AttemptView,
+    BestView,
+    ClusterView,
+    ComparisonView,
+    ImportanceView,
+    OptimizerView,
+    PaperCellView,
+    PaperStudyView,
+    PaperTableCellsView,
+    PaperTableView,
+    PointView,
+    SearchView,
+    SpreadView,
+    StudyRunView,
+    StudyView,
+    TaskView,
+    TokenView,
+    TrialView,
+)
+from admeta.client.terminal.fitted_table import Sheet
+
+PIPE_WIDTH = 240
+_FIRST = ("lr", "lambd", "beta")
+_FEW = 4
+_NOTHING = "–"
+
+
+def console() -> Console:
+    """stdout; wide where it is no terminal and COLUMNS does not say how wide, so that piped tables are not folded."""
+    plain = Console(highlight=False, markup=False, emoji=False)
+    return (
+        plain
+        if plain.is_terminal or "COLUMNS" in os.environ
+        else Console(highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
+    )
+
+
+def study_list(studies: Iterable[StudyView]) -> Sheet:
+    """A line a study."""
+    table = Sheet("study", "state", "task", "model", "optimizers", "trials", "age", wrapped=["optimizers"])
+    now = datetime.now(UTC)
+    for study in studies:
+        finished = sum(n_finished(search) for search in study.searches)
+        planned = sum(search.n_trials for search in study.searches)
+        labels = ", ".join(search.label for search in study.searches)
+        age = rough_duration((now - study.created_at).total_seconds())
+        table.add_row(study.name, study.state, study.task, study.model or "", labels, f"{finished}/{planned}", age)
+    return table
+
+
+def cluster(view: ClusterView) -> Sheet:
+    """A line a machine: what it has, what is free, what trains there."""
+    table = Sheet("host", "address", "alive", "CPUs free", "GPUs free", "runs")
+    for node in view.nodes:
+        runs = [f"{run.study}/{run.label}/{run.trial}" for run in view.runs if run.node == node.address]
+        cpus, gpus = f"{node.cpus_free:g}/{node.cpus:g}", f"{node.gpus_free:g}/{node.gpus:g}"
+        table.add_row(node.host, node.address, "yes" if node.alive else "no", cpus, gpus, ", ".join(runs))
+    return table
+
+
+def searches(study: StudyView) -> Sheet:
+    """A line an optimizer's search: how far it is."""
+    best = f"best {study.metric}"
+    columns = ("optimizer", "stage", "trials", "pruned", "failed", "confirm", best, "with")
+    table = Sheet(*columns, wrapped=[best, "with"])
+    for search in study.searches:
+        table.add_row(
+            search.label,
+            search.stage,
+            f"{n_finished(search)}/{search.n_trials}",
+            str(search.n_pruned),
+            str(search.n_failed),
+            f"{search.n_confirm_finished}/{search.n_confirm_runs}",
+            number(search.best_value),
+            settings(search.best_params),
+        )
+    return table
+
+
+def trial_list(trials: Iterable[TrialView], *, metric: str) -> Sheet:
+    """A line a trial."""
+    table = Sheet("trial", "state", metric, "epochs", "seconds", "error", "settings", wrapped=["error", "settings"])
+    for trial in trials:
+        run = trial.runs[0] if trial.runs else None
+        error = next((r.error or r.failure for r in trial.runs if r.error or r.failure), None)
+        table.add_row(
+            f"{trial.label}/{trial.number}",
+            trial.state,
+            number(trial.value),
+            str(run.epoch) if run else "",
+            f"{run.train_s:.1f}" if run else "",
+            (error or "").split("\n")[0][:60],
+            settings(trial.params),
+        )
+    return table
+
+
+def run_list(runs: Iterable[StudyRunView]) -> Sheet:
+    """A line a run."""
+    table = Sheet("run", "trial", "stage", "seed", "state", "value", "epoch", "seconds", "attempt", "device", "why")
+    for run in runs:
+        last = run.attempts[-1] if run.attempts else None
+        where = [part for part in (last.node, last.device) if part] if last else []
+        table.add_row(
+            str(run.id),
+            f"{run.label}/{run.trial}",
+            run.stage,
+            str(run.seed),
+            run.state,
+            number(run.value),
+            str(run.epoch),
+            f"{run.train_s:.1f}",
+            str(last.attempt) if last else "",
+            " ".join(where),
+            ": ".join(part for part in (run.failure, (run.error or "").strip().split("\n")[-1][:80]) if part),
+        )
+    return table
+
+
+def attempts(views: Iterable[AttemptView]) -> Sheet:
+    """A line an attempt of a run: where it ran, from which epoch on, and how it ended."""
+    table = Sheet(
+        "attempt", "state", "started", "from epoch", "device", "error", wrapped=["started", "device", "error"]
+    )
+    for view in views:
+        table.add_row(
+            str(view.attempt),
+            view.state,
+            moment(view.started_at),
+            "" if view.resumed_from_epoch is None else str(view.resumed_from_epoch),
+            " ".join(part for part in (view.node, view.device) if part),
+            (view.error or "").strip().split("\n")[-1],
+        )
+    return table
+
+
+def curve(points: Iterable[PointView]) -> Sheet:
+    """A line an evaluation."""
+    points = list(points)
+    names = list(dict.fromkeys(name for point in points for name in point.metrics))
+    table = Sheet("epoch", "step", *names, "lr")
+    for point in points:
+        table.add_row(
+            str(point.epoch), str(point.step), *(number(point.metrics.get(name)) for name in names), number(point.lr)
+        )
+    return table
+
+
+def comparison(view: ComparisonView) -> Sheet:
+    """A line an optimizer, best first; fits 80 columns."""
+    test = next((row.test_metric for row in view.rows if row.test_metric), "test")
+    columns = ("optimizer", view.metric, test, "n", "trials", "pruned", "failed", "train (step) s")
+    table = Sheet(*columns, wrapped=["failed", "train (step) s"])
+    for row in view.rows:
+        table.add_row(
+            row.label,
+            spread(row.validation) if row.validation.n else number(row.search_value),
+            spread(row.test),
+            str(row.validation.n or ""),
+            str(row.n_complete + row.n_pruned + row.n_failed),
+            str(row.n_pruned),
+            f"{row.n_failed}" if not row.n_diverged else f"{row.n_failed}, {row.n_diverged} diverged",
+            f"{row.train_s:.1f} ({row.optimizer_s:.1f})",
+        )
+    return table
+
+
+def pairs(view: ComparisonView) -> Sheet:
+    """A line for every two optimizers: whether their confirm runs show one to be better."""
+    columns = ("optimizers", "difference", "95 % interval", "p", "p (Holm)", "shown")
+    table = Sheet(*columns, wrapped=["optimizers", "95 % interval", "shown"])
+    for pair in view.pairs:
+        interval = "" if pair.low is None else f"{number(pair.low)} to {number(pair.high)}"
+        table.add_row(
+            f"{pair.a} − {pair.b}",
+            number(pair.difference),
+            interval,
+            number(pair.p_value),
+            number(pair.p_holm),
+            f"{pair.better} is better" if pair.better else pair.note or "no difference",
+        )
+    return table
+
+
+def importance(views: Iterable[ImportanceView]) -> Sheet:
+    """A line an optimizer's search: its parameters, what mattered most first."""
+    table = Sheet("optimizer", "method", "trials", "share of each parameter")
+    for view in views:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in view.shares.items())
+        table.add_row(view.label, view.method or "", str(view.n_trials), shares or view.reason or "")
+    return table
+
+
+def best(views: Iterable[BestView]) -> Sheet:
+    """A line an optimizer: its best settings."""
+    columns = ("optimizer", "validation", "test", "evidence", "from", "settings")
+    table = Sheet(*columns, wrapped=["evidence", "from", "settings"])
+    for view in views:
+        begun = f", begun from {view.init_from}" if view.init_from else ""
+        table.add_row(
+            view.optimizer,
+            spread(view.validation) if view.validation.n else number(view.search_value),
+            spread(view.test),
+            view.evidence,
+            f"{view.study} {view.label}/{view.trial}{begun}",
+            settings(view.settings),
+        )
+    return table
+
+
+def task_list(tasks: Iterable[TaskView]) -> Sheet:
+    """A line a task."""
+    table = Sheet("task", "models", "metrics", "what it is", wrapped=["models", "metrics", "what it is"])
+    for task in tasks:
+        metrics = ", ".join(f"{name} ({direction})" for name, direction in task.metrics.items())
+        models = ", ".join(task.models[:_FEW])
+        more = f" and {len(task.models) - _FEW} more" if len(task.models) > _FEW else ""
+        table.add_row(task.name, models + more, metrics, task.description)
+    return table
+
+
+def task_settings(task: TaskView) -> Sheet:
+    """A line a setting: what a study's `task` may say."""
+    table = Sheet("setting", "default", "what it is", wrapped=["default", "what it is"])
+    models = f"one of {', '.join(task.models)}"
+    for name, field in task.config_schema.get("properties", {}).items():
+        what = field.get("description") or (models if name == "model" else "")
+        table.add_row(name, _text(field.get("default")), what)
+    return table
+
+
+def optimizer_list(optimizers: Iterable[OptimizerView]) -> Sheet:
+    """A line an optimizer."""
+    texts = ("searched by default", "fixed by default", "what it is")
+    table = Sheet("optimizer", *texts, wrapped=texts)
+    for optimizer in optimizers:
+        space = ", ".join(searched_in(name, parameter) for name, parameter in optimizer.default_space.items())
+        table.add_row(optimizer.name, space, settings(optimizer.fixed), optimizer.description)
+    return table
+
+
+def parameters(optimizer: OptimizerView) -> Sheet:
+    """A line a parameter of one optimizer."""
+    table = Sheet("parameter", "default", "default space", "rule", "what it is", wrapped=["rule", "what it is"])
+    for parameter in optimizer.parameters:
+        space = optimizer.default_space.get(parameter.name)
+        searched = searched_in("", space) if space else ""
+        table.add_row(parameter.name, _text(parameter.default), searched, parameter.rule, parameter.doc)
+    return table
+
+
+def token_list(tokens: Iterable[TokenView]) -> Sheet:
+    """A line a token."""
+    table = Sheet("id", "name", "scope", "begins with", "works", "created", "expires", "last used")
+    for token in tokens:
+        works = "yes" if token.active else "revoked" if token.revoked_at else "expired"
+        times = (token.created_at, token.expires_at, token.last_used_at)
+        shown = ["" if time is None else moment(time) for time in times]
+        table.add_row(token.id, token.name, token.scope, token.prefix, works, *shown)
+    return table
+
+
+def paper_table_list(tables: Iterable[PaperTableView]) -> Sheet:
+    """A line a table."""
+    sheet = Sheet("table", "no.", "numbers", "ours", "caption", "studies", wrapped=["caption", "studies"])
+    for table in tables:
+        sheet.add_row(
+            table.name,
+            str(table.number),
+            str(table.n_cells),
+            str(table.n_ours),
+            table.caption,
+            ", ".join(table.studies),
+        )
+    return sheet
+
+
+def paper_cells(table: PaperTableCellsView) -> Sheet:
+    """The table in the paper's rows and columns; a cell is the paper's number / ours."""
+    heads = [" ".join(part for part in column if part) for column in table.columns]
+    sheet = Sheet("paper / ours", *heads, wrapped=heads)
+    for row, said in zip(table.rows, paper_texts(table), strict=True):
+        sheet.add_row(" ".join(row), *said)
+    return sheet
+
+
+def paper_texts(table: PaperTableCellsView) -> list[list[str]]:
+    """Each cell as `paper / ours`."""
+    return [[_cell(cell) for cell in row] for row in table.cells]
+
+
+def paper_study_list(studies: Iterable[PaperStudyView]) -> Sheet:
+    """A line a study."""
+    sheet = Sheet("study", "table", "task", "model", "runs", "optimizers")
+    for study in studies:
+        optimizers = ", ".join(study.optimizers)
+        sheet.add_row(study.name, study.table, study.task, study.model, str(study.n_runs), optimizers)
+    return sheet
+
+
+def paper_study(view: PaperStudyView) -> Sheet:
+    """What one study is, a line a fact."""
+    sheet = Sheet("", view.name)
+    facts = {
+        "submitted as": view.study,
+        "table": view.table,
+        "task": f"{view.task}, {view.model}",
+        "optimizers": ", ".join(view.optimizers),
+        "runs": str(view.n_runs),
+        "after": view.after or "",
+        "notes": view.notes,
+    }
+    for name, text in facts.items():
+        if text:
+            sheet.add_row(name, text)
+    return sheet
+
+
+def n_finished(search: SearchView) -> int:
+    """Trials of the search stage that have ended, in whatever way."""
+    return search.n_complete + search.n_pruned + search.n_failed
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; a dash where there is none."""
+    return "–" if value is None else f"{value:.4g}"
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds: 1:02:03, or 2:03."""
+    minutes, rest = divmod(max(round(seconds), 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def rough_duration(seconds: float) -> str:
+    """In the largest unit that leaves a whole number: 40 s, 12 min, 3 h, 5 d."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def moment(time: datetime) -> str:
+    """A time of this machine's zone, to the minute."""
+    return f"{time.astimezone():%Y-%m-%d %H:%M}"
+
+
+def spread(view: SpreadView) -> str:
+    """Mean ± standard deviation."""
+    if view.mean is None:
+        return "–"
+    return number(view.mean) if view.std is None else f"{view.mean:.4f} ± {view.std:.4f}"
+
+
+def settings(values: Mapping[str, Any] | None) -> str:
+    """Parameters on one line, what matters most first: lr=0.01 lambd=0.1 betas=[0.9, 0.999]."""
+    known = values or {}
+    order = [name for name in _FIRST if name in known] + [name for name in known if name not in _FIRST]
+    return " ".join(f"{name}={_text(known[name])}" for name in order)
+
+
+def searched_in(name: str, parameter: Mapping[str, Any]) -> str:
+    """A parameter with the values that a search takes: lr [0.0001, 0.1] log."""
+    prefix = f"{name} " if name else ""
+    if "choices" in parameter:
+        return prefix + "{" + ", ".join(_text(choice) for choice in parameter["choices"]) + "}"
+    scale = " log" if parameter.get("log") else ""
+    return f"{prefix}[{_text(parameter['low'])}, {_text(parameter['high'])}]{scale}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {_text(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_text(item) for item in value) + "]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _cell(cell: PaperCellView) -> str:
+    paper = _NOTHING if cell.paper is None else cell.paper.text
+    return f"{paper} / {_NOTHING if cell.ours is None else cell.ours.text}"
