@@ -224,7 +224,7 @@ def _task_of(request: Mapping[str, Any], *, epochs: int | None) -> Any:
     """The engine's task for the Trainer, without a run: while a run is open, torch is set as its precision needs."""
     import torch
 
-    from tasks.engine.cache import load_task
+    from tasks.engine.task import load_task
 
     return load_task(_config(request, epochs), data_dir=Path(request["data"]), device=torch.device(request["device"]))
 
@@ -276,7 +276,7 @@ def _speed_of_trainer_as_it_comes(request: Mapping[str, Any]) -> dict[str, Any]:
     """What a Trainer says of itself where nothing is set but the batch and the epochs."""
     from transformers import Trainer, TrainingArguments
 
-    from tasks.text.models import load_tokenizer
+    from tasks.data.pretrained import load_tokenizer
 
     task = _task_of(request, epochs=request["epochs"])
     padded = rows(task, load_tokenizer(task.data.source), padded=task.config.max_length)
@@ -351,7 +351,7 @@ def _data_with_base(glue: Path, folder: Path) -> Path:
     """A data folder with GLUE's files and the BERT-base-sized model under `BASE`: minilm's vocabulary is BERT's."""
     from transformers import BertConfig, BertForSequenceClassification
 
-    from tasks.text.models import find_model, load_tokenizer
+    from tasks.data.pretrained import find_model, load_tokenizer
 
     shutil.copytree(glue, folder / "glue")
     load_tokenizer(find_model("minilm", data_dir=None)).save_pretrained(folder / BASE)

@@ -108,8 +108,8 @@ def _trainer(request: argparse.Namespace) -> dict[str, float]:
     import torch
     from transformers import DataCollatorForTokenClassification, Trainer, TrainingArguments, set_seed
 
-    from tasks.engine.cache import load_task
-    from tasks.text.models import load_tokenizer
+    from tasks.data.pretrained import load_tokenizer
+    from tasks.engine.task import load_task
 
     task: Any = load_task(_config(request), data_dir=Path(request.data), device=torch.device(request.device))
     on_gpu = request.device == "cuda"

@@ -5,7 +5,7 @@
 Parts:
     kernels    the engine's steady step, captured and compiled: each kernel's time and number a step, longest first.
     model      forward and backward pass alone, 32 rows of each width in a graph: with and without cuDNN's attention,
-               compiled with and without joined linear layers (tasks.engine.joined). The compiler's cache is off.
+               compiled with and without joined linear layers (tasks.engine.transforms). The compiler's cache is off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")  # a cached gra
 import torch
 
 from benchmarks.finetuning import BASE, _data_with_base, _engine_run
-from tasks.engine.joined import joined_inductor
+from tasks.engine.transforms import joined_inductor
 
 ROWS = 32
 

@@ -12,7 +12,7 @@ def make_trainer(task: Any, request: Mapping[str, Any], *, lr: float, seed: int,
     """transformers' Trainer over the engine's own training rows and a fresh model of the same task."""
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments, set_seed
 
-    from tasks.text.models import load_tokenizer
+    from tasks.data.pretrained import load_tokenizer
 
     config = task.config
     well_set = request["system"] == "trainer-well-set"

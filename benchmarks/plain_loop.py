@@ -15,9 +15,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from tasks.engine.cache import load_task
 from tasks.engine.optimizers import build_optimizer
-from tasks.engine.schedule import lr_factor
+from tasks.engine.task import load_task
 from tasks.vision.config import Cifar10Config
 from tasks.vision.data import ImageData, ImageSplit
 from tasks.vision.models import build_image_model
@@ -93,7 +92,7 @@ class PlainLoop:
             inputs = batch_images.to(self.device, non_blocking=True)
             labels = batch_labels.to(self.device, non_blocking=True)
             for group in self.optimizer.param_groups:
-                group["lr"] = self.lr * lr_factor(self.config.schedule, step=self.step, n_steps=self.n_steps)
+                group["lr"] = self.lr * self.config.schedule.lr_factor(self.step, n_steps=self.n_steps)
             self.optimizer.zero_grad()
             loss = self.loss(self.model(inputs), labels)
             loss.backward()  # type: ignore[no-untyped-call]

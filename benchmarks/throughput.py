@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.engine import sharing
-from tasks.engine.measure import Measurement, measure_together, total_samples_per_s
+from tasks.engine.packing import Measurement, measure_together, total_samples_per_s
 from tasks.errors import TaskError
 from tasks.registry import parse_config
 from tasks.vision.config import Cifar10Config

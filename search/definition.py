@@ -32,7 +32,7 @@ from search.naming import begin_at_papers_best, resolve_spaces, with_space
 from search.space import Space, Strict, check_conditions, fit
 from tasks.config import Count, Number, TaskConfig
 from tasks.errors import TaskError
-from tasks.info import ENGINE_RUN, TaskInfo
+from tasks.registry import ENGINE_RUN, TaskInfo
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}$"
 Name = Annotated[

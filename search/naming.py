@@ -20,7 +20,7 @@ from search.errors import SearchError, nearest_hint
 from search.faults import fault
 from search.paper.best import PAPER_BEST, first_trial, known_best, space_around
 from search.space import Space, from_registry
-from tasks.info import TaskInfo
+from tasks.registry import TaskInfo
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from search.loop import best_first
 from search.records import RunRecord
 from search.states import RunState, Stage
 from search.store import Store
-from tasks.engine.checkpoint_files import unneeded
-from tasks.engine.folders import inside, open_folder
+from tasks.engine.folders import find_unneeded, inside, open_folder
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ def clear_up(store: Store, study_id: str, *, storage: str) -> None:
             for run in own:
                 place = run_folder(study_id, record.label, run).removeprefix(f"{study_id}/")
                 if run.state.is_finished and place in found:
-                    for name in unneeded(found[place], keep_best=run.id in staying):
+                    for name in find_unneeded(found[place], keep_best=run.id in staying):
                         folder.remove(f"{place}/{name}")
     except Exception as error:  # noqa: BLE001 - a storage or database that is away: no study fails for want of tidiness
         logger.warning("study %s: checkpoints that nobody needs stay for now: %s", study_id, error)

@@ -23,8 +23,7 @@ from search.notice import GivenBackError, Notice
 from search.records import AttemptStart, Point, RunOutcome
 from search.run_log import start_log
 from search.states import FailureKind, RunState, Stage
-from tasks.engine import checkpoint_files
-from tasks.engine.folders import open_folder
+from tasks.engine.folders import find_checkpoints, find_unneeded, open_folder
 from tasks.engine.protocol import Evaluation, Run
 from tasks.errors import CheckpointError, Diverged, UnreadableError
 
@@ -186,7 +185,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._problem = f"started from the beginning: {error}"
         self._log.say(self._problem)
         folder = open_folder(self._assignment.checkpoint_dir)
-        for name in checkpoint_files.unneeded(folder.names(), keep_best=False):
+        for name in find_unneeded(folder.names(), keep_best=False):
             folder.remove(name)
 
     def _advance(self, run: Run) -> Point:
@@ -252,7 +251,7 @@ def _share_card(share: float) -> str:
 
 def _last_state(folder: str) -> dict[str, Any] | None:
     """What the last checkpoint holds. A run that has none needs no torch to find that out."""
-    if not checkpoint_files.epochs(open_folder(folder).names()):
+    if not find_checkpoints(open_folder(folder).names()):
         return None
     from tasks.engine import checkpoint
 

@@ -6,8 +6,9 @@ defaults (tasks/*/config.py). Never imports torch: the service and the client re
 
 from __future__ import annotations
 
+import math
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import (
@@ -22,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from tasks.errors import nearest
+from tasks.errors import DataError, nearest
 
 # JSON's true is not the number 1, nor is "3" the number 3.
 Count = Annotated[int, Field(strict=True)]
@@ -47,6 +48,21 @@ def check_relative(value: str) -> str:
 
 
 RelativePath = Annotated[str, Field(max_length=500), AfterValidator(check_relative)]
+
+
+def resolve_inside(root: Path, relative: str) -> Path:
+    """`relative` under `root`, with all links followed.
+
+    Raises:
+        DataError: the path leaves the root (through `..`, an absolute path or a link), or does not exist.
+    """
+    base = root.resolve()
+    path = (base / relative).resolve()
+    if not path.is_relative_to(base):
+        raise DataError(f"{relative!r} leads out of the data folder; move the data into it")
+    if not path.exists():
+        raise DataError(f"{relative!r} is not in the data folder {root}; put the data there or correct the path")
+    return path
 
 
 class Part(BaseModel):
@@ -94,6 +110,32 @@ class Schedule(Part):
                 "shorten the warm-up or move the milestone"
             )
         return self
+
+    def lr_factor(self, step: int, *, n_steps: int) -> float:
+        """The factor on the optimizer's own learning rate for one step.
+
+        Args:
+            step: the step about to be made, from 0.
+            n_steps: steps in the full budget.
+
+        Returns:
+            During warm-up (step + 1) / n_warmup. After it, over the whole run: 1 (constant); `gamma` to the power of
+            the milestones passed (multistep); and over the rest of the run, from 1 to `final`: linear, or half a
+            cosine. Milestones are fractions of the whole run, warm-up included, as the paper's 80 and 120 of 160 are.
+        """
+        n_warmup = round(self.warmup * n_steps)
+        if step < n_warmup:
+            return (step + 1) / n_warmup
+        progress = (step - n_warmup) / max(1, n_steps - n_warmup)
+        match self.name:
+            case "constant":
+                return 1.0
+            case "multistep":
+                return float(self.gamma ** sum(step >= round(mark * n_steps) for mark in self.milestones))
+            case "linear":
+                return self.final + (1.0 - self.final) * (1.0 - progress)
+            case "cosine":
+                return self.final + (1.0 - self.final) * (0.5 * (1.0 + math.cos(math.pi * progress)))
 
 
 def named_schedule(value: object) -> object:

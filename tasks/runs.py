@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from tasks.config import TaskConfig, TrialRef
+from tasks.config import TaskConfig, TrialRef, resolve_inside
 from tasks.engine.protocol import Run
 from tasks.errors import CheckpointError, ConfigError, DataError
-from tasks.info import DISTRIBUTED_RUN, ENGINE_RUN
-from tasks.paths import resolve_inside
-from tasks.registry import get, load_target
+from tasks.registry import DISTRIBUTED_RUN, ENGINE_RUN, get, load_target
 
 
 def open_run(
@@ -86,8 +84,8 @@ def check(config: TaskConfig, *, data_dir: Path | None = None, origins: Sequence
         return
     import torch
 
-    from tasks.engine.cache import load_task
     from tasks.engine.checkpoint import load_weights, read_weights
+    from tasks.engine.task import load_task
 
     with initial_weights(config, data_dir=data_dir, origins=origins) as weights:
         task = load_task(config, data_dir=data_dir, device=torch.device("cpu"))

@@ -24,8 +24,7 @@ from search.states import RunState
 from service.database.engine import make_engine, reading
 from service.database.models import Run, Search
 from service.database.schema import prepare
-from tasks.engine.checkpoint_files import epochs
-from tasks.engine.folders import LocalFolder
+from tasks.engine.folders import LocalFolder, find_checkpoints
 
 MIB = 2**20
 DATABASE = "admeta.sqlite3"
@@ -99,7 +98,7 @@ def _of_unfinished_runs(engine: Engine, storage: Path) -> Iterator[Path]:
             query.where(Run.state.in_([RunState.WAITING, RunState.RUNNING]))
         ).all():
             folder = storage / run_folder(study_id, label, run.record(RunRecord))
-            if found := epochs(LocalFolder(folder).names()):
+            if found := find_checkpoints(LocalFolder(folder).names()):
                 yield folder / max(found)[1]
 
 

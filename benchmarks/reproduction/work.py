@@ -23,7 +23,7 @@ from service.database.lease import lease_is_free
 from service.database.models import Study
 from service.errors import ClientError
 from service.models import StudyView
-from tasks.engine.record import source_commit
+from tasks.engine.device import source_commit
 
 PAUSE_PATIENCE_S = 45.0
 SAY_EVERY_S = 20.0

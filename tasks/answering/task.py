@@ -13,21 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tasks.answering.config import SquadConfig, SquadV1Config, SquadV2Config
-from tasks.answering.files import squad_files
 from tasks.answering.scoring import Score, Threshold, best_threshold, score_v1, score_v2
-from tasks.answering.spans import Span, merge_windows, top_spans
-from tasks.answering.split import hold_out
-from tasks.answering.squad import Question, QuestionSet, read_squad
-from tasks.answering.windows import encode_windows
-from tasks.engine.batches import Rows
+from tasks.answering.squad import Question, QuestionSet, hold_out, read_squad, squad_files
+from tasks.answering.windows import Span, encode_windows, merge_windows, top_spans
+from tasks.data.hold_out import Rows
+from tasks.data.pretrained import check_length, choose_model, load_config, load_tokenizer, tokenizer_digest
 from tasks.engine.task import Batch, Split
 from tasks.errors import ConfigError
-from tasks.text.batches import PaddedRows
-from tasks.text.models import check_length, load_config, load_tokenizer, tokenizer_digest
-from tasks.text.table import TokenTable
 from tasks.text.task import TextData, TextSplit, TextTask
-from tasks.text.tiny import choose_model
-from tasks.text.tokens import Tokenized, file_digest, kept
+from tasks.text.tokens import PaddedRows, Tokenized, TokenTable, file_digest, kept
 
 BEAM_SEARCHERS = ("xlnet", "xlm", "flaubert")
 """Architectures whose head does not give one logit a token for each end."""
@@ -50,7 +44,7 @@ class Predictions:
 
     Attributes:
         questions: those asked.
-        best: up to `tasks.answering.spans.N_BEST` spans of the passage, best first.
+        best: up to `tasks.answering.windows.N_BEST` spans of the passage, best first.
         texts: of the best span; empty where there is none.
         margins: (n,), how much higher "no answer" scores than the best span; infinite where there is none.
         loss: mean cross-entropy of the windows' ends.

@@ -11,17 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks.audio.checkpoints import CheckpointNet, check_checkpoint, tiny_source
-from tasks.audio.clips import Clips, ClipSplit
+from tasks.audio.clips import AudioData, Clips, ClipSplit, HoldOut, Part, assemble
 from tasks.audio.config import SPECTROGRAM, TINY, AudioConfig
-from tasks.audio.data import AudioData, HoldOut, Part, assemble
-from tasks.audio.features import to_waves
-from tasks.audio.spectrogram import SpectrogramNet
+from tasks.audio.models import CheckpointNet, SpectrogramNet, check_checkpoint, tiny_source, to_waves
+from tasks.config import resolve_inside
+from tasks.data.pretrained import ModelSource, find_model
 from tasks.engine.task import Batch, Split, Task
 from tasks.errors import DataError
-from tasks.paths import resolve_inside
-from tasks.text.models import ModelSource, find_model
-from tasks.vision.scoring import classification_metrics
+from tasks.metrics import classification_metrics
 
 AudioConfigT = TypeVar("AudioConfigT", bound=AudioConfig)
 

@@ -3,7 +3,7 @@
 A file is a magic word, a digest of what follows, and torch's own format; so a torn or foreign file is told from a good
 one before anything is unpickled, and unpickling takes tensors and plain containers only (`weights_only=True`).
 
-A directory is a path or an address: see `tasks.engine.folders`; `tasks.engine.checkpoint_files` tells what is in it.
+A directory is a path or an address: see `tasks.engine.folders`; `tasks.engine.folders` tells what is in it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tasks.engine import checkpoint_files as files
-from tasks.engine.folders import Folder, LocalFolder, open_folder
-from tasks.engine.norms import is_batch_counter
+from tasks.engine.folders import (
+    BEST_CHECKPOINT,
+    Folder,
+    LocalFolder,
+    checkpoint_name,
+    find_best_checkpoint,
+    find_checkpoints,
+    open_folder,
+)
+from tasks.engine.transforms import is_batch_counter
 from tasks.errors import CheckpointError, UnreadableError
 
 _MAGIC = b"ADMETA1\n"
@@ -60,12 +67,12 @@ def save(directory: str | Path, state: Mapping[str, Any], *, epoch: int, best: M
         CheckpointError: it could not be written, the disk is full say; the former checkpoint is still there.
     """
     folder = open_folder(directory)
-    name, content = files.epoch_file(epoch), _packed(state)
+    name, content = checkpoint_name(epoch), _packed(state)
     try:
         if best is not None:
-            folder.write(files.BEST, _packed(best))
+            folder.write(BEST_CHECKPOINT, _packed(best))
         folder.write(name, content)  # after the best: a state that says it has been saved is not ahead of it
-        for other_epoch, other in files.epochs(folder.names()):
+        for other_epoch, other in find_checkpoints(folder.names()):
             if other_epoch < epoch:
                 folder.remove(other)
     except OSError as error:
@@ -92,7 +99,7 @@ def load_latest(directory: str | Path) -> dict[str, Any] | None:
         UnreadableError: the storage did not give it.
     """
     folder = open_folder(directory)
-    found = files.epochs(folder.names())
+    found = find_checkpoints(folder.names())
     return _load(folder, max(found)[1], directory) if found else None
 
 
@@ -103,7 +110,7 @@ def fetch_best(directory: str | Path, *, into: Path) -> Path | None:
         into: a folder for what must be fetched from an address first.
     """
     folder = open_folder(directory)
-    name = files.best(folder.names())
+    name = find_best_checkpoint(folder.names())
     if name is None:
         return None
     if isinstance(folder, LocalFolder):

@@ -31,8 +31,8 @@ import torch.distributed as dist
 from tasks.config import TaskConfig
 from tasks.engine.device import pick_device
 from tasks.engine.protocol import Evaluation
-from tasks.engine.ranks import Ranks
 from tasks.engine.run import TrainingRun
+from tasks.engine.step import Ranks
 from tasks.errors import CheckpointError, ConfigError, Diverged, OutOfMemory, RankLost, TaskError
 from tasks.registry import parse_config
 

@@ -3,15 +3,22 @@
 Owns how files are listed, read, written whole and removed there; what is in them is their writers' business. Remote
 places go through pyarrow's file systems, which are imported only where one is named. Needs no torch, so that a worker
 finds out that there is no checkpoint without it.
+
+
+The files of a run's checkpoints, by name. Needs no torch: who counts or clears them need not read them.
+
+epoch-000012.pt    the newest: everything that an exact resume needs
+best.pt            the weights of the best evaluation that was saved
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -210,3 +217,34 @@ def _file_system(address: str) -> Any:
     from pyarrow.fs import FileSystem
 
     return FileSystem.from_uri(address)[0]
+
+
+BEST_CHECKPOINT = "best.pt"
+_EPOCH = re.compile(r"epoch-(\d{6,})\.pt")
+_PART = re.compile(r"\.(?:epoch-\d{6,}|best)\.pt-.*\.tmp")  # what a process left that was killed while it wrote
+
+
+def checkpoint_name(epoch: int) -> str:
+    """The name of the checkpoint after so many epochs."""
+    return f"epoch-{epoch:06d}.pt"
+
+
+def find_checkpoints(names: Iterable[str]) -> list[tuple[int, str]]:
+    """Of a folder's files, those to go on from, with how many epochs each had completed."""
+    matches = [(_EPOCH.fullmatch(name), name) for name in names]
+    return [(int(match[1]), name) for match, name in matches if match]
+
+
+def find_best_checkpoint(names: Iterable[str]) -> str | None:
+    """Of a folder's files, the one to start another run from: the best, or the newest where none is; or None."""
+    names = list(names)
+    return BEST_CHECKPOINT if BEST_CHECKPOINT in names else max(find_checkpoints(names), default=(0, None))[1]
+
+
+def find_unneeded(names: Iterable[str], *, keep_best: bool) -> list[str]:
+    """Of an ended run's files, those that nobody will read again; logs and files that are not ours stay."""
+    found = list(names)
+    gone = [name for name in found if _EPOCH.fullmatch(name) or _PART.fullmatch(name)]
+    if keep_best and BEST_CHECKPOINT not in found and (newest := find_best_checkpoint(found)) is not None:
+        gone.remove(newest)
+    return gone if keep_best or BEST_CHECKPOINT not in found else [*gone, BEST_CHECKPOINT]

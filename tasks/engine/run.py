@@ -20,22 +20,22 @@ from torch import Tensor, nn
 from admeta import registry as optimizers
 from tasks.config import TaskConfig
 from tasks.engine import checkpoint
-from tasks.engine.cache import load_task
-from tasks.engine.device import configure_torch, first_words, is_out_of_memory, pick_device, pick_precision
+from tasks.engine.device import (
+    configure_torch,
+    describe_machine,
+    first_words,
+    is_out_of_memory,
+    peak_memory_bytes,
+    pick_device,
+    pick_precision,
+)
 from tasks.engine.graph import GraphStep
-from tasks.engine.joined import joined_inductor
-from tasks.engine.meter import LossMeter
-from tasks.engine.norms import drop_batch_counters, share_batch_norm
 from tasks.engine.optimizers import build_optimizer, load_optimizer_state, lr_tensors
-from tasks.engine.progress import Progress
-from tasks.engine.protocol import Cost, Evaluation
-from tasks.engine.ranks import ALONE, Ranks
-from tasks.engine.record import describe_machine, peak_memory_bytes
-from tasks.engine.schedule import lr_factor
+from tasks.engine.protocol import Cost, Evaluation, Progress
 from tasks.engine.seeds import derive_seed
-from tasks.engine.step import EagerStep, StepParts
-from tasks.engine.task import Batch, Split
-from tasks.engine.weights import CastWeights
+from tasks.engine.step import ALONE, EagerStep, LossMeter, Ranks, StepParts
+from tasks.engine.task import Batch, Split, load_task
+from tasks.engine.transforms import CastWeights, drop_batch_counters, joined_inductor, share_batch_norm
 from tasks.errors import CheckpointError, Diverged, OutOfMemory
 
 
@@ -134,7 +134,7 @@ class TrainingRun(Progress):
     def train_steps(self, n_steps: int) -> float:
         """Make optimizer steps from epoch 0's batches, over and over, and return their wall seconds.
 
-        For measuring (`tasks.engine.measure`): it moves the weights but not the place in the budget.
+        For measuring (`tasks.engine.packing`): it moves the weights but not the place in the budget.
         """
         self._model.train()
         factor = self._factor(0)
@@ -288,7 +288,7 @@ class TrainingRun(Progress):
         return [self._ranks.share(batch) for batch in itertools.islice(batches, self._config.accumulation)]
 
     def _factor(self, step: int) -> float:
-        return lr_factor(self._config.schedule, step=step, n_steps=self._config.epochs * self._steps_per_epoch)
+        return self._config.schedule.lr_factor(step, n_steps=self._config.epochs * self._steps_per_epoch)
 
     def _set_lr(self, factor: float) -> None:
         if self._lrs is not None:

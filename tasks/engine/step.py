@@ -1,21 +1,114 @@
-"""One optimizer step: forward and backward over the micro-batches, clipping, update. graph.py captures the same."""
+"""Sums kept on the device during an epoch, so that no step waits for the host.
+
+One run's part of a step that several processes make together: its share of each batch, the mean of all gradients.
+
+Each rank computes the same batch and keeps its slice, so the samples of a step are those of one card with the same
+`batch_size`. The mean over ranks of mean losses is the batch's mean loss: slices have as many samples, and where the
+mean is over something else (`Task.loss_terms`), `step.py` divides by it.
+
+
+One optimizer step: forward and backward over the micro-batches, clipping, update. graph.py captures the same."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from tasks.config import TaskConfig
-from tasks.engine.meter import LossMeter
-from tasks.engine.ranks import ALONE, Ranks
 from tasks.engine.task import Batch, Task
-from tasks.engine.weights import GRADIENTS_MAY_BE_NARROW, CastWeights
+from tasks.engine.transforms import GRADIENTS_MAY_BE_NARROW, CastWeights
+
+
+class LossMeter:
+    """Mean loss of an epoch and the first step whose loss was NaN or infinite; safe inside a captured graph."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._sum = torch.zeros((), device=device)
+        self._steps = torch.zeros((), dtype=torch.int64, device=device)
+        self._first_bad = torch.zeros((), dtype=torch.int64, device=device)
+        self._bad_loss = torch.zeros((), device=device)
+
+    def add(self, loss: Tensor) -> None:
+        """Count one optimizer step's mean loss, a scalar on the device."""
+        self._sum += loss
+        self._steps += 1
+        first = (self._first_bad == 0) & ~torch.isfinite(loss)
+        self._first_bad.copy_(torch.where(first, self._steps, self._first_bad))
+        self._bad_loss.copy_(torch.where(first, loss, self._bad_loss))
+
+    def read(self) -> tuple[float, int | None, float]:
+        """(mean loss, step of the first bad loss from 1 or None, that loss); waits for the device, and resets."""
+        total, steps, first_bad, bad_loss = (
+            torch.stack([value.double() for value in (self._sum, self._steps, self._first_bad, self._bad_loss)])
+        ).tolist()
+        for value in (self._sum, self._steps, self._first_bad, self._bad_loss):
+            value.zero_()
+        return total / max(1.0, steps), int(first_bad) or None, bad_loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This process's place among those of a run; all share torch.distributed's default group.
+
+    Attributes:
+        rank: from 0; rank 0 evaluates and reports.
+        n: how many there are; 1 needs no group.
+    """
+
+    rank: int = 0
+    n: int = 1
+
+    def share(self, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """This rank's samples of a batch whose size is a multiple of `n`; views of it."""
+        if self.n == 1:
+            return batch
+        slices = {}
+        for name, tensor in batch.items():
+            size = tensor.shape[0] // self.n
+            slices[name] = tensor[self.rank * size : (self.rank + 1) * size]
+        return slices
+
+    @torch.no_grad()
+    def average(self, parameters: Sequence[nn.Parameter], loss: Tensor) -> Tensor:
+        """Put the ranks' mean gradient into every `.grad`; returns the mean of their losses.
+
+        By one all-reduce of a flat buffer, which can be captured in a graph. A parameter without a gradient must have
+        none on any rank.
+        """
+        if self.n == 1:
+            return loss
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        for dtype in {gradient.dtype for gradient in gradients}:
+            self._average_inplace([gradient for gradient in gradients if gradient.dtype == dtype])
+        return self.mean(loss)
+
+    @torch.no_grad()
+    def mean(self, value: Tensor) -> Tensor:
+        """The mean over ranks of a float tensor."""
+        if self.n == 1:
+            return value
+        value = value.clone()
+        self._average_inplace([value])
+        return value
+
+    def _average_inplace(self, tensors: list[Tensor]) -> None:
+        flat = torch.empty(sum(t.numel() for t in tensors), dtype=tensors[0].dtype, device=tensors[0].device)
+        parts = torch.split(flat, [t.numel() for t in tensors])
+        views = [part.view(t.shape) for part, t in zip(parts, tensors, strict=True)]
+        torch._foreach_copy_(views, tensors)
+        flat /= self.n
+        dist.all_reduce(flat)
+        torch._foreach_copy_(tensors, views)
+
+
+ALONE = Ranks()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,11 @@
-"""What a task gives the engine: a model, batches, a loss and an evaluation. The engine knows no task by name."""
+"""What a task gives the engine: a model, batches, a loss and an evaluation. The engine knows no task by name.
+
+Loaded data sets, kept for the process: a reused worker runs many trials on one of them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -12,6 +15,7 @@ from torch import Tensor, nn
 
 from tasks.config import TaskConfig
 from tasks.errors import ConfigError
+from tasks.registry import get, load_target
 
 Split = Literal["val", "test"]
 
@@ -25,7 +29,7 @@ DataT = TypeVar("DataT")
 class Task(ABC, Generic[ConfigT, DataT]):
     """A configuration bound to a data set that is ready on one device; holds no state of a run.
 
-    The data set is loaded once a process (see `tasks.engine.cache`) and shared by all runs whose `cache_key` is equal.
+    The data set is loaded once a process (see `tasks.engine.task`) and shared by all runs whose `cache_key` is equal.
     """
 
     memory_format: torch.memory_format = torch.preserve_format
@@ -33,7 +37,7 @@ class Task(ABC, Generic[ConfigT, DataT]):
 
     bf16_weights: Literal["layers", "all"] = "layers"
     """What bf16 is: "layers", autocast, which keeps norms and sums float32; or "all", every weight, without autocast
-    (`tasks.engine.weights`), as transformers are trained. Evaluations of "all" use the float32 weights and TF32."""
+    (`tasks.engine.transforms`), as transformers are trained. Evaluations of "all" use the float32 weights and TF32."""
 
     compile_shapes: Literal["one", "many"] = "one"
     """For torch.compile: code for the training batch's shape, or one code for batches of many shapes."""
@@ -117,3 +121,35 @@ class Task(ABC, Generic[ConfigT, DataT]):
                 f"batch_size × accumulation is {need}, more than the {self.n_train} training samples of "
                 f"{self.config.name!r}; lower batch_size or accumulation"
             )
+
+
+MAX_LOADED = 2
+_loaded: OrderedDict[Hashable, Any] = OrderedDict()
+
+
+def load_task(config: TaskConfig, *, data_dir: Path | None, device: torch.device) -> Task[Any, Any]:
+    """The task of this configuration on this device, over data from the cache or freshly loaded.
+
+    At most `MAX_LOADED` data sets stay; the one used longest ago goes first.
+
+    Raises:
+        DataError: the data set is missing or broken.
+    """
+    target = get(config.name).target
+    if target is None:
+        raise TypeError(f"task {config.name!r} has its own run class and no engine task")
+    task_class: type[Task[Any, Any]] = load_target(target)
+    key = (target, str(data_dir), str(device), task_class.cache_key(config))
+    if key not in _loaded:
+        while len(_loaded) >= MAX_LOADED:
+            _loaded.popitem(last=False)
+        _loaded[key] = task_class.load(config, data_dir=data_dir, device=device)
+    _loaded.move_to_end(key)
+    return task_class(config, _loaded[key], device=device)
+
+
+def release_data() -> None:
+    """Drop every cached data set, and with it its device memory."""
+    _loaded.clear()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # a no-op where CUDA was never touched

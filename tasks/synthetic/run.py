@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.engine.progress import Progress
-from tasks.engine.protocol import Cost, Evaluation
-from tasks.engine.schedule import lr_factor
+from tasks.engine.protocol import Cost, Evaluation, Progress
 from tasks.engine.seeds import derive_seed
 from tasks.errors import Diverged
 from tasks.synthetic.config import SyntheticConfig
@@ -68,7 +66,7 @@ class SyntheticRun(Progress):
         else:
             n_steps = self._config.epochs * self._config.steps_per_epoch
             for _ in range(self._config.steps_per_epoch):
-                lr = self._walk.step(lr_factor(self._config.schedule, step=self._step, n_steps=n_steps))
+                lr = self._walk.step(self._config.schedule.lr_factor(self._step, n_steps=n_steps))
                 self._step += 1
                 if not math.isfinite(loss := self._walk.loss()):
                     raise Diverged(self._step, loss=loss)

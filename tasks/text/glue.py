@@ -14,13 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tasks.engine.node_cache import built_once
+from tasks.config import resolve_inside
+from tasks.data.cache import built_once
+from tasks.data.find import NAMED_FOLDER, load_from_hub, nowhere
 from tasks.errors import DataError
-from tasks.fetch import NAMED_FOLDER, nowhere
-from tasks.paths import resolve_inside
+from tasks.text.columns import class_names, numbers, read_columns, texts
 from tasks.text.config import GlueConfig
-from tasks.text.files import class_names, numbers, read_columns, texts
-from tasks.text.hub import load_from_hub
 from tasks.text.sentences import ClassificationTask, RegressionTask, SentenceFiles, Sentences
 
 HUB_NAME = "nyu-mll/glue"

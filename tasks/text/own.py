@@ -9,10 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from tasks.config import resolve_inside
 from tasks.errors import DataError
-from tasks.paths import resolve_inside
+from tasks.text.columns import class_names, numbers, read_columns, texts
 from tasks.text.config import OwnTextConfig, TextClassificationConfig, TextRegressionConfig
-from tasks.text.files import class_names, numbers, read_columns, texts
 from tasks.text.sentences import ClassificationTask, RegressionTask, SentenceData, SentenceFiles, Sentences
 
 

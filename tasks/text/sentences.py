@@ -13,17 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tasks.engine.batches import Rows, stratified_split
+from tasks.data.hold_out import Rows, stratified_split
+from tasks.data.pretrained import check_length, choose_model, load_tokenizer, tokenizer_digest
 from tasks.engine.task import Batch, Split
 from tasks.errors import DataError
-from tasks.text.batches import PaddedRows
+from tasks.metrics import confusion, f1_of, macro_f1, matthews, pearson, spearman
 from tasks.text.config import TextConfig
-from tasks.text.models import check_length, load_tokenizer, tokenizer_digest
-from tasks.text.scoring import confusion, f1_of, macro_f1, matthews, pearson, spearman
-from tasks.text.table import TokenTable
 from tasks.text.task import TextConfigT, TextData, TextSplit, TextTask
-from tasks.text.tiny import choose_model
-from tasks.text.tokens import Tokenized, encode, file_digest, kept
+from tasks.text.tokens import PaddedRows, Tokenized, TokenTable, encode, file_digest, kept
 
 
 @dataclass(frozen=True)

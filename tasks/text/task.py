@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks.engine.batches import Rows
+from tasks.data.hold_out import Rows
+from tasks.data.pretrained import ModelSource, build_model, load_config
 from tasks.engine.task import Batch, Split, Task
 from tasks.errors import ConfigError
-from tasks.text.batches import PaddedRows
 from tasks.text.config import TextConfig
-from tasks.text.models import ModelSource, build_model, load_config
+from tasks.text.tokens import PaddedRows
 
 TextConfigT = TypeVar("TextConfigT", bound=TextConfig)
 TextDataT = TypeVar("TextDataT", bound="TextData")

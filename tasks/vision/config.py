@@ -1,4 +1,8 @@
-"""The configurations of the image tasks, and the models they share."""
+"""The classification models of torchvision by name, so that a definition can be checked without importing it.
+
+The configurations of the image tasks, and the models they share.
+
+The configuration of the digits task."""
 
 from __future__ import annotations
 
@@ -7,7 +11,89 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from tasks.config import BatchSize, Count, Epochs, NamedSchedule, Number, RelativePath, Schedule, TaskConfig
-from tasks.vision.torchvision_names import TORCHVISION_MODELS
+
+TORCHVISION_MODELS = (
+    "torchvision/alexnet",
+    "torchvision/convnext_base",
+    "torchvision/convnext_large",
+    "torchvision/convnext_small",
+    "torchvision/convnext_tiny",
+    "torchvision/densenet121",
+    "torchvision/densenet161",
+    "torchvision/densenet169",
+    "torchvision/densenet201",
+    "torchvision/efficientnet_b0",
+    "torchvision/efficientnet_b1",
+    "torchvision/efficientnet_b2",
+    "torchvision/efficientnet_b3",
+    "torchvision/efficientnet_b4",
+    "torchvision/efficientnet_b5",
+    "torchvision/efficientnet_b6",
+    "torchvision/efficientnet_b7",
+    "torchvision/efficientnet_v2_l",
+    "torchvision/efficientnet_v2_m",
+    "torchvision/efficientnet_v2_s",
+    "torchvision/googlenet",
+    "torchvision/inception_v3",
+    "torchvision/maxvit_t",
+    "torchvision/mnasnet0_5",
+    "torchvision/mnasnet0_75",
+    "torchvision/mnasnet1_0",
+    "torchvision/mnasnet1_3",
+    "torchvision/mobilenet_v2",
+    "torchvision/mobilenet_v3_large",
+    "torchvision/mobilenet_v3_small",
+    "torchvision/regnet_x_16gf",
+    "torchvision/regnet_x_1_6gf",
+    "torchvision/regnet_x_32gf",
+    "torchvision/regnet_x_3_2gf",
+    "torchvision/regnet_x_400mf",
+    "torchvision/regnet_x_800mf",
+    "torchvision/regnet_x_8gf",
+    "torchvision/regnet_y_128gf",
+    "torchvision/regnet_y_16gf",
+    "torchvision/regnet_y_1_6gf",
+    "torchvision/regnet_y_32gf",
+    "torchvision/regnet_y_3_2gf",
+    "torchvision/regnet_y_400mf",
+    "torchvision/regnet_y_800mf",
+    "torchvision/regnet_y_8gf",
+    "torchvision/resnet101",
+    "torchvision/resnet152",
+    "torchvision/resnet18",
+    "torchvision/resnet34",
+    "torchvision/resnet50",
+    "torchvision/resnext101_32x8d",
+    "torchvision/resnext101_64x4d",
+    "torchvision/resnext50_32x4d",
+    "torchvision/shufflenet_v2_x0_5",
+    "torchvision/shufflenet_v2_x1_0",
+    "torchvision/shufflenet_v2_x1_5",
+    "torchvision/shufflenet_v2_x2_0",
+    "torchvision/squeezenet1_0",
+    "torchvision/squeezenet1_1",
+    "torchvision/swin_b",
+    "torchvision/swin_s",
+    "torchvision/swin_t",
+    "torchvision/swin_v2_b",
+    "torchvision/swin_v2_s",
+    "torchvision/swin_v2_t",
+    "torchvision/vgg11",
+    "torchvision/vgg11_bn",
+    "torchvision/vgg13",
+    "torchvision/vgg13_bn",
+    "torchvision/vgg16",
+    "torchvision/vgg16_bn",
+    "torchvision/vgg19",
+    "torchvision/vgg19_bn",
+    "torchvision/vit_b_16",
+    "torchvision/vit_b_32",
+    "torchvision/vit_h_14",
+    "torchvision/vit_l_16",
+    "torchvision/vit_l_32",
+    "torchvision/wide_resnet101_2",
+    "torchvision/wide_resnet50_2",
+)
 
 CIFAR_MODELS = (
     "resnet20",
@@ -65,3 +151,16 @@ class ImageFolderConfig(SplitImageConfig):
     data_dir: RelativePath = Field(description="inside the data folder: a folder, or a .tar, .tar.gz or .tar.xz file")
     image_size: Count = Field(32, ge=4, le=1024, description="pixels: shorter side resized to it, then centre crop")
     on_bad_image: Literal["refuse", "skip"] = Field("refuse", description="an image that cannot be decoded")
+
+
+class DigitsConfig(ImageConfig):
+    """Handwritten digits 8×8: 18 steps an epoch at the default batch."""
+
+    models: ClassVar[tuple[str, ...]] = ("convnet", "mlp", "linear")
+
+    name: Literal["digits"] = "digits"
+    model: str = "convnet"
+    epochs: Epochs = 20
+    batch_size: BatchSize = 64
+    schedule: NamedSchedule = Schedule(name="cosine")
+    augment: Augmentation = "none"

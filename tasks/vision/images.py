@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.class_folders import ClassFolders, Member, open_class_folders
-from tasks.engine.batches import Rows
-from tasks.engine.node_cache import built_once
+from tasks.data.cache import built_once
+from tasks.data.hold_out import Rows
+from tasks.data.trees import ClassFolders, Member, Tree, open_class_folders
 from tasks.errors import DataError
-from tasks.trees import Tree
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -1,19 +1,69 @@
-"""Image classification from images in memory: batches, augmentation, loss and scores of every image task."""
+"""Random crops and flips of whole chunks of images, on the device the images are on.
+
+The draws come from numpy on the CPU, so a seed gives the same crops on any device.
+
+
+Image classification from images in memory: batches, augmentation, loss and scores of every image task.
+
+Image tasks whose model is chosen from the shared list."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks.engine.batches import epoch_order
+from tasks.data.hold_out import epoch_order
+from tasks.engine.seeds import derive_seed
 from tasks.engine.task import Batch, Split, Task
-from tasks.vision.augment import EpochDraws
-from tasks.vision.config import ImageConfig
+from tasks.metrics import classification_metrics
+from tasks.vision.config import ImageConfig, SplitImageConfig
 from tasks.vision.data import ImageData, ImageSplit
-from tasks.vision.scoring import classification_metrics
+from tasks.vision.models import build_image_model, check_model
+
+
+@dataclass(frozen=True)
+class EpochDraws:
+    """One epoch's choices for each position in the batch order: int64 offsets in [0, 2·pad] and flips, shape (n,)."""
+
+    top: Tensor
+    left: Tensor
+    flip: Tensor
+    pad: int
+
+    @classmethod
+    def draw(cls, n: int, *, pad: int, seed: int, epoch: int, device: torch.device) -> EpochDraws:
+        """Draw an epoch's augmentation for n positions; pad 0 flips only."""
+        rng = np.random.Generator(np.random.PCG64(derive_seed(seed, "augment", epoch)))
+        offsets = torch.from_numpy(rng.integers(0, 2 * pad + 1, size=(2, n))).to(device)
+        flip = torch.from_numpy(rng.integers(0, 2, size=n)).to(device)
+        return cls(top=offsets[0], left=offsets[1], flip=flip, pad=pad)
+
+    def apply(self, images: Tensor, rows: Tensor, positions: slice) -> Tensor:
+        """The augmented images of some rows.
+
+        Args:
+            images: the whole split, (n, height, width, channels) uint8.
+            rows: which images, int64 (m,), on the same device.
+            positions: where those rows stand in the epoch's order, of length m.
+
+        Returns:
+            (m, height, width, channels) uint8, contiguous; outside the image it is 0, as zero padding gives.
+        """
+        height, width = images.shape[1:3]
+        across = torch.arange(width, device=rows.device)
+        down = torch.arange(height, device=rows.device)
+        flipped = self.flip[positions, None].bool()
+        y = down + self.top[positions, None] - self.pad  # (m, height)
+        x = torch.where(flipped, width - 1 - across, across) + self.left[positions, None] - self.pad  # (m, width)
+        inside = ((y >= 0) & (y < height))[:, :, None] & ((x >= 0) & (x < width))[:, None, :]
+        picked = images[rows[:, None, None], y.clamp(0, height - 1)[:, :, None], x.clamp(0, width - 1)[:, None, :]]
+        return picked * inside[..., None]
+
 
 CHUNK = 8192  # images augmented at once: few large kernels instead of many small ones
 EVAL_BATCH = 1000
@@ -75,3 +125,34 @@ class ImageTask(Task[ImageConfigT, ImageData], Generic[ImageConfigT]):
     def normalize(self, images: Tensor) -> Tensor:
         """(n, h, w, c) uint8 to (n, c, h, w) float32 of zero mean and unit variance, channels last in memory."""
         return ((images.float() - self._mean) * self._scale).permute(0, 3, 1, 2)
+
+
+SplitConfigT = TypeVar("SplitConfigT", bound=SplitImageConfig)
+
+
+class NamedModelTask(ImageTask[SplitConfigT], Generic[SplitConfigT]):
+    """Models by name (`tasks.vision.models`), square RGB images, validation split off the training set."""
+
+    @classmethod
+    def cache_key(cls, config: SplitConfigT) -> Hashable:
+        return (super().cache_key(config), config.val_fraction)
+
+    def build_model(self) -> nn.Module:
+        return build_image_model(self.config.model, n_classes=self._n_classes, image_size=self._image_size)
+
+    def check_fit(self) -> None:
+        super().check_fit()
+        check_model(
+            self.config.model,
+            n_classes=self._n_classes,
+            image_size=self._image_size,
+            batch_size=self.config.batch_size,
+        )
+
+    @property
+    def _n_classes(self) -> int:
+        return len(self.data.classes)
+
+    @property
+    def _image_size(self) -> int:
+        return int(self.data.train.images.shape[1])

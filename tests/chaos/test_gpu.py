@@ -19,7 +19,7 @@ from search.coordinator import ALONE
 from service.client import Client
 from service.models import StudyRunView
 from tasks.engine import sharing
-from tasks.engine.measure import measure_together
+from tasks.engine.packing import measure_together
 from tasks.registry import parse_config
 from tests.chaos.installation import Service
 from tests.chaos.processes import descendants, is_alive, title, titled, wait_until

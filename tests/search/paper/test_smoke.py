@@ -13,7 +13,7 @@ from search.paper.definitions import PaperStudy, paper_studies
 from search.paper.smoke import smoke
 from search.states import RunState, Stage, StudyState
 from tasks.config import TrialRef
-from tasks.engine import cache
+from tasks.engine.task import release_data
 from tests.search.paper.in_process import InProcess
 from tests.search.paper.small_data import write_small_data
 
@@ -42,13 +42,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
     folder = tmp_path_factory.mktemp("paper")
     before = os.environ.get("XDG_CACHE_HOME")
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-    cache.release()
+    release_data()
     (folder / "data").mkdir()
     write_small_data(folder / "data")
     made = InProcess(folder / "checkpoints", data_dir=folder / "data")
     yield made
     made.close()
-    cache.release()
+    release_data()
     os.environ.pop("XDG_CACHE_HOME")
     if before is not None:
         os.environ["XDG_CACHE_HOME"] = before

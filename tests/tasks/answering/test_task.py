@@ -12,9 +12,8 @@ import torch
 from pydantic import ValidationError
 
 from tasks.answering.squad import read_squad
-from tasks.engine import cache
-from tasks.engine.cache import load_task
 from tasks.engine.run import TrainingRun
+from tasks.engine.task import load_task, release_data
 from tasks.errors import DataError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
@@ -49,7 +48,7 @@ def squad(n: int, *, seed: int, unanswerable: bool, filler: int = 0) -> dict[str
 @pytest.fixture
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cache.release()
+    release_data()
     folder = tmp_path / "data" / "squad"
     folder.mkdir(parents=True)
     for version, unanswerable in (("v1.1", False), ("v2.0", True)):

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.engine import cache
-from tasks.engine.cache import load_task
+from tasks.engine.task import load_task, release_data
 from tasks.errors import ConfigError, DataError
 from tasks.registry import parse_config
 from tasks.runs import check
@@ -24,7 +23,7 @@ PITCHES = {"high": 1600.0, "low": 300.0, "mid": 800.0}
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """`calls`: three classes, 10 training and 4 test recordings each, of two formats and three rates."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cache.release()
+    release_data()
     seed = 0
     for split, n in (("train", 10), ("test", 4)):
         for klass, hz in PITCHES.items():
@@ -94,8 +93,8 @@ def test_an_archive_is_the_same_as_its_folder(data_dir: Path, inner: str, prefix
 
 def test_decoded_once(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load(data_dir)
-    cache.release()
-    monkeypatch.setattr("tasks.audio.store.decode", lambda *a, **k: pytest.fail("decoded a second time"))
+    release_data()
+    monkeypatch.setattr("tasks.audio.recordings.decode", lambda *a, **k: pytest.fail("decoded a second time"))
     load(data_dir)
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.engine import checkpoint, checkpoint_files
-from tasks.engine.folders import LocalFolder
+from tasks.engine import checkpoint
+from tasks.engine.folders import LocalFolder, find_unneeded
 from tasks.errors import CheckpointError
 
 STATE = {"weights": torch.arange(1000.0), "note": "x", "history": [1, 2.5]}
@@ -59,8 +59,8 @@ PARTS = [".epoch-000003.pt-k2_x.tmp", ".best.pt-abc.tmp"]  # of writes that were
     ],
 )
 def test_what_an_ended_run_needs_no_longer(files: list[str], with_best: list[str], without: list[str]) -> None:
-    assert sorted(checkpoint_files.unneeded(files, keep_best=True)) == sorted(with_best)
-    assert sorted(checkpoint_files.unneeded(files, keep_best=False)) == sorted(without)
+    assert sorted(find_unneeded(files, keep_best=True)) == sorted(with_best)
+    assert sorted(find_unneeded(files, keep_best=False)) == sorted(without)
 
 
 def test_the_parts_of_killed_writes_are_told_by_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_the_parts_of_killed_writes_are_told_by_their_names(tmp_path: Path, monk
     monkeypatch.setattr(os, "replace", lambda part, _: parts.append(Path(part).name))
     for name in ("epoch-000001.pt", "best.pt"):
         LocalFolder(tmp_path).write(name, [b"x"])
-    assert checkpoint_files.unneeded(parts, keep_best=True) == parts
+    assert find_unneeded(parts, keep_best=True) == parts
     assert len(parts) == 2
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tasks.engine import cache, checkpoint
+from tasks.engine import checkpoint
 from tasks.engine.run import TrainingRun
+from tasks.engine.task import release_data
 from tasks.errors import Diverged, OutOfMemory
 from tasks.registry import parse_config
 from tasks.runs import open_run
@@ -225,14 +226,14 @@ def test_close_gives_memory_back(pictures: Path) -> None:
         gc.collect()
         torch.cuda.empty_cache()
     assert torch.cuda.memory_allocated() <= before + 2**20
-    cache.release()
+    release_data()
     gc.collect()
     assert torch.cuda.memory_allocated() < before
 
 
 def test_out_of_memory_is_told_and_the_next_run_works(pictures: Path) -> None:
     total = torch.cuda.get_device_properties(0).total_memory
-    cache.release()
+    release_data()
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 2**30) / total)

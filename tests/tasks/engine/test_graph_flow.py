@@ -17,7 +17,7 @@ from tasks.engine.graph import GraphStep
 from tasks.engine.optimizers import lr_tensors
 from tasks.engine.run import TrainingRun
 from tasks.engine.step import StepParts
-from tasks.engine.weights import CastWeights
+from tasks.engine.transforms import CastWeights
 from tasks.registry import parse_config
 
 

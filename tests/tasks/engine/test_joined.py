@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from tasks.engine.joined import join_linears
+from tasks.engine.transforms import join_linears
 
 
 class Heads(nn.Module):

@@ -17,11 +17,9 @@ from torch import nn
 import admeta
 from tasks.engine import step as engine_step
 from tasks.engine.graph import GraphStep
-from tasks.engine.meter import LossMeter
 from tasks.engine.optimizers import lr_tensors
-from tasks.engine.ranks import Ranks
-from tasks.engine.step import EagerStep, StepParts, _total_norm
-from tasks.engine.weights import GRADIENTS_MAY_BE_NARROW, CastWeights
+from tasks.engine.step import EagerStep, LossMeter, Ranks, StepParts, _total_norm
+from tasks.engine.transforms import GRADIENTS_MAY_BE_NARROW, CastWeights
 from tasks.registry import parse_config
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tasks.engine.measure import Measurement, measure_together, total_samples_per_s
-from tasks.engine.packing import choose_packing
+from tasks.engine.packing import Measurement, choose_packing, measure_together, total_samples_per_s
 from tasks.errors import ConfigError, OutOfMemory, TaskError
 from tasks.registry import parse_config
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.engine.norms import drop_batch_counters
-from tasks.engine.weights import CastWeights
+from tasks.engine.transforms import CastWeights, drop_batch_counters
 from tasks.vision.models import build_image_model
 
 

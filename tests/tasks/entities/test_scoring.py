@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tasks.entities.scoring import entity_scores, entity_spans
+from tasks.entities.task import entity_scores, entity_spans
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.engine import cache
-from tasks.engine.cache import load_task
+from tasks.data.pretrained import build_model, choose_model, load_tokenizer
 from tasks.engine.run import TrainingRun
+from tasks.engine.task import load_task, release_data
 from tasks.entities.conll import Sentence
-from tasks.entities.tokens import IGNORED, encode_sentences, tag_names
+from tasks.entities.task import IGNORED, encode_sentences, tag_names
 from tasks.errors import ConfigError, DataError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
-from tasks.text.models import build_model, load_tokenizer
-from tasks.text.tiny import choose_model
 
 NAMES = ["Ada", "Bob", "Cleo", "Dora"]
 TOWNS = ["Bonn", "Oslo", "Rome", "Yverdon"]
@@ -39,7 +37,7 @@ def sentences(n: int, seed: int) -> str:
 @pytest.fixture
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cache.release()
+    release_data()
     folder = tmp_path / "data" / "conll2003"
     folder.mkdir(parents=True)
     for name, n in (("eng.train", 64), ("eng.testa", 20), ("eng.testb", 21)):
@@ -241,6 +239,6 @@ def test_what_the_hub_has_becomes_files(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("datasets.load_dataset", load)
     for _ in range(2):
-        cache.release()
+        release_data()
         check(config(), data_dir=None)
     assert fetched == ["eriktks/conll2003"]

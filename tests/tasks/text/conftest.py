@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.engine import cache
+from tasks.engine.task import release_data
 
 GOOD = ("fine", "great", "lovely", "superb")
 BAD = ("awful", "bad", "dull", "poor")
@@ -18,7 +18,7 @@ FILLER = ("the", "a", "film", "plot", "actor", "was", "quite", "rather", "and", 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cache.release()
+    release_data()
 
 
 def reviews(n: int, *, seed: int) -> list[tuple[str, str, float]]:

@@ -9,12 +9,11 @@ import pytest
 import torch
 import transformers
 
+from tasks.data.pretrained import check_length, choose_model, find_model, load_tokenizer
 from tasks.engine.run import TrainingRun
 from tasks.errors import ConfigError
 from tasks.registry import parse_config
 from tasks.runs import open_run
-from tasks.text.models import check_length, find_model, load_tokenizer
-from tasks.text.tiny import choose_model
 from tests.tasks.text.conftest import reviews
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}

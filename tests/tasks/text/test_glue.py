@@ -9,10 +9,9 @@ import datasets
 import pytest
 import torch
 
-from tasks.engine.cache import load_task
+from tasks.engine.task import load_task
 from tasks.errors import DataError
 from tasks.registry import TASKS, get, parse_config
-from tasks.text import glue, hub
 from tasks.text.glue import GLUE, glue_files
 from tests.tasks.shared_data import shared_data
 from tests.tasks.text.conftest import reviews
@@ -121,7 +120,7 @@ def test_without_network_the_error_names_folder_and_files(tmp_path: Path, monkey
 
 def test_a_folder_that_is_named_is_the_only_one_looked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever names a folder of their own must not train on the hub's instead."""
-    monkeypatch.setattr(glue, "load_from_hub", lambda *args, **kwargs: pytest.fail("asked the hub"))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: pytest.fail("asked the hub"))
     (tmp_path / "mine").mkdir()
     with pytest.raises(DataError, match=r"rte is not in .*mine .*data_dir is given"):
         glue_files(config("rte", data_dir="mine"), data_dir=tmp_path)
@@ -151,8 +150,7 @@ def test_the_hubs_layout_is_fetched_once_and_reads_as_the_files_do(
 
     monkeypatch.setattr(datasets, "load_dataset", local)
     first = glue_files(config(name), data_dir=None)
-    monkeypatch.setattr(hub, "load_from_hub", lambda *args, **kwargs: pytest.fail("asked again"))
-    monkeypatch.setattr(glue, "load_from_hub", lambda *args, **kwargs: pytest.fail("asked again"))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: pytest.fail("asked again"))
     again = glue_files(config(name), data_dir=None)
     assert again.paths == first.paths
     rows = again.read(again.paths["train"])

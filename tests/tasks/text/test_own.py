@@ -12,10 +12,10 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from tasks.engine import cache, checkpoint
-from tasks.engine.cache import load_task
+from tasks.engine import checkpoint
 from tasks.engine.run import TrainingRun
 from tasks.engine.seeds import derive_seed
+from tasks.engine.task import load_task, release_data
 from tasks.errors import ConfigError, DataError, TaskError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
@@ -117,7 +117,7 @@ def test_padding_changes_no_prediction(data_dir: Path) -> None:
 
 def test_tokens_are_kept_by_content(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def load() -> Any:
-        cache.release()
+        release_data()
         return load_task(config(), data_dir=data_dir, device=torch.device("cpu")).data
 
     first = load()

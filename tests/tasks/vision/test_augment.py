@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torchvision.transforms import functional
 
-from tasks.vision.augment import EpochDraws
 from tasks.vision.data import measure_normalization
+from tasks.vision.task import EpochDraws
 
 
 def draws(n: int, pad: int, epoch: int = 3) -> EpochDraws:

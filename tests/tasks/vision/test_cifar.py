@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tasks.engine import cache
-from tasks.engine.cache import load_task
+from tasks.engine.task import load_task, release_data
 from tasks.errors import DataError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
@@ -31,7 +30,7 @@ def write_batch(path: Path, *, n: int, keys: tuple[str, ...], n_classes: int) ->
 
 
 def test_torchvisions_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache.release()
+    release_data()
     monkeypatch.setattr("torchvision.datasets.CIFAR100._check_integrity", lambda self: True)
     monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda *a: True)
     folder = tmp_path / "cifar-100-python"

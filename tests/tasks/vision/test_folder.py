@@ -14,8 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tasks.engine import cache
-from tasks.engine.cache import load_task
+from tasks.engine.task import load_task, release_data
 from tasks.errors import ConfigError, DataError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
@@ -33,7 +32,7 @@ def picture(seed: int, *, width: int = 20, height: int = 16) -> Image.Image:
 def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder with `pets`: three classes, 10 training and 4 test pictures each, of several formats and sizes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    cache.release()
+    release_data()
     seed = 0
     for split, n in (("train", 10), ("test", 4)):
         for klass in CLASSES:
@@ -93,14 +92,14 @@ def test_an_archive_is_the_same_as_its_folder(data_dir: Path, prefix: str) -> No
 
 def test_decoded_once(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load(data_dir)
-    cache.release()
+    release_data()
     monkeypatch.setattr("tasks.vision.images.decode_image", lambda *a, **k: pytest.fail("decoded a second time"))
     load(data_dir)
 
 
 def test_a_changed_tree_is_decoded_anew(data_dir: Path) -> None:
     assert len(load(data_dir).test) == 12
-    cache.release()
+    release_data()
     picture(99).save(data_dir / "pets/test/emu/new.png")
     assert len(load(data_dir).test) == 13
 

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from tasks.errors import ConfigError
-from tasks.vision.config import CIFAR_MODELS
+from tasks.vision.config import CIFAR_MODELS, TORCHVISION_MODELS
 from tasks.vision.models import _weights_without_memory, build_image_model, check_model
-from tasks.vision.torchvision_names import TORCHVISION_MODELS
 
 # He et al., CVPR 2016, table 6, in millions (they count to two digits).
 HE = {"resnet20": 0.27, "resnet32": 0.46, "resnet44": 0.66, "resnet56": 0.85, "resnet110": 1.7}

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torchvision.transforms import functional
 
 from admeta import registry
-from tasks.engine.batches import epoch_order
+from tasks.data.hold_out import epoch_order
 from tasks.engine.run import TrainingRun
 from tasks.engine.seeds import derive_seed
 from tasks.registry import parse_config
 from tasks.runs import open_run
-from tasks.vision.augment import EpochDraws
 from tasks.vision.models import build_image_model
+from tasks.vision.task import EpochDraws
 
 EPOCHS, BATCH, SEED = 2, 16, 3
 OPTIMIZERS: dict[str, dict[str, Any]] = {

@@ -1,0 +1,247 @@
+"""The files of a tree: a folder, or a tar archive that is read from front to back; nothing is unpacked to disk.
+
+Owns where files come from. What their paths mean (splits, classes) and what they hold is the tasks' matter. Hidden
+files and folders, whose names begin with a dot, are other programs' and are passed over.
+
+
+Class folders: <split>/<class>/…/<file>, perhaps under one folder of its own, in a folder or an archive."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from tasks.errors import DataError
+
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+
+Wanted = Callable[[str], bool]
+"""Whether a file of that name is to be read."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A folder or a file; `name` is relative to the tree, with forward slashes; `content` is of wanted files alone.
+
+    Bytes of a name that are not UTF-8 are written as \\xff: classes and messages are text.
+    """
+
+    name: str
+    is_folder: bool
+    content: bytes | None = None
+
+
+class Tree(Protocol):
+    """Where files come from."""
+
+    def fingerprint(self) -> str:
+        """A digest that changes whenever a file does."""
+
+    def entries(self, wanted: Wanted) -> Iterator[Entry]:
+        """Every folder and file, the same order each time.
+
+        Raises:
+            DataError: the tree cannot be read.
+        """
+
+
+class FolderTree:
+    """A folder's files, by name."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def fingerprint(self) -> str:
+        """Of names, sizes and times of change: the content is not read."""
+        lines = []
+        for path in _walk(self._root):
+            lines.append(self._name(path))
+            if path.is_file():
+                status = path.stat()
+                lines.append(f"{status.st_size} {status.st_mtime_ns}")
+        return hashlib.blake2b("\n".join(lines).encode()).hexdigest()
+
+    def entries(self, wanted: Wanted) -> Iterator[Entry]:
+        for path in _walk(self._root):
+            name = self._name(path)
+            is_dangling = path.is_symlink() and not path.exists()
+            try:
+                content = path.read_bytes() if (path.is_file() or is_dangling) and wanted(name) else None
+            except OSError as error:
+                raise DataError(f"{_text(path)} cannot be read: {error.strerror}; mend or remove it") from error
+            yield Entry(name, path.is_dir(), content)
+
+    def _name(self, path: Path) -> str:
+        return _text(path.relative_to(self._root))
+
+
+def _walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """What is in a folder and in those within it, by name; links are followed.
+
+    Args:
+        above: the folders that hold this one.
+    """
+    real = folder.resolve()
+    if real in above:
+        raise DataError(f"{_text(folder)} is a link to a folder that holds it; remove it")
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"{_text(folder)} cannot be read: {error.strerror}; let the worker read it") from error
+    for path in inside:
+        if not path.name.startswith("."):
+            yield path
+            if path.is_dir():
+                yield from _walk(path, above | {real})
+
+
+def _text(path: Path) -> str:
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
+class ArchiveTree:
+    """A tar archive's files, in its order; links in it lead nowhere."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def fingerprint(self) -> str:
+        """Of the whole archive."""
+        digest = hashlib.blake2b()
+        with self._path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest()
+
+    def entries(self, wanted: Wanted) -> Iterator[Entry]:
+        try:
+            with tarfile.open(self._path, "r|*", tarinfo=_Header, errors="backslashreplace") as archive:
+                for entry in archive:
+                    name = entry.name.removeprefix("./")
+                    if any(part.startswith(".") for part in name.split("/")):
+                        continue
+                    file = archive.extractfile(entry) if entry.isfile() and wanted(name) else None
+                    yield Entry(name, entry.isdir(), None if file is None else file.read())
+        except (tarfile.TarError, EOFError, OSError) as error:
+            raise DataError(f"archive {self._path} cannot be read: {error}; copy it again") from error
+
+
+class _Header(tarfile.TarInfo):
+    """A member's header. Of itself tarfile takes a damaged or missing one for the end, and the rest would be lost."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if len(buf) == tarfile.BLOCKSIZE and not any(buf):
+                raise  # zeros: the end
+            raise tarfile.ReadError(f"{error} where a file or the archive's end should be") from error
+
+
+def open_tree(path: Path) -> Tree:
+    """The tree at a path.
+
+    Raises:
+        DataError: there is neither a folder nor a tar archive.
+    """
+    if path.is_file() and path.name.endswith(ARCHIVES):
+        return ArchiveTree(path)
+    if path.is_dir():
+        return FolderTree(path)
+    raise DataError(f"{path} is neither a folder nor a tar archive ({', '.join(ARCHIVES)})")
+
+
+SPLITS: Mapping[str, str] = {"train": "train", "test": "test"}
+"""Names of split folders → the split."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file of a class; `name` starts with its split's folder."""
+
+    split: str
+    klass: str
+    name: str
+
+
+@dataclass
+class ClassFolders:
+    """What was seen of a tree while its files were read: the class folders of each split, empty ones too."""
+
+    found: dict[str, set[str]] = field(default_factory=dict)
+
+    def members(
+        self, tree: Tree, *, suffixes: Set[str], splits: Mapping[str, str] = SPLITS
+    ) -> Iterator[tuple[Member, bytes]]:
+        """The files of the tree that end in one of `suffixes` and lie in a class folder."""
+        for entry in tree.entries(lambda name: PurePosixPath(name).suffix.lower() in suffixes):
+            path = PurePosixPath(entry.name)
+            member = _member(path if entry.is_folder else path.parent, path, splits)
+            if member is None:
+                continue
+            self.found.setdefault(member.split, set()).add(member.klass)
+            if entry.content is not None:
+                yield member, entry.content
+
+    def check(self, labels: Mapping[str, list[str]], *, what: str, suffixes: Set[str]) -> list[str]:
+        """The classes, in alphabetical order.
+
+        Args:
+            labels: by split, the class of each file that could be read.
+            what: what a file holds, in the singular: "image".
+
+        Raises:
+            DataError: fewer than two classes, a split or a class folder without a readable file, or a class that the
+                training set does not know.
+        """
+        if not self.found:
+            raise DataError(f"no {what} lies in train/<class>/ or test/<class>/; the data set must have both folders")
+        classes = sorted(self.found.get("train", ()))
+        if len(classes) < 2:
+            raise DataError(f"train holds {len(classes)} class folder(s); a classification needs at least two")
+        for split, names in labels.items():
+            if not names:
+                raise DataError(
+                    f"{split} holds no {what}; its class folders must hold {', '.join(sorted(suffixes))} files"
+                )
+            if empty := sorted(self.found[split] - set(names)):
+                raise DataError(
+                    f"class folder {split}/{empty[0]} holds no readable {what} ({', '.join(sorted(suffixes))}); fill "
+                    "it or remove it"
+                )
+            if strange := sorted(set(names) - set(classes)):
+                raise DataError(
+                    f"class {strange[0]!r} is in {split} but not in train; every class must have training {what}s"
+                )
+        return classes
+
+
+def open_class_folders(path: Path) -> Tree:
+    """The tree at a path whose top, or whose one folder, holds train/ and test/; of an archive this shows later.
+
+    Raises:
+        DataError: nothing there, or a folder without them.
+    """
+    if path.is_dir():
+        inner = [entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+        if len(inner) == 1 and (inner[0] / "train").is_dir():
+            path = inner[0]
+        for split in ("train", "test"):
+            if not (path / split).is_dir():
+                raise DataError(f"{path} has no folder {split!r}; it must hold train/<class>/ and test/<class>/")
+    return open_tree(path)
+
+
+def _member(folder: PurePosixPath, path: PurePosixPath, splits: Mapping[str, str]) -> Member | None:
+    """Where a folder, or a file in it, belongs; None outside the class folders."""
+    for start in (0, 1):
+        parts = folder.parts[start:]
+        if len(parts) >= 2 and parts[0] in splits:
+            return Member(splits[parts[0]], parts[1], "/".join(path.parts[start:]))
+    return None

@@ -1,0 +1,111 @@
+"""Folders and archives as trees of files: names, links, hidden files, and damaged archives."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tasks.data.trees import Tree, open_tree
+from tasks.errors import DataError
+
+
+def files(tree: Tree) -> dict[str, bytes]:
+    return {entry.name: entry.content for entry in tree.entries(lambda _: True) if entry.content is not None}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "tree"
+    (folder / "a").mkdir(parents=True)
+    for name in ("one", "two", "three"):
+        (folder / "a" / name).write_bytes(name.encode() * 200)
+    return folder
+
+
+def pack(root: Path, *, mode: str = "w") -> Path:
+    archive = root.parent / "tree.tar"
+    with tarfile.open(archive, mode) as tar:  # type: ignore[call-overload]
+        tar.add(root, arcname=".")
+    return archive
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_names_that_are_not_utf8_become_text(root: Path, kind: str) -> None:
+    folder = os.fsencode(root) + b"/\xff"
+    os.mkdir(folder)
+    Path(os.fsdecode(folder + b"/\xfe.png")).write_bytes(b"x")
+    tree = open_tree(root if kind == "folder" else pack(root))
+    assert files(tree)[r"\xff/\xfe.png"] == b"x"
+    assert tree.fingerprint()
+    assert r"\xff" in [entry.name for entry in tree.entries(lambda _: False) if entry.is_folder]
+
+
+@pytest.mark.parametrize("kind", ["folder", "archive"])
+def test_hidden_files_are_passed_over(root: Path, kind: str) -> None:
+    (root / "a/._one").write_bytes(b"a Mac's notes on the file")
+    (root / ".checkpoints").mkdir()
+    (root / ".checkpoints/one").write_bytes(b"x")
+    tree = open_tree(root if kind == "folder" else pack(root))
+    assert sorted(files(tree)) == ["a/one", "a/three", "a/two"]
+
+
+def test_links_are_followed(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/four").write_bytes(b"4")
+    (root / "b").symlink_to(tmp_path / "elsewhere")
+    assert files(open_tree(root))["b/four"] == b"4"
+
+
+def test_a_link_that_leads_nowhere_is_named(root: Path) -> None:
+    (root / "a/gone.png").symlink_to(root / "nothing")
+    with pytest.raises(DataError, match=r"a/gone\.png cannot be read: No such file"):
+        files(open_tree(root))
+
+
+def test_a_link_to_its_own_folder_is_named(root: Path) -> None:
+    (root / "b").mkdir()
+    (root / "a/to_b").symlink_to(root / "b")
+    (root / "b/to_a").symlink_to(root / "a")
+    with pytest.raises(DataError, match=r"a/to_b/to_a is a link to a folder that holds it"):
+        files(open_tree(root))
+
+
+def test_an_empty_folder_counts_in_the_fingerprint(root: Path) -> None:
+    before = open_tree(root).fingerprint()
+    (root / "empty").mkdir()
+    assert open_tree(root).fingerprint() != before
+
+
+def test_a_damaged_header_is_not_taken_for_the_end(root: Path) -> None:
+    archive = pack(root)
+    content = bytearray(archive.read_bytes())
+    with tarfile.open(archive) as tar:
+        begin = tar.getmembers()[-1].offset
+    content[begin + 10] ^= 0xFF
+    archive.write_bytes(content)
+    with pytest.raises(DataError, match=r"tree\.tar cannot be read: bad checksum where a file or the archive's end"):
+        files(open_tree(archive))
+
+
+def test_an_archive_cut_between_two_files_is_refused(root: Path) -> None:
+    archive = pack(root)
+    with tarfile.open(archive) as tar:
+        begin = tar.getmembers()[-1].offset
+    archive.write_bytes(archive.read_bytes()[:begin])
+    with pytest.raises(DataError, match=r"tree\.tar cannot be read: empty header"):
+        files(open_tree(archive))
+
+
+def test_long_names_and_zeros_at_the_end_are_fine(root: Path) -> None:
+    (root / "a" / ("x" * 200)).write_bytes(b"long")
+    for style in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=style) as tar:
+            tar.add(root, arcname=".")
+        archive = root.parent / "long.tar"
+        archive.write_bytes(buffer.getvalue() + bytes(10_240))
+        assert files(open_tree(archive))["a/" + "x" * 200] == b"long"
