@@ -12,7 +12,7 @@ from PIL import Image
 from tasks.text.glue import GLUE
 from tests.tasks.answering.test_task import squad
 from tests.tasks.audio.sounds import write_tone
-from tests.tasks.audio.test_sets import superb
+from tests.tasks.audio.test_datasets import superb
 from tests.tasks.entities.test_task import sentences
 from tests.tasks.text.conftest import reviews
 
