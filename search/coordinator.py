@@ -265,7 +265,7 @@ class Coordinator:
     def _reached(self, run: RunRecord, target: float) -> bool:
         if run.state is not RunState.COMPLETE or run.value is None:
             return False
-        return run.value >= target if self._definition.objective.direction == "maximize" else run.value <= target
+        return self._definition.objective.direction.reaches(run.value, target)
 
 
 def run_folder(study_id: str, label: str, run: RunRecord) -> str:

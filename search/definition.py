@@ -30,6 +30,7 @@ from search.errors import nearest_hint
 from search.faults import fault
 from search.naming import begin_at_papers_best, resolve_spaces, with_space
 from search.space import Space, Strict, check_conditions, fit
+from search.states import Direction
 from tasks.config import Count, Number, TaskConfig
 from tasks.errors import TaskError
 from tasks.registry import ENGINE_RUN, TaskInfo
@@ -166,7 +167,7 @@ class Objective(Strict):
     """What is compared: a validation metric of the task at the end of training. Default: the task's own."""
 
     metric: str
-    direction: Literal["maximize", "minimize"]
+    direction: Direction
 
 
 class Budget(Strict):
@@ -330,6 +331,22 @@ class StudyDefinition(Strict):
             samplers.grid_size(optimizer.space)
         except ValueError as error:
             raise fault("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
+
+    def n_trials_of(self, optimizer: OptimizerSearch) -> int:
+        """Trials that this optimizer's search will run: the budget, or the whole grid where that is smaller."""
+        limit = self.budget.trials_per_optimizer
+        if isinstance(self.sampler, samplers.GridSampler):
+            return min(limit, samplers.grid_size(optimizer.space))
+        return limit
+
+    def n_confirm_runs_of(self, optimizer: OptimizerSearch) -> int:
+        """Confirm runs of this optimizer: its best `top_k` trials, or all where it has fewer, with every seed."""
+        return min(self.confirm.top_k, self.n_trials_of(optimizer)) * len(self.confirm.seeds)
+
+    @property
+    def n_runs(self) -> int:
+        """Trainings that the study asks for at most: the trials and confirm runs of all optimizers."""
+        return sum(self.n_trials_of(one) + self.n_confirm_runs_of(one) for one in self.optimizers)
 
     def to_json(self) -> dict[str, Any]:
         """The resolved definition as plain JSON values; parsing it again gives an equal definition."""

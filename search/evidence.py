@@ -20,6 +20,8 @@ from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from search.states import Direction
+
 FAILURE_KIND = "failure_kind"
 """Name of the user attribute that says why a FAIL trial failed: a `FailureKind`."""
 
@@ -52,8 +54,8 @@ def _latest_and_best(trials: Sequence[FrozenTrial], direction: StudyDirection) -
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
     if len(complete) < N_BEST:  # then pruned ones are among the best, and only TPE itself can rank them
         return trials
-    sign = -1.0 if direction is StudyDirection.MAXIMIZE else 1.0
-    best = {trial.number for trial in heapq.nsmallest(N_BEST, complete, key=lambda trial: sign * (trial.value or 0.0))}
+    cost = Direction(direction.name.lower()).cost
+    best = {trial.number for trial in heapq.nsmallest(N_BEST, complete, key=lambda trial: cost(trial.value or 0.0))}
     return [*(trial for trial in old if trial.number in best or trial.state is TrialState.RUNNING), *latest]
 
 
@@ -64,7 +66,7 @@ def as_complete(trials: Sequence[FrozenTrial], direction: StudyDirection) -> lis
     """
     shown = [_with_last_value(trial) if trial.state is TrialState.PRUNED else trial for trial in trials]
     values = [trial.value for trial in shown if trial.state is TrialState.COMPLETE and trial.value is not None]
-    worst = (min if direction is StudyDirection.MAXIMIZE else max)(values, default=0.0)
+    worst = Direction(direction.name.lower()).worst(values) if values else 0.0
     return [_shown(trial, TrialState.COMPLETE, value=worst) if is_result(trial) else trial for trial in shown]
 
 

@@ -39,7 +39,7 @@ class SearchLoop:
         self._definition = definition
         self._store = store
         self._lease = lease
-        self._n_trials = planned_trials(definition, self.spec)
+        self._n_trials = definition.n_trials_of(self.spec)
         self._runs: dict[int, RunRecord] = {}
         self._first: dict[str, int] = {}
         for run in runs:
@@ -283,13 +283,6 @@ class SearchLoop:
         return bool(self._waiting)
 
 
-def planned_trials(definition: StudyDefinition, spec: OptimizerSearch) -> int:
-    """Trials that this search will run: the budget, or the whole grid where that is smaller."""
-    if isinstance(definition.sampler, samplers.GridSampler):
-        return min(definition.budget.trials_per_optimizer, samplers.grid_size(spec.space))
-    return definition.budget.trials_per_optimizer
-
-
 def select(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:
     """The top_k trials by validation, best first, each configuration once; ties go to the earlier trial."""
     chosen: dict[str, RunRecord] = {}
@@ -300,9 +293,9 @@ def select(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRe
 
 def best_first(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:
     """The complete ones by their value; ties go to the earlier trial."""
-    sign = -1.0 if definition.objective.direction == "maximize" else 1.0
-    complete = [run for run in runs if run.state is RunState.COMPLETE and run.value is not None]
-    return sorted(complete, key=lambda run: (sign * (run.value or 0.0), run.trial_number))
+    complete = [(run.value, run) for run in runs if run.state is RunState.COMPLETE and run.value is not None]
+    by_number = sorted(complete, key=lambda pair: pair[1].trial_number)
+    return [run for _, run in definition.objective.direction.best_first(by_number, lambda pair: pair[0])]
 
 
 def _key(params: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ from search.assignment import Assignment, Curve, Report
 from search.notice import GivenBackError, Notice
 from search.records import AttemptStart, Point, RunOutcome
 from search.run_log import start_log
-from search.states import FailureKind, RunState, Stage
+from search.states import Direction, FailureKind, RunState, Stage
 from tasks.engine.folders import find_checkpoints, find_unneeded, open_folder
 from tasks.engine.protocol import Evaluation, Run
 from tasks.errors import CheckpointError, Diverged, UnreadableError
@@ -238,8 +238,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
     def _best_with_this(self) -> float | None:
         """The best value that was saved, with the last evaluation's among them."""
         values = [value for value in (self._best_saved, self._curve.points[-1].value) if value is not None]
-        better = max if self._assignment.direction == "maximize" else min
-        return better(values, default=None)
+        return Direction(self._assignment.direction).best(values) if values else None
 
 
 def _share_card(share: float) -> str:

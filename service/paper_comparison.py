@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import search.paper
-from search.definition import StudyDefinition
 from search.paper import Cell, Measured, PaperResult
 from search.paper.definitions import PaperStudy, paper_studies
 from search.paper.smoke import smoke
 from service.database.queries.standings import Standing
-from service.database.studies import planned_trials
 from service.models import (
     OurNumberView,
     PaperCellView,
@@ -85,7 +83,7 @@ def study_view(study: PaperStudy) -> PaperStudyView:
         task=definition.task.name,
         model=definition.task.model,
         optimizers=[one.label for one in definition.optimizers],
-        n_runs=_n_runs(definition),
+        n_runs=definition.n_runs,
         after=next((name for name, other in paper_studies().items() if other.definition.name == first), None),
         notes=study.notes,
     )
@@ -99,13 +97,8 @@ def full_study(study: PaperStudy) -> PaperStudyView:
 def small_study(study: PaperStudy) -> PaperStudyView:
     """The study with the definition of its small form (search.paper.smoke), and told of as that."""
     small = smoke(study.definition)
-    changes = {"study": small.name, "model": small.task.model, "n_runs": _n_runs(small), "definition": small.to_json()}
+    changes = {"study": small.name, "model": small.task.model, "n_runs": small.n_runs, "definition": small.to_json()}
     return study_view(study).model_copy(update=changes)
-
-
-def _n_runs(definition: StudyDefinition) -> int:
-    confirm = definition.confirm.top_k * len(definition.confirm.seeds)
-    return sum(planned_trials(definition, one) + confirm for one in definition.optimizers)
 
 
 def _cell(cell: Cell, origin: dict[int, Standing]) -> PaperCellView:

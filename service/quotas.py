@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 from service.errors import SettingsError
-
-if TYPE_CHECKING:
-    from search.definition import StudyDefinition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,12 +57,6 @@ def load(environ: Mapping[str, str], **flags: int | None) -> Quotas:
         elif text:
             values[field.name] = _whole(field.name, text)
     return Quotas(**values)
-
-
-def n_runs(definition: StudyDefinition) -> int:
-    """Trials and confirm runs that a study asks for at most."""
-    confirm = definition.confirm.top_k * len(definition.confirm.seeds)
-    return len(definition.optimizers) * (definition.budget.trials_per_optimizer + confirm)
 
 
 def _whole(name: str, text: str) -> int:

@@ -4,7 +4,7 @@ Knows no database, no Ray and no torch; the service feeds it what the store reme
 """
 
 from search.analysis.best import Draws, best_so_far, expected_best_curve
-from search.analysis.checks import AnalysisError, Direction, finite_or_none
+from search.analysis.checks import AnalysisError, finite_or_none
 from search.analysis.curves import BandPoint, Ended, median_band
 from search.analysis.profiles import PerformanceProfile, Ties, mean_ranks, performance_profiles, rank
 from search.analysis.significance import (
@@ -17,7 +17,7 @@ from search.analysis.significance import (
 )
 from search.analysis.summary import Rate, Spread, divergence_rate, spread
 from search.analysis.targets import TargetTimes, time_to_target
-from search.states import SignificanceTest
+from search.states import Direction, SignificanceTest
 
 __all__ = [
     "AnalysisError",

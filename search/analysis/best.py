@@ -12,7 +12,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from search.analysis.checks import Direction, finite, is_maximize
+from search.analysis.checks import finite, is_maximize
+from search.states import Direction
 
 
 class Draws(StrEnum):

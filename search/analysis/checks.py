@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 from search.errors import SearchError
-
-Direction = Literal["maximize", "minimize"]
+from search.states import Direction
 
 
 class AnalysisError(SearchError):
@@ -21,9 +19,10 @@ def is_maximize(direction: str) -> bool:
     Raises:
         AnalysisError: neither "maximize" nor "minimize".
     """
-    if direction not in ("maximize", "minimize"):
-        raise AnalysisError(f"direction {direction!r} is unknown; it must be 'maximize' or 'minimize'")
-    return direction == "maximize"
+    try:
+        return Direction(direction).is_maximize
+    except ValueError:
+        raise AnalysisError(f"direction {direction!r} is unknown; it must be 'maximize' or 'minimize'") from None
 
 
 def finite(values: Sequence[float], *, what: str) -> list[float]:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from search.analysis.checks import AnalysisError, Direction, is_maximize
+from search.analysis.checks import AnalysisError, is_maximize
+from search.states import Direction
 
 TAU_MAX = 4.0
 """How many times slower than the fastest still earns anything; AlgoPerf's value."""

@@ -15,8 +15,8 @@ from itertools import combinations
 import numpy as np
 from scipy import special
 
-from search.analysis.checks import AnalysisError, Direction, finite, is_maximize
-from search.states import SignificanceTest
+from search.analysis.checks import AnalysisError, finite, is_maximize
+from search.states import Direction, SignificanceTest
 
 N_EXACT = 300
 """Pairs up to which the signed-rank distribution is counted out; above, the normal approximation is as good."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from search.analysis.checks import AnalysisError, Direction, finite_or_none, is_maximize
+from search.analysis.checks import AnalysisError, finite_or_none, is_maximize
+from search.states import Direction
 
 if TYPE_CHECKING:
     from search.records import Point

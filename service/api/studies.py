@@ -27,7 +27,7 @@ from service.database.deletion import delete_study
 from service.database.idempotency import Once
 from service.logs import driver_log
 from service.models import CloneRequest, ErrorView, FieldError, Page, StudyView
-from service.quotas import Quotas, n_runs
+from service.quotas import Quotas
 from service.settings import Settings
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
@@ -155,7 +155,7 @@ async def _create(
 
 def check_size(definition: StudyDefinition, limits: Quotas) -> None:
     """Refuse more trials than the service takes; raises ApiError."""
-    n = n_runs(definition)
+    n = definition.n_runs
     if n > limits.max_trials:
         rule = f"the study asks for {n} trials and confirm runs in all; this service takes at most {limits.max_trials}"
         n_trials = definition.budget.trials_per_optimizer

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from search.states import RunState
+from search.states import Direction, RunState
 from service.dashboard.history import History
 
 GRID = (36, 24)
@@ -108,7 +108,7 @@ def _value(axis: Axis, place: float) -> float:
 
 def _merits(values: Sequence[float | None], *, direction: str) -> NDArray[np.float64]:
     """For each value the share of the others that are no better; 1 where it is alone."""
-    known = np.asarray(values, dtype=float) * (1.0 if direction == "maximize" else -1.0)
+    known = np.asarray(values, dtype=float) * Direction(direction).sign
     if len(known) < 2:
         return np.ones(len(known))
     return np.asarray((np.searchsorted(np.sort(known), known, side="right") - 1) / (len(known) - 1))

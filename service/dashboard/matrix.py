@@ -12,6 +12,7 @@ from typing import Any
 
 from admeta.client.terminal import tables
 from admeta.registry import known_optimizers
+from search.states import Direction
 from service.dashboard.python_code import as_python
 from service.database.queries.standings import Standing
 
@@ -80,7 +81,7 @@ def _led(cells: list[Entry | None], direction: str) -> list[Entry | None]:
     values = {cell.id: value for cell in confirmed or there if (value := shown_value(cell.standing)) is not None}
     if len(there) < 2 or not values:
         return cells
-    best = max(values.values()) if direction == "maximize" else min(values.values())
+    best = Direction(direction).best(values.values())
     return [
         cell and Entry(id=cell.id, standing=cell.standing, code=cell.code, leads=values.get(cell.id) == best)
         for cell in cells

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search.states import Direction
 from service.models import ComparisonView, StudyView
 
 
@@ -10,7 +11,7 @@ def leaders(study: StudyView) -> set[str]:
     values = {search.label: search.best_value for search in study.searches if search.best_value is not None}
     if len(values) < 2:
         return set()
-    best = max(values.values()) if study.direction == "maximize" else min(values.values())
+    best = Direction(study.direction).best(values.values())
     return {label for label, value in values.items() if value == best}
 
 

@@ -20,7 +20,7 @@ from service.api.studies import check_size, parse_definition
 from service.database import queries
 from service.errors import StudyFileError
 from service.models import FieldError, StudyView
-from service.quotas import Quotas, n_runs
+from service.quotas import Quotas
 
 MAX_CHARACTERS = 100_000
 
@@ -60,7 +60,7 @@ def check(engine: Engine, limits: Quotas, text: str) -> Verdict:
     return Verdict(
         definition=definition,
         warnings=warnings_for(definition),
-        n_runs=n_runs(definition),
+        n_runs=definition.n_runs,
         same_name=_named(engine, definition.name),
     )
 

@@ -18,7 +18,7 @@ def best_settings(
     session: Session, optimizer: str, *, task: str, objective: Objective, studies: Sequence[str] | None, limit: int
 ) -> list[dict[str, Any]]:
     """See `search.store.Store.best_settings`."""
-    order = Run.value.desc() if objective.direction == "maximize" else Run.value.asc()
+    order = Run.value.desc() if objective.direction.is_maximize else Run.value.asc()
     query = (
         select(Run.params, Search.fixed)
         .join(Search, Search.id == Run.search_id)

@@ -18,8 +18,7 @@ from sqlalchemy import Engine, Select, case, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from search import samplers
-from search.definition import OptimizerSearch, StudyDefinition
+from search.definition import StudyDefinition
 from search.errors import StudyConflictError
 from search.states import AttemptState, FailureKind, RunState, StudyState
 from service.database import events, idempotency, progress
@@ -255,19 +254,11 @@ def _search_rows(study_id: str, definition: StudyDefinition) -> list[Search]:
             optimizer=optimizer.name,
             optuna_name=f"{definition.name}/{optimizer.label}",
             fixed=dict(optimizer.fixed),
-            n_trials=planned_trials(definition, optimizer),
-            n_confirm_runs=definition.confirm.top_k * len(definition.confirm.seeds),
+            n_trials=definition.n_trials_of(optimizer),
+            n_confirm_runs=definition.n_confirm_runs_of(optimizer),
         )
         for position, optimizer in enumerate(definition.optimizers)
     ]
-
-
-def planned_trials(definition: StudyDefinition, optimizer: OptimizerSearch) -> int:
-    """Trials of one search: the budget, or its whole grid where that is smaller."""
-    limit = definition.budget.trials_per_optimizer
-    if isinstance(definition.sampler, samplers.GridSampler):
-        return min(limit, samplers.grid_size(optimizer.space))
-    return limit
 
 
 def _change(

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Engine, Row, Select, case, func, select
 from sqlalchemy.orm import Session
 
 import tasks.registry
-from search.states import RunState, Stage
+from search.states import Direction, RunState, Stage
 from service.database.engine import reading
 from service.database.models import RUN_CONFIRMS, Run, Search, Study
 from service.database.queries.evidence import Evidence, test_metric, weigh
@@ -47,7 +47,7 @@ def best(
     """
     info = tasks.registry.get(task)
     metric = metric or info.default_metric
-    direction = info.metrics.get(metric, "maximize")
+    direction = info.metrics.get(metric, Direction.MAXIMIZE)
     of_interest = [
         Study.task == task,
         Study.metric == metric,

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from search.analysis import expected_best_curve
 from search.records import RunOutcome
-from search.states import FailureKind, RunState, SignificanceTest, Stage, StudyState
+from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.database.engine import reading
 from service.database.lookup import find_study
 from service.database.models import RUN_CONFIRMS, Run, Search, Study
@@ -177,14 +177,14 @@ def _winners(session: Session, study: Study, searches: Sequence[tuple[Search, in
 
 def _first(weighed: Iterable[Evidence], *, direction: str) -> Evidence:
     """Confirmed before unconfirmed, better before worse, earlier before later."""
-    sign = -1 if direction == "maximize" else 1
+    cost = Direction(direction).cost
 
     def key(evidence: Evidence) -> tuple[bool, bool, float, int]:
         score = evidence.score
         return (
             not evidence.confirmed,
             score is None,
-            0.0 if score is None else sign * score,
+            0.0 if score is None else cost(score),
             evidence.run.trial_number,
         )
 
@@ -218,8 +218,8 @@ def _row(study: Study, search: Search, winner: Evidence | None, cost: _Cost, val
 
 def _ranked(scored: Sequence[tuple[float | None, ComparisonRow]], *, direction: str) -> list[ComparisonRow]:
     """Best first; equal ones share a rank (1, 2, 2, 4); those without a score come last, unranked."""
-    sign = -1 if direction == "maximize" else 1
-    with_score = sorted(((sign * s, row) for s, row in scored if s is not None), key=lambda pair: pair[0])
+    cost = Direction(direction).cost
+    with_score = sorted(((cost(s), row) for s, row in scored if s is not None), key=lambda pair: pair[0])
     ranked = [
         row.model_copy(update={"rank": 1 + sum(other < score for other, _ in with_score)}) for score, row in with_score
     ]

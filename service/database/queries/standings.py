@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 
 from search.analysis import spread
 from search.paper import FINETUNED, variant_of
-from search.states import RunState, Stage
+from search.states import Direction, RunState, Stage
 from service.database.engine import reading
 from service.database.models import RUN_CONFIRMS, Run, Search, Study
 from service.database.queries.best import view_of
@@ -71,8 +71,7 @@ def standings(engine: Engine) -> list[Standing]:
 
 
 def _order(key: Key, candidate: _Candidate) -> tuple[bool, bool, float, int]:
-    sign = -1.0 if key[3] == "maximize" else 1.0
-    return (not candidate.confirmed, candidate.any_failed, sign * candidate.value, candidate.first_id)
+    return (not candidate.confirmed, candidate.any_failed, Direction(key[3]).cost(candidate.value), candidate.first_id)
 
 
 def _candidate(row: Any) -> tuple[Key, _Candidate]:

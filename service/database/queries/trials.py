@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Engine, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
 from search.analysis.checks import finite_or_none
-from search.states import RunState, Stage
+from search.states import Direction, RunState, Stage
 from service.database.engine import reading
 from service.database.errors import TrialNotFoundError
 from service.database.lookup import find_study
@@ -172,7 +172,7 @@ def in_order_of_value(query: Select[*Ts], cursor: str | None, direction: str) ->
     value, last_id = decode_cursor(cursor, (float, int, type(None)), int)
     tail: ColumnElement[bool] = and_(Run.value.is_(None), Run.id > last_id)
     if value is not None:
-        worse = Run.value < value if direction == "maximize" else Run.value > value
+        worse = Run.value < value if Direction(direction).is_maximize else Run.value > value
         tail = or_(worse, and_(Run.value == value, Run.id > last_id), Run.value.is_(None))
     return query.where(tail)
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, ScalarSelect, case, select
 from sqlalchemy.orm import aliased
 
-from search.states import RunState, Stage
+from search.states import Direction, RunState, Stage
 from service.database.models import Run, Search, Study
 
 
@@ -19,7 +19,7 @@ def best_run_id() -> ColumnElement[int | None]:
     Correlated to `Study` and `Search` of the enclosing query; one look into an index for each search. The first of
     equals wins.
     """
-    return case((Study.direction == "maximize", _first(descending=True)), else_=_first(descending=False))
+    return case((Study.direction == Direction.MAXIMIZE, _first(descending=True)), else_=_first(descending=False))
 
 
 def _first(*, descending: bool) -> ScalarSelect[Any]:
@@ -41,4 +41,4 @@ def _first(*, descending: bool) -> ScalarSelect[Any]:
 
 def better_first(column: ColumnElement[Any], direction: str) -> ColumnElement[Any]:
     """Sort order of a value that is not NULL."""
-    return column.desc() if direction == "maximize" else column.asc()
+    return column.desc() if Direction(direction).is_maximize else column.asc()

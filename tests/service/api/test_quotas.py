@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from search.definition import StudyDefinition
 from service.app import create_app
-from service.quotas import Quotas, n_runs
+from service.quotas import Quotas
 from service.settings import Settings
 from tests.service.fakes import ADDRESS, FakeSupervisor, definition
 
@@ -50,4 +50,4 @@ def test_a_large_body_gets_413(small: TestClient) -> None:
 
 def test_runs_of_a_study() -> None:
     parsed = StudyDefinition.model_validate(definition(confirm={"top_k": 2, "seeds": [0, 1, 2]}))
-    assert n_runs(parsed) == 2 * (4 + 2 * 3)
+    assert parsed.n_runs == 2 * (4 + 2 * 3)
