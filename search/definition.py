@@ -7,6 +7,7 @@ space, the task's metric), so that what is stored says all that a trial needs.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -29,7 +30,7 @@ from search import pruners, samplers
 from search.errors import nearest_hint
 from search.faults import fault
 from search.naming import begin_at_papers_best, resolve_spaces, with_space
-from search.space import Space, Strict, check_conditions, fit
+from search.space import Space, Strict, check_conditions, why_not
 from search.states import Direction
 from tasks.config import Count, Number, TaskConfig
 from tasks.errors import TaskError
@@ -150,10 +151,21 @@ class OptimizerSearch(Strict):
     def _first_fits(cls, first: list[dict[str, JsonValue]], context: ValidationInfo) -> list[dict[str, JsonValue]]:
         space = context.data.get("space", {})
         for i, values in enumerate(first):
-            for name in values.keys() - fit(values, space).keys():
-                rule = f"the space does not hold it; it has {', '.join(space)}" if space else "there is no space"
-                raise fault("outside", rule, at=(i, name), value=values[name])
+            for name, value in values.items():
+                if name not in space:
+                    rule = f"is not a parameter of 'space', which has {', '.join(space) or 'none'}"
+                    raise fault("outside", rule, at=(i, name), value=value)
+                if rule := why_not(space[name], value) or _unmet(name, values, space):
+                    raise fault("outside", rule, at=(i, name), value=value)
         return first
+
+
+def _unmet(name: str, values: Mapping[str, JsonValue], space: Space) -> str:
+    """The condition under which the parameter is drawn, where these values contradict it; empty where they don't."""
+    for parent, value in (space[name].when or {}).items():
+        if parent in values and values[parent] != value:
+            return f"is only drawn when {parent} = {value!r}, and here {parent} = {values[parent]!r}"
+    return ""
 
 
 def _check_parameter(info: OptimInfo, name: str, value: object) -> None:

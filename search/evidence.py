@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import heapq
+import itertools
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from search.space import Parameter
 from search.states import Direction
 
 FAILURE_KIND = "failure_kind"
@@ -183,6 +185,57 @@ class EvidenceSampler(BaseSampler):  # type: ignore[misc]
         if not left:
             return {}
         return dict(left[np.random.default_rng(self._seed).integers(len(left))])
+
+
+class GridSampler(BaseSampler):  # type: ignore[misc]
+    """Every point of a finite grid once, in an order drawn by the seed.
+
+    Optuna's own remembers places in its order, so that a point listed first, or a seed drawn otherwise, makes it repeat
+    some points and leave out others. Here a point is known by its values. One that failed by accident comes again last.
+    """
+
+    def __init__(self, space: Mapping[str, Parameter], *, first: Sequence[Mapping[str, Any]], seed: int) -> None:
+        """Make the sampler of a grid.
+
+        Args:
+            space: parameters with choices or steps, none conditional.
+            first: values that the first points have, one point each, as Optuna stores them.
+            seed: of the order.
+        """
+        self._space = space
+        self._names = sorted(space)
+        self._values = [space[name].grid_values() for name in self._names]
+        self._first = first
+        self._seed = seed
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {name: self._space[name].distribution() for name in self._names}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        others = [t for t in study._get_trials(deepcopy=False, use_cache=True) if t.number != trial.number and t.params]
+        seen = {_key(t.params) for t in others}
+        points = self._points()
+        for point in points:
+            if _key(point) not in seen:
+                return point
+        tried = {_key(t.params) for t in others if t.state is not TrialState.FAIL or is_result(t)}
+        return next((point for point in points if _key(point) not in tried), points[0])
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        raise AssertionError(f"the grid has no parameter '{param_name}'")
+
+    def _points(self) -> list[dict[str, Any]]:
+        points = [dict(zip(self._names, values, strict=True)) for values in itertools.product(*self._values)]
+        order = [points[i] for i in np.random.default_rng(self._seed).permutation(len(points))]
+        chosen: dict[int, dict[str, Any]] = {}
+        for config in self._first:
+            matching = ((i, p) for i, p in enumerate(order) if i not in chosen and config.items() <= p.items())
+            chosen.update(itertools.islice(matching, 1))
+        return [*chosen.values(), *(point for i, point in enumerate(order) if i not in chosen)]
 
 
 def _key(params: Mapping[str, Any]) -> str:

@@ -7,7 +7,6 @@ and QMC's is the trial number; both need one seed throughout.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,11 +15,15 @@ from pydantic import Field
 
 from search.space import CategoricalParameter, Parameter, Space, Strict
 from tasks.config import Count, Flag
+from tasks.engine.seeds import derive_seed
 
 if TYPE_CHECKING:
     import optuna
 
-Seed = Annotated[int, Field(strict=True, ge=0, lt=2**32)]
+SEED_BITS = 32
+"""Size of the seeds that NumPy's RandomState takes, which Optuna's samplers draw from."""
+
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**SEED_BITS)]
 
 
 class _Sampler(Strict):
@@ -77,12 +80,6 @@ MAX_LISTED = 10_000
 NAMES = ("tpe", "gp", "cmaes", "qmc", "random", "grid")
 
 
-def derive_seed(*parts: int | str) -> int:
-    """A 32-bit seed from a tuple of names and numbers, the same on every machine."""
-    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
-    return int.from_bytes(digest[:4], "little")
-
-
 def grid_size(space: Space) -> int:
     """Number of combinations of a grid over the space.
 
@@ -129,8 +126,8 @@ def build(
     """
     import optuna
 
-    fixed = derive_seed(sampler.seed, label)
-    fresh = derive_seed(sampler.seed, label, trial_number)
+    fixed = derive_seed(sampler.seed, label, bits=SEED_BITS)
+    fresh = derive_seed(sampler.seed, label, trial_number, bits=SEED_BITS)
     match sampler:
         case TpeSampler():
             return _build_tpe(sampler, space, seed=fresh)
@@ -160,15 +157,9 @@ def build(
         case RandomSampler():
             return optuna.samplers.RandomSampler(seed=fresh)
         case GridSampler():
-            values = {name: space[name].grid_values() for name in sorted(space)}
-            grid = optuna.samplers.GridSampler(values, seed=fixed)
-            for config in reversed(first):  # trial n takes the grid's n-th point
-                grid._all_grids.sort(key=lambda point: not _has(dict(zip(values, point, strict=True)), config))
-            return grid
+            from search.evidence import GridSampler as Grid
 
-
-def _has(point: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    return all(point[name] == value for name, value in config.items())
+            return Grid(space, first=first, seed=fixed)
 
 
 def _joint(space: Mapping[str, Parameter]) -> dict[str, optuna.distributions.BaseDistribution]:

@@ -79,13 +79,13 @@ class FloatParameter(_Parameter):
         return int((_decimal(self.high) - _decimal(self.low)) // _decimal(self.step)) + 1
 
     def grid_values(self) -> list[Any]:
-        return [self._at(i) for i in range(self.grid_size())]
+        return [self.at(i) for i in range(self.grid_size())]
 
     def _last(self) -> float:
         """The largest value that can be drawn: where steps don't reach `high`, Optuna would warn at every draw."""
-        return self.high if self.step is None else self._at(self.grid_size() - 1)
+        return self.high if self.step is None else self.at(self.grid_size() - 1)
 
-    def _at(self, i: int) -> float:
+    def at(self, i: int) -> float:
         """low + i·step in decimals, as Optuna counts: 0.1 + 2·0.1 is 0.3."""
         return float(_decimal(self.low) + i * _decimal(self.step or 0.0))
 
@@ -125,8 +125,12 @@ class IntParameter(_Parameter):
     def grid_values(self) -> list[Any]:
         return list(range(self.low, self.high + 1, self.step))
 
+    def at(self, i: int) -> int:
+        """low + i·step."""
+        return self.low + i * self.step
+
     def _last(self) -> int:
-        return self.low + (self.grid_size() - 1) * self.step
+        return self.at(self.grid_size() - 1)
 
 
 class CategoricalParameter(_Parameter):
@@ -223,18 +227,36 @@ def ordered(space: Space) -> list[str]:
 
 def fit(settings: Mapping[str, Any], space: Space) -> dict[str, Any]:
     """Those of the settings that the space could have drawn, as Optuna stores them."""
-    stored = {name: encode_choice(value) for name, value in settings.items() if name in space}
-    return {name: value for name, value in stored.items() if _holds(space[name], value)}
+    fitting: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name in space and why_not(space[name], value) is None:
+            fitting[name] = _as_drawn(space[name], value)
+    return fitting
 
 
-def _holds(parameter: FloatParameter | IntParameter | CategoricalParameter, value: Any) -> bool:
+def why_not(parameter: Parameter, value: Any) -> str | None:
+    """The rule that keeps the parameter from having this value; None where it can have it."""
     if isinstance(parameter, CategoricalParameter):
-        return value in parameter.grid_values()
+        if encode_choice(value) in parameter.grid_values():
+            return None
+        return f"must be one of the choices {', '.join(map(repr, parameter.choices))}"
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    if isinstance(parameter, IntParameter) and value != int(value):
-        return False
-    return parameter.low <= value <= parameter.high
+        return "must be a number"
+    if not parameter.low <= value <= parameter.high:
+        return f"must be from {parameter.low} to {parameter.high}"
+    if parameter.step is not None and not math.isclose(_as_drawn(parameter, value), value, rel_tol=1e-9):
+        return f"must be {parameter.low} plus a multiple of step = {parameter.step}"
+    return None
+
+
+def _as_drawn(parameter: Parameter, value: Any) -> Any:
+    """The value as the space itself would draw it: the nearest step, where there are steps."""
+    if isinstance(parameter, CategoricalParameter):
+        return encode_choice(value)
+    if parameter.step is None:
+        return value
+    nearest = round((_decimal(value) - _decimal(parameter.low)) / _decimal(parameter.step))
+    return parameter.at(min(nearest, parameter.grid_size() - 1))
 
 
 def check_conditions(space: Space) -> None:

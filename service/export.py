@@ -15,6 +15,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import tasks.registry
+from admeta.client import text_tables
 from search.definition import StudyDefinition
 from service.models import ComparisonView, RunView, SpreadView, TrialView
 
@@ -111,17 +112,14 @@ def to_parquet(trials: Iterable[TrialView], chosen: Columns) -> Iterator[bytes]:
 def to_latex(view: ComparisonView) -> str:
     """The comparison as a booktabs table: mean ± standard deviation over the confirm seeds."""
     test = next((row.test_metric for row in view.rows if row.test_metric), "test")
-    lines = [
-        f"% study {view.study}, task {view.task}; validation selected, test is only reported",
-        r"\begin{tabular}{lrrrr}",
-        r"\toprule",
-        rf"optimizer & {_tex(view.metric)} & {_tex(test)} & seeds & trials \\",
-        r"\midrule",
-    ]
-    for row in view.rows:
-        cells = (_tex(row.label), _tex_spread(row.validation), _tex_spread(row.test), row.validation.n, row.n_trials)
-        lines.append(" & ".join(map(str, cells)) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+    return text_tables.latex(
+        ["optimizer", view.metric, test, "seeds", "trials"],
+        [
+            [row.label, _spread(row.validation), _spread(row.test), str(row.validation.n), str(row.n_trials)]
+            for row in view.rows
+        ],
+        comment=f"study {view.study}, task {view.task}; validation selected, test is only reported",
+    )
 
 
 def _row(trial: TrialView, run: RunView, chosen: Columns) -> dict[str, Any]:
@@ -160,11 +158,7 @@ def _drain(text: io.StringIO) -> bytes:
     return chunk
 
 
-def _tex(text: str) -> str:
-    return text.replace("\\", "").replace("_", r"\_").replace("&", r"\&").replace("%", r"\%").replace("#", r"\#")
-
-
-def _tex_spread(spread: SpreadView) -> str:
+def _spread(spread: SpreadView) -> str:
     if spread.mean is None:
-        return "--"
-    return f"${spread.mean:.4f}$" if spread.std is None else rf"${spread.mean:.4f} \pm {spread.std:.4f}$"
+        return "–"
+    return f"{spread.mean:.4f}" if spread.std is None else f"{spread.mean:.4f} ± {spread.std:.4f}"

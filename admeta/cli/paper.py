@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from admeta.cli.options import Changes, Output, OutputOption, Url, completed
 from admeta.cli.output import emit
 from admeta.cli.studies import Timeout, Wait, report
-from admeta.client import Client
+from admeta.client import Client, text_tables
 from admeta.client.models import PaperTableCellsView
 from admeta.client.terminal import tables
 
@@ -112,7 +111,7 @@ def _form(*, smoke: bool) -> str:
 
 
 def _text(view: PaperTableCellsView, output: TableOutput) -> str:
-    layout = import_module("search.paper.layout")
-    write = layout.markdown if output is TableOutput.MARKDOWN else layout.latex
-    written: str = write(view.columns, view.rows, tables.paper_texts(view))
-    return written
+    head = ["", *map(text_tables.head_text, view.columns)]
+    texts = zip(view.rows, tables.paper_texts(view), strict=True)
+    rows = [[text_tables.head_text(name), *cells] for name, cells in texts]
+    return (text_tables.markdown if output is TableOutput.MARKDOWN else text_tables.latex)(head, rows)

@@ -96,7 +96,7 @@ class FailureKind(StrEnum):
 
 
 class Direction(StrEnum):
-    """Which of two values of a metric is better. The one place that decides it."""
+    """Whether larger or smaller values of a metric are better."""
 
     MAXIMIZE = "maximize"
     MINIMIZE = "minimize"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from admeta.client import text_tables
 from search.errors import SearchError, nearest_hint
-from search.paper import layout
 from search.paper.results import PaperResult, result_tables, results
 from search.paper.setups import model_id
 
@@ -135,13 +135,17 @@ def texts(cell: Cell) -> tuple[str, str]:
 
 def to_markdown(table: TableBeside) -> str:
     """The table as Markdown; each cell is `paper / ours`, in percent where the paper's is, ours with its n."""
-    return layout.markdown(table.columns, table.rows, _in_one(table))
+    return text_tables.markdown(*_head_and_rows(table))
 
 
 def to_latex(table: TableBeside) -> str:
     """The table as a LaTeX tabular (needs booktabs); each cell is `paper / ours`, as in Markdown."""
-    return layout.latex(table.columns, table.rows, _in_one(table))
+    return text_tables.latex(*_head_and_rows(table))
 
 
-def _in_one(table: TableBeside) -> list[list[str]]:
-    return [[" / ".join(texts(cell)) for cell in row] for row in table.cells]
+def _head_and_rows(table: TableBeside) -> tuple[list[str], list[list[str]]]:
+    rows = zip(table.rows, table.cells, strict=True)
+    return (
+        ["", *map(text_tables.head_text, table.columns)],
+        [[text_tables.head_text(head), *(" / ".join(texts(cell)) for cell in row)] for head, row in rows],
+    )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from admeta.client import text_tables
 from admeta.client.terminal import tables
 from admeta.registry import known_optimizers
 from search.states import Direction
@@ -111,24 +112,16 @@ def rows(found: Sequence[Standing]) -> Iterator[Sequence[Any]]:
 
 def to_latex(table: Matrix) -> str:
     """The matrix as a booktabs table: validation mean ± standard deviation, the best of a row in bold."""
-    heads = ["task", *table.optimizers]
-    lines = [rf"\begin{{tabular}}{{l{'r' * len(table.optimizers)}}}", r"\toprule", _latex_row(heads), r"\midrule"]
-    for row in table.rows:
-        name = f"{row.task} {row.model or ''} {row.metric}"
-        lines.append(_latex_row([" ".join(name.split()), *(_latex_cell(cell) for cell in row.cells)]))
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+    return text_tables.latex(
+        ["task", *table.optimizers],
+        [[f"{row.task} {row.model or ''} {row.metric}", *map(_cell_text, row.cells)] for row in table.rows],
+        bold={(i, j) for i, row in enumerate(table.rows) for j, cell in enumerate(row.cells, 1) if cell and cell.leads},
+    )
 
 
-def _latex_cell(cell: Entry | None) -> str:
-    if cell is None:
-        return "--"
-    value, std = shown_value(cell.standing), cell.standing.best.validation.std
-    if value is None:
-        return "--"
-    text = f"{value:.4f}" + ("" if std is None else rf" \pm {std:.4f}")
-    return rf"$\mathbf{{{text}}}$" if cell.leads else f"${text}$"
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    escaped = [cell if cell.startswith("$") else cell.replace("_", r"\_") for cell in cells]
-    return " & ".join(escaped) + r" \\"
+def _cell_text(cell: Entry | None) -> str:
+    value = None if cell is None else shown_value(cell.standing)
+    if cell is None or value is None:
+        return "–"
+    std = cell.standing.best.validation.std
+    return f"{value:.4f}" if std is None else f"{value:.4f} ± {std:.4f}"

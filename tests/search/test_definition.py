@@ -195,3 +195,57 @@ def test_an_origin_is_blamed_as_what_it_is(origin: object, fields: list[str]) ->
     with pytest.raises(ValidationError) as caught:
         parse(task={"name": "digits", "init_from": origin})
     assert [field_of(error["loc"]) for error in caught.value.errors()] == fields
+
+
+STEPS = {"type": "float", "low": 0.1, "high": 0.5, "step": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "first", "rule"),
+    [
+        ({"lr": STEPS}, {"lr": 0.15}, "must be 0.1 plus a multiple of step = 0.1"),
+        ({"lr": STEPS}, {"lr": 0.6}, "must be from 0.1 to 0.5"),
+        ({"lr": STEPS}, {"lr": True}, "must be a number"),
+        ({"lr": FLOAT, "k": {"type": "int", "low": 2, "high": 12, "step": 5}}, {"k": 4}, "multiple of step = 5"),
+        ({"lr": FLOAT, "k": {"type": "int", "low": 2, "high": 12}}, {"k": 2.5}, "multiple of step = 1"),
+        ({"lr": {"type": "categorical", "choices": [0.1, 0.2]}}, {"lr": 0.3}, "must be one of the choices 0.1, 0.2"),
+        ({"lr": FLOAT}, {"k": 5}, "is not a parameter of 'space', which has lr"),
+        (
+            {"dema": {"type": "categorical", "choices": ["full", "off"]}, "lambd": {**FLOAT, "when": {"dema": "full"}}},
+            {"dema": "off", "lambd": 0.1},
+            "is only drawn when dema = 'full', and here dema = 'off'",
+        ),
+    ],
+)
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
+def test_a_first_trial_must_be_one_that_the_space_can_draw(
+    parameters: dict[str, Any], first: dict[str, Any], rule: str, sampler: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        parse(optimizers=[{"name": "admetar", "space": parameters, "first": [first]}], sampler={"name": sampler})
+    (error,) = caught.value.errors()
+    assert error["loc"][:4] == ("optimizers", 0, "first", 0)
+    assert rule in error["msg"]
+
+
+def test_a_first_trial_on_the_grid_is_stored_as_the_grid_has_it() -> None:
+    from search.space import fit
+
+    search = parse(optimizers=[{"name": "admetar", "space": {"lr": STEPS}, "first": [{"lr": 3 * 0.1}]}]).optimizers[0]
+    assert search.first == [{"lr": 3 * 0.1}]
+    assert fit(search.first[0], search.space) == {"lr": 0.3}
+
+
+def test_the_runs_of_a_definition_know_of_grids() -> None:
+    """Two configurations under a budget of 100,000: two trials, and the better one with three seeds."""
+    grid = {"lr": {"type": "categorical", "choices": [0.1, 0.01]}}
+    definition = parse(
+        optimizers=[{"name": "sgd", "space": grid}],
+        sampler={"name": "grid"},
+        budget={"trials_per_optimizer": 100_000},
+        confirm={"top_k": 1, "seeds": [0, 1, 2]},
+    )
+    assert definition.n_runs == 5
+    both = definition.model_copy(update={"confirm": definition.confirm.model_copy(update={"top_k": 9})})
+    assert both.n_runs == 2 + 2 * 3
+    assert parse(confirm={"top_k": 0}, budget={"trials_per_optimizer": 7}).n_runs == 7

@@ -381,6 +381,29 @@ def test_configurations_are_listed_where_they_can_be_counted(space: dict[str, An
     assert (None if listed is None else len(listed)) == size
 
 
-def test_seeds_are_the_same_on_every_machine() -> None:
-    assert samplers.derive_seed(0, "admetar", 3) == 2_602_128_912
-    assert samplers.derive_seed(0, "admetar") != samplers.derive_seed(0, "admetas")
+def test_what_a_grid_begins_with_takes_one_point_each() -> None:
+    space = TypeAdapter(Space).validate_python(FINITE)
+    grid = samplers.build(
+        samplers.GridSampler(name="grid"), space, label="a", trial_number=0, first=[{"lr": 0.1}, {"lr": 0.05}]
+    )
+    points = grid._points()
+    assert [point["lr"] for point in points[:2]] == [0.1, 0.05]
+    assert len({json.dumps(point) for point in points}) == len(points) == 12
+
+
+def test_a_grid_point_lost_by_accident_comes_again_last() -> None:
+    from search.evidence import FAILURE_KIND
+
+    space = TypeAdapter(Space).validate_python({"lr": FINITE["lr"]})
+    grid = samplers.build(samplers.GridSampler(name="grid"), space, label="a", trial_number=0)
+    study = optuna.create_study(sampler=grid)
+    failed = {0: "lost", 1: "diverged"}
+    drawn = []
+    for number in range(4):
+        trial = study.ask()
+        drawn.append(trial.suggest_categorical("lr", [0.1, 0.05, 0.01]))
+        if number in failed:
+            trial.set_user_attr(FAILURE_KIND, failed[number])
+        study.tell(trial, *([None, optuna.trial.TrialState.FAIL] if number in failed else [1.0]))
+    assert len(set(drawn[:3])) == 3
+    assert drawn[3] == drawn[0]

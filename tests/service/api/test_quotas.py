@@ -51,3 +51,14 @@ def test_a_large_body_gets_413(small: TestClient) -> None:
 def test_runs_of_a_study() -> None:
     parsed = StudyDefinition.model_validate(definition(confirm={"top_k": 2, "seeds": [0, 1, 2]}))
     assert parsed.n_runs == 2 * (4 + 2 * 3)
+
+
+def test_a_small_grid_under_a_large_budget_is_taken(small: TestClient) -> None:
+    grid = {"name": "sgd", "space": {"lr": {"type": "categorical", "choices": [0.1, 0.01]}}}
+    answer = small.post(
+        "/v1/studies",
+        json=definition("grid", optimizers=[grid], sampler={"name": "grid"}, budget={"trials_per_optimizer": 100_000}),
+    )
+    assert answer.status_code == 201, answer.text
+    (search,) = answer.json()["searches"]
+    assert (search["n_trials"], search["n_confirm_runs"]) == (2, 3)

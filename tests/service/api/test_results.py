@@ -79,7 +79,7 @@ def test_json_is_what_the_pages_give(api: TestClient) -> None:
 @pytest.mark.usefixtures("filled")
 def test_latex_is_the_comparison(api: TestClient) -> None:
     text = api.get("/v1/studies/digits/export", params={"format": "latex"}).text
-    assert r"sgdm & $0.8200 \pm 0.0141$ & $0.8100 \pm 0.0141$ & 2 & 1 \\" in text
+    assert r"sgdm & 0.8200 $\pm$ 0.0141 & 0.8100 $\pm$ 0.0141 & 2 & 1 \\" in text
     assert r"val\_accuracy" in text
     assert text.count("{tabular}") == 2
 
