@@ -19,14 +19,12 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-
 import optuna
-import ray
 from ray import tune
 
 from search.definition import StudyDefinition
 from search.driver import TUNE_ENVIRONMENT, DriverOptions, drive
+from service.cluster import start_embedded
 from service.database.schema import prepare
 from service.database.studies import create_study
 from service.supervisor import open_store
@@ -99,9 +97,7 @@ def main() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     os.environ.update({key: value for key, value in TUNE_ENVIRONMENT.items() if "OUTPUT" in key})
-    ray.init(
-        address="local", num_cpus=arguments.slots, include_dashboard=False, logging_level="ERROR", log_to_driver=False
-    )
+    start_embedded(num_cpus=arguments.slots, logging_level="ERROR", log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
         urls = {"SQLite": f"sqlite:///{Path(folder) / 'overhead.sqlite3'}"}
         if arguments.postgres:

@@ -32,14 +32,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-
-import ray
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from search.definition import StudyDefinition
 from search.driver import DriverOptions, drive
+from service.cluster import start_embedded
 from service.database.models import Attempt, Run, Search
 from service.database.schema import prepare
 from service.database.studies import create_study
@@ -171,9 +169,7 @@ def measure_busy(options: argparse.Namespace) -> None:
         f"the last round's empty places alone leave {rounds / -(-options.trials // options.workers):.1%}",
         flush=True,
     )
-    ray.init(
-        address="local", num_cpus=options.workers, include_dashboard=False, logging_level="ERROR", log_to_driver=False
-    )
+    start_embedded(num_cpus=options.workers, logging_level="ERROR", log_to_driver=False)
     found: dict[str, Driven] = {}
     with tempfile.TemporaryDirectory() as folder:
         urls = {"SQLite": f"sqlite:///{Path(folder) / 'busy.sqlite3'}"}
@@ -263,14 +259,7 @@ def _on_cards(options: argparse.Namespace, n_cards: int) -> Driven:
     task = {"name": "cifar10", "model": options.model, "epochs": options.epochs}
     tasks.runs.check(parse_config(task), data_dir=options.data)  # decodes the images, once a machine
     definition = _definition(task, options, resources={"cpus": 1, "gpus": options.gpus})
-    ray.init(
-        address="local",
-        num_cpus=options.cpus,
-        num_gpus=n_cards,
-        include_dashboard=False,
-        logging_level="ERROR",
-        log_to_driver=False,
-    )
+    start_embedded(num_cpus=options.cpus, num_gpus=n_cards, logging_level="ERROR", log_to_driver=False)
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'cards.sqlite3'}"
         return driven(definition, url, storage=folder, data_dir=options.data.resolve())

@@ -1,23 +1,30 @@
 """The Ray that studies run on: one of our own on this machine, or a cluster to join.
 
-Owns its start, its end, and telling that it was lost: a process that stays connected to a dead Ray is ended by Ray's
-own core a minute later.
+Owns its start, its end, who may use it, and telling that it was lost: a process that stays connected to a dead Ray is
+ended by Ray's own core a minute later.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import ray
+from ray._private import ray_constants
 
 from search import actor
 from service import joining, leftovers
 from service.settings import Settings
 from service.signals import handlers_kept
 from tasks.engine import sharing
+
+log = logging.getLogger(__name__)
 
 _own_node: subprocess.Popen[bytes] | None = None
 """The node that was started for this process to reach a cluster through."""
@@ -28,9 +35,11 @@ def join(settings: Settings) -> None:
 
     Ray lets in only who has a node beside them: where this machine has none, one without CPUs and cards is started.
 
-    An embedded one lives no longer than the calling thread: the kernel kills its daemons with the thread that started
-    them. The database's address is kept out of the environment that Ray's processes inherit. The runtime environment is
-    the connection's, so that all that is started through it has it, and what those start in turn.
+    An embedded one listens on loopback only and asks for a token that this process and its children alone know. It
+    lives no longer than the calling thread: the kernel kills its daemons with the thread that started them.
+
+    The database's address is kept out of the environment that Ray's processes inherit. The runtime environment is the
+    connection's, so that all that is started through it has it, and what those start in turn.
 
     Raises:
         JoinError: the cluster does not answer, or not to this token.
@@ -43,18 +52,18 @@ def join(settings: Settings) -> None:
             joining.check_token(address)
             _own_node = joining.join_without_capacity(address)
     database_url = os.environ.pop("ADMETA_DATABASE_URL", None)
-    if address is None:
-        os.environ["RAY_AUTH_MODE"] = "disabled"  # on loopback, for this service alone; clusters keep Ray's tokens
+    options = {
+        "namespace": actor.NAMESPACE,
+        "log_to_driver": False,
+        "runtime_env": None if settings.runtime_env is None else dict(settings.runtime_env),
+        "logging_level": logging.ERROR,
+    }
     try:
         with handlers_kept(signal.SIGTERM, signal.SIGINT):
-            ray.init(
-                address=address or "local",
-                namespace=actor.NAMESPACE,
-                include_dashboard=None if address else False,
-                log_to_driver=False,
-                runtime_env=None if settings.runtime_env is None else dict(settings.runtime_env),
-                logging_level=logging.ERROR,
-            )
+            if address is None:
+                start_embedded(**options)
+            else:
+                ray.init(address=address, **options)
     except ConnectionError as error:
         raise joining.JoinError(
             f"Ray lets this service not into the cluster at {address}: {error}.",
@@ -64,6 +73,40 @@ def join(settings: Settings) -> None:
     finally:
         if database_url is not None:
             os.environ["ADMETA_DATABASE_URL"] = database_url
+
+
+def start_embedded(**options: Any) -> None:
+    """Start a Ray that only this process and its children may use; they inherit its token by their environment.
+
+    Other users read neither the environment nor the memory of these processes. An operator's own RAY_AUTH_MODE,
+    RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH are kept.
+
+    Args:
+        options: of `ray.init`.
+    """
+    mode = os.environ.get("RAY_AUTH_MODE", "").strip().lower()
+    if not mode:
+        os.environ.pop("RAY_AUTH_MODE", None)  # Ray then asks for tokens; it reads the variable at its import only
+    if mode == "disabled":
+        log.warning(
+            "RAY_AUTH_MODE is disabled: every user of this machine can run code as the user of this service. "
+            "Unset RAY_AUTH_MODE to have Ray ask for a token."
+        )
+    elif mode in ("", "token") and not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    with _bound_to_loopback():
+        ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **options)
+
+
+@contextmanager
+def _bound_to_loopback() -> Iterator[None]:
+    """Let Ray take 127.0.0.1 as its node's address: on Linux it replaces it by one that others reach."""
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def control_is_lost() -> str | None:

@@ -84,24 +84,77 @@ def test_a_cluster_may_lose_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert not cluster.node_is_lost(load({}, home=tmp_path, ray_address="10.0.0.1:6379"))
 
 
-@pytest.mark.parametrize(("address", "mode"), [(None, "disabled"), ("10.0.0.1:6379", "token")])
-def test_only_the_embedded_ray_goes_without_tokens_and_none_hears_of_the_database(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str | None, mode: str
-) -> None:
-    """Ray asks for tokens unless it is told otherwise, and all its processes inherit the environment."""
+@pytest.fixture
+def init_options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `ray.init` is given, and the environment that it finds; Ray itself is not started."""
     seen: dict[str, Any] = {}
 
     def init(**options: Any) -> None:
-        seen.update(options, mode=os.environ["RAY_AUTH_MODE"], told="ADMETA_DATABASE_URL" in os.environ)
+        environment = {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH_")}
+        seen.update(options, environment=environment, told="ADMETA_DATABASE_URL" in os.environ)
 
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=init))
     monkeypatch.setattr(cluster.joining, "has_node", lambda: True)
     monkeypatch.setattr(cluster.joining, "answers", lambda _host, _port: True)
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.setenv(name, "")  # so that what is set here is undone
+        monkeypatch.delenv(name)
+    return seen
+
+
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+def test_rays_processes_do_not_inherit_the_database(
+    monkeypatch: pytest.MonkeyPatch, init_options: dict[str, Any], tmp_path: Path, address: str | None
+) -> None:
     monkeypatch.setenv("ADMETA_DATABASE_URL", "postgresql://u:secret@h/d")
     cluster.join(load({}, home=tmp_path, ray_address=address))
-    assert (seen["mode"], seen["told"], seen["address"]) == (mode, False, address or "local")
+    assert (init_options["told"], init_options["address"]) == (False, address or "local")
     assert os.environ["ADMETA_DATABASE_URL"] == "postgresql://u:secret@h/d"
+
+
+@pytest.mark.parametrize("mode", [None, "", "token"])
+def test_an_embedded_ray_asks_for_a_random_token_on_loopback(
+    monkeypatch: pytest.MonkeyPatch, init_options: dict[str, Any], tmp_path: Path, mode: str | None
+) -> None:
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    cluster.join(load({}, home=tmp_path))
+    assert init_options["_node_ip_address"] == "127.0.0.1"
+    environment = init_options["environment"]
+    assert environment.pop("RAY_AUTH_MODE", None) == (mode or None)  # Ray asks for tokens where nothing is said
+    assert re.fullmatch("[0-9a-f]{64}", environment.pop("RAY_AUTH_TOKEN"))
+    assert environment == {}
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"RAY_AUTH_MODE": "disabled"},
+        {"RAY_AUTH_MODE": "k8s"},
+        {"RAY_AUTH_TOKEN": "mine"},
+        {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "/etc/ray/token"},
+    ],
+)
+def test_an_operators_own_choice_is_kept(
+    monkeypatch: pytest.MonkeyPatch, init_options: dict[str, Any], tmp_path: Path, chosen: dict[str, str]
+) -> None:
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    cluster.join(load({}, home=tmp_path))
+    assert init_options["environment"] == chosen
+
+
+def test_a_ray_without_tokens_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, init_options: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "Disabled")
+    cluster.join(load({}, home=tmp_path))
+    assert "every user of this machine can run code" in caplog.text
+
+
+def test_a_cluster_keeps_its_own_tokens(init_options: dict[str, Any], tmp_path: Path) -> None:
+    cluster.join(load({}, home=tmp_path, ray_address="10.0.0.1:6379"))
+    assert init_options["environment"] == {}
 
 
 def test_a_cluster_that_lets_nobody_in_is_told_with_what_to_check(
