@@ -59,6 +59,9 @@ class NoSupervisor:
     def needs_new_process(self) -> bool:
         return False
 
+    def fault(self) -> None:
+        return None
+
     def nodes(self) -> list[NodeView]:
         return []
 

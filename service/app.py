@@ -41,6 +41,7 @@ from service.api.optuna_pages import OptunaPages
 from service.api.shared import SharedReads
 from service.dashboard import routes as dashboard
 from service.database.engine import make_engine
+from service.database.errors import DatabaseFileError
 from service.database.idempotency import AnsweredBeforeError
 from service.database.schema import prepare
 from service.events.feed import Feed, SqlSource
@@ -70,6 +71,10 @@ class StudySupervisor(Protocol):
 
     def needs_new_process(self) -> bool:
         """Whether studies can go on only after the service was started anew: its own Ray was lost."""
+        ...
+
+    def fault(self) -> DatabaseFileError | None:
+        """Why the service must stop: its database file was deleted, replaced or damaged. None where it need not."""
         ...
 
     def nodes(self) -> list[NodeView]:

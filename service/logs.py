@@ -9,8 +9,12 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import math
 import re
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -20,6 +24,7 @@ from service.settings import LogFormat
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FILE_BYTES = 10_000_000
+_MAX_LINES = 1000  # that are remembered, to tell repetitions
 _context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default={})  # noqa: B039  (never changed)
 _SECRETS = (
     (re.compile(r"\badm_[A-Za-z0-9_-]{8,}"), "adm_***"),
@@ -91,6 +96,7 @@ def configure(path: Path, *, format: LogFormat, console: bool) -> None:
         handlers.append(logging.StreamHandler())
     for handler in handlers:
         handler.setFormatter(JsonFormatter() if format is LogFormat.JSON else TextFormatter())
+        handler.addFilter(Repeats())
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
     for name in ("uvicorn", "alembic", "httpx"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -124,6 +130,39 @@ class _About(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Add the fields."""
         record.about = {**self._about, **getattr(record, "about", {})}
+        return True
+
+
+class Repeats(logging.Filter):
+    """Passes a line once in `every_s`; the next one like it says how many were held back, as `repeated`.
+
+    A fault that repeats a thousand times a second, connections refused for want of descriptors, for example, would
+    otherwise rotate away everything else that the log says.
+    """
+
+    def __init__(self, *, every_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._every_s = every_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._passed: OrderedDict[tuple[object, ...], tuple[float, int]] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is written."""
+        kind = record.exc_info[0] if record.exc_info else None
+        line = (record.name, record.levelno, record.getMessage(), kind, str(_fields(record)))
+        with self._lock:
+            now = self._clock()
+            passed_at, n_held = self._passed.get(line, (-math.inf, 0))
+            if now - passed_at < self._every_s:
+                self._passed[line] = (passed_at, n_held + 1)
+                return False
+            self._passed[line] = (now, 0)
+            self._passed.move_to_end(line)
+            while len(self._passed) > _MAX_LINES:
+                self._passed.popitem(last=False)
+        if n_held:
+            record.about = {**getattr(record, "about", {}), "repeated": n_held}
         return True
 
 

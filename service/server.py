@@ -10,6 +10,7 @@ import errno
 import gc
 import logging
 import os
+import resource
 import socket
 import threading
 import time
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _START_PATIENCE_S = 120.0
 _RAY_IS_UP_S = 30.0
+_MAX_OPEN_FILES = 65_536  # some systems grant a thousand million, and programs that close all of them take minutes
 
 
 class _Server(uvicorn.Server):
@@ -40,6 +42,7 @@ class _Server(uvicorn.Server):
 
     Attributes:
         needs_new_process: it stopped because Ray can go on in a new process only.
+        fault: it stopped because of this error.
     """
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
@@ -56,6 +59,7 @@ class _Server(uvicorn.Server):
         self._app = app
         self.settings = settings
         self.needs_new_process = False
+        self.fault: ServiceError | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -66,8 +70,9 @@ class _Server(uvicorn.Server):
             asyncio.get_running_loop().call_later(_RAY_IS_UP_S, settle_memory)
 
     async def on_tick(self, counter: int) -> bool:
-        self.needs_new_process = self._app.state.supervisor.needs_new_process()
-        return await super().on_tick(counter) or self.needs_new_process
+        supervisor = self._app.state.supervisor
+        self.needs_new_process, self.fault = supervisor.needs_new_process(), supervisor.fault()
+        return await super().on_tick(counter) or self.needs_new_process or self.fault is not None
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._app.state.feed.close()  # the server waits for its connections, and streams of events have no end
@@ -94,6 +99,7 @@ def run(settings: Settings) -> None:
     Raises:
         SettingsError: the address is taken or not this machine's.
         StartError: the application did not start; the log says why.
+        DatabaseFileError: it stopped because the database file was deleted, replaced or damaged.
     """
     with listen(settings) as (server, listener):
         configure(log_file(settings.home), format=settings.log_format, console=True)
@@ -105,6 +111,8 @@ def run(settings: Settings) -> None:
         os.close(kept)
         if not server.started:
             raise _start_error(settings)
+        if server.fault is not None:
+            raise server.fault
 
 
 @contextmanager
@@ -129,11 +137,20 @@ def running(settings: Settings) -> Iterator[str]:
 @contextmanager
 def listen(settings: Settings) -> Iterator[tuple[_Server, socket.socket]]:
     """A server that is ready to run, with its socket. Prepares the database first, whose errors so reach the caller."""
+    _raise_open_files_limit()
     with restart.take_over() or _bind(settings) as listener:
         settings.home.mkdir(parents=True, exist_ok=True)
         prepare(settings.database_url)
         check_start(settings)
         yield _Server(create_app(settings), replace(settings, port=listener.getsockname()[1])), listener
+
+
+def _raise_open_files_limit() -> None:
+    """Allow this process, and those that it starts, as many open files and connections as the system grants it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _bind(settings: Settings) -> socket.socket:

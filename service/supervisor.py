@@ -27,9 +27,9 @@ from search.retention import clear_up
 from search.states import StudyState
 from service import cluster, compatibility
 from service.database.closing import close_unfinished, unclosed_studies
-from service.database.engine import make_driver_engine, make_engine
-from service.database.errors import DatabaseUnavailableError
-from service.database.retry import REQUEST
+from service.database.engine import check_integrity, make_driver_engine, make_engine
+from service.database.errors import DatabaseFileError, DatabaseUnavailableError
+from service.database.retry import REQUEST, in_short, is_transient, lacks_descriptors
 from service.database.store import SqlStore
 from service.database.studies import runnable_studies, study_progress
 from service.joining import JoinError
@@ -42,8 +42,11 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.5
 RAY_CHECK_S = 5.0
+FILE_CHECK_S = 5.0
 MAX_CRASHES = 5
-"""Drivers of one study that may end before their time, one after another and without progress, before it is FAILED."""
+"""Drivers of one study that may fail one after another, without progress, before the study is FAILED."""
+OUTAGE_RETRY_S = 5.0
+"""Until the next driver after one that failed for a passing reason."""
 SILENCE_S = 120.0
 """How long a driver may live without a lease: it starts, or the database was away. After that it hangs."""
 
@@ -59,7 +62,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class Crashes:
-    """How often a study's drivers ended before their time since the study last got anywhere, and when to try again."""
+    """How often a study's drivers failed since the study last made progress, and when the next may start."""
 
     n: int
     progress: int
@@ -80,6 +83,8 @@ class Supervisor:
         self._ray_status = "starting"
         self._ray_checked_at = 0.0
         self._needs_new_process = False
+        self._fault: DatabaseFileError | None = None
+        self._check_file_at = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
@@ -101,6 +106,10 @@ class Supervisor:
         """Whether the embedded Ray was lost, which this process cannot replace."""
         return self._needs_new_process
 
+    def fault(self) -> DatabaseFileError | None:
+        """Why the service must stop; None where it need not."""
+        return self._fault
+
     def nodes(self) -> list[NodeView]:
         """The machines of the Ray that studies run on."""
         return read_nodes()
@@ -108,8 +117,13 @@ class Supervisor:
     def _run(self) -> None:
         while not self._ended.is_set():
             try:
+                self._check_file()
                 if self._has_ray():
                     self._tick()
+            except DatabaseFileError as error:
+                logger.error("%s The service stops.", error.detail)
+                self._fault = error
+                self._ended.set()
             except Exception as error:  # the loop must outlive every fault; it tells and tries again
                 known = isinstance(error, JoinError)
                 what = str(error) if known else type(error).__name__
@@ -120,6 +134,18 @@ class Supervisor:
             self._ended.wait(TICK_S)
         if ray.is_initialized() and not self._needs_new_process:  # Ray's core ends who leaves a dead node
             cluster.leave(self._settings)
+
+    def _check_file(self) -> None:
+        """Check an SQLite file now and then, at a cost of at most 1 % of the time.
+
+        Raises:
+            DatabaseFileError: it was deleted, replaced or damaged.
+        """
+        begin = time.monotonic()
+        if begin >= self._check_file_at:
+            check_integrity(self._engine)
+            end = time.monotonic()
+            self._check_file_at = end + max(FILE_CHECK_S, 100 * (end - begin))
 
     def _has_ray(self) -> bool:
         """Whether Ray works now; one that was lost is left, and started or joined anew at the next look."""
@@ -181,34 +207,36 @@ class Supervisor:
         return crashes is None or time.monotonic() >= crashes.retry_at
 
     def _look_after(self, study_id: str) -> None:
-        """Bury the driver that has given its answer; the next tick starts another where the study needs one."""
+        """Forget a driver that has ended, and note why; the next tick starts another where the study needs one."""
         driver = self._drivers[study_id]
         ready, _ = ray.wait([driver.answer], timeout=0)
         if not ready:
             return
+        del self._drivers[study_id]  # first: where the database cannot be used, its end is counted once all the same
         try:
             state = ray.get(driver.answer)
         except RayError as error:
             with suppress(RayError):
                 ray.kill(driver.actor)
-            self._mourn(study_id, driver, error)
+            self._note_failure(study_id, driver, error)
         else:
             logger.info("study %s: driver ended, study is %s", study_id, state)
             self._crashes.pop(study_id, None)
-        del self._drivers[study_id]
 
-    def _mourn(self, study_id: str, driver: Driver, error: RayError) -> None:
-        """A driver ended before its time: the next one goes on, unless too many did without getting anywhere."""
+    def _note_failure(self, study_id: str, driver: Driver, error: RayError) -> None:
+        """Count a driver's failure. The next driver goes on, unless too many have failed without progress."""
         cause = getattr(error, "cause", None) or error
-        logger.warning("study %s: its driver ended before its time: %s", study_id, error)
-        if isinstance(cause, DatabaseUnavailableError):
+        logger.warning("study %s: its driver failed: %s", study_id, error)
+        before = self._crashes.get(study_id)
+        if isinstance(cause, DatabaseUnavailableError) or is_transient(cause) or lacks_descriptors(cause):
+            n, progress = (0, -1) if before is None else (before.n, before.progress)
+            self._crashes[study_id] = Crashes(n, progress, time.monotonic() + OUTAGE_RETRY_S)
             return
         progress = study_progress(self._engine, study_id)
-        before = self._crashes.get(study_id)
         n = before.n + 1 if before is not None and before.progress == progress else 1
         self._crashes[study_id] = Crashes(n, progress, time.monotonic() + (0.0 if n == 1 else 2.0 ** (n - 2)))
         if n >= MAX_CRASHES:
-            text = f"{type(cause).__name__}: {cause}"[:500]
+            text = f"{type(cause).__name__}: {in_short(cause)}"[:500]
             self._give_up(
                 study_id,
                 driver.lease,
@@ -216,7 +244,7 @@ class Supervisor:
                 "the service's log has the trace",
             )
         elif not isinstance(error, ActorUnavailableError):
-            self._store.release_lease(driver.lease)  # the dead need no time to renew it
+            self._store.release_lease(driver.lease)  # its process has ended: the next need not wait for its end
 
     def _give_up(self, study_id: str, lease: Lease, *, reason: str) -> None:
         own = self._store.acquire_lease(study_id, owner=lease.owner, ttl_s=lease.ttl_s)

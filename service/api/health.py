@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import platform
+import time
 from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
-from sqlalchemy import text
+from fastapi import APIRouter, FastAPI, Request, Response
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.api.dependencies import Database
+from service.database.engine import check_writable
+from service.database.errors import DatabaseUnavailableError
+from service.database.retry import in_short
 from service.models import HealthView, VersionView
 
 router = APIRouter(tags=["health"])
 _PARTS = ("optuna", "ray", "sqlalchemy", "torch")
-_AWAY: dict[int | str, dict[str, Any]] = {503: {"model": HealthView, "description": "The database does not answer."}}
+_CHECK_EVERY_S = 1.0
+_AWAY: dict[int | str, dict[str, Any]] = {
+    503: {"model": HealthView, "description": "The database cannot be read or written."}
+}
 
 
 @router.get("/healthz", responses=_AWAY)
 def get_health(engine: Database, request: Request, response: Response) -> HealthView:
     """Whether the service can work now. Without Ray studies wait; without the database 503."""
-    database = "ok"
-    try:
-        with engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
-    except SQLAlchemyError as error:
-        database = f"unavailable: {type(error).__name__}"
-        response.status_code = 503
+    database = _database(engine, request.app)
     status = "ok" if database == "ok" else "unavailable"
+    if status != "ok":
+        response.status_code = 503
     ray: str = request.app.state.supervisor.ray_status()
     return HealthView(status=status, version=version("admeta-search"), database=database, ray=ray)
 
@@ -44,6 +48,20 @@ def get_readiness(engine: Database, request: Request, response: Response) -> Hea
 async def get_liveness() -> dict[str, str]:
     """Whether the process answers at all; where it does not, start it anew. A database that is away is no reason to."""
     return {"status": "ok"}
+
+
+def _database(engine: Engine, app: FastAPI) -> str:
+    """ok, or why the database cannot be read or written; written to once in `_CHECK_EVERY_S` at most."""
+    checked_at, answer = getattr(app.state, "database_check", (-math.inf, ""))
+    if time.monotonic() - checked_at < _CHECK_EVERY_S:
+        return str(answer)
+    try:
+        check_writable(engine)
+        answer = "ok"
+    except (SQLAlchemyError, DatabaseUnavailableError, OSError) as error:
+        answer = f"unavailable: {in_short(error)}"
+    app.state.database_check = (time.monotonic(), answer)
+    return str(answer)
 
 
 @router.get("/v1/version")

@@ -1,24 +1,28 @@
 """Connections to SQLite and PostgreSQL, set up so that both behave alike under many writers.
 
-SQLite: write-ahead log, foreign keys on, 60 s of patience for a lock, and writers that take the lock when they begin
-(`BEGIN IMMEDIATE`), because a reader that turns writer half-way cannot wait for a lock: it fails at once.
+SQLite: write-ahead log, foreign keys on, waits up to 60 s for a lock, and writers that take the lock when they begin
+(`BEGIN IMMEDIATE`), because a reader that becomes a writer in the middle cannot wait for a lock: it fails at once. Each
+transaction first checks that the file is still the one that was opened.
 PostgreSQL: psycopg 3, connections tested before use, dead servers noticed within half a minute.
 """
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, inspect, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session
 
-from service.database.errors import DatabaseUrlError
+from service.database.errors import DatabaseFileError, DatabaseUrlError
 
 BUSY_TIMEOUT_S = 60
 POSTGRES_CONNECT_ARGS: dict[str, str | int] = {
@@ -30,6 +34,7 @@ POSTGRES_CONNECT_ARGS: dict[str, str | int] = {
     "tcp_user_timeout": 30_000,  # ms
 }
 
+_WRITE_NOTHING = text("UPDATE admeta_alembic_version SET version_num = version_num")
 _begin: ContextVar[str] = ContextVar("sqlite_begin", default="BEGIN")
 
 
@@ -69,7 +74,7 @@ def make_engine(url: str | URL, *, pool_size: int = 10) -> Engine:
 
 
 def make_driver_engine(url: str | URL) -> Engine:
-    """An engine for who repeats each call that a lost connection broke: connections are used without a question first.
+    """An engine for a caller that repeats what a lost connection broke: connections are not tested before use.
 
     Raises:
         DatabaseUrlError: as `make_engine`.
@@ -87,20 +92,20 @@ def _pooled(url: str | URL, *, pool_size: int, **options: Any) -> Engine:
         pool_recycle=1800,
         **options,
     )
-    begin_as_told(engine)
+    set_up_transactions(engine)
     return engine
 
 
 def make_single_engine(url: str | URL) -> Engine:
-    """An engine that keeps no connection open: for work done once, migrations say."""
+    """An engine that keeps no connection open: for work that is done once, such as migrations."""
     parsed = parse_url(url)
     engine = create_engine(parsed, creator=connector(parsed), poolclass=NullPool)
-    begin_as_told(engine)
+    set_up_transactions(engine)
     return engine
 
 
 def connector(url: URL) -> Callable[[], Any]:
-    """A function that opens a DBAPI connection, set up. It keeps the password, so that engines that use it need not."""
+    """A function that opens a configured DBAPI connection. It holds the password, so that its engines need not."""
     kind = url.get_dialect()
     dialect = kind()
     try:
@@ -122,17 +127,110 @@ def _set_up_sqlite(connection: Any) -> Any:
     connection.isolation_level = None  # Python's sqlite3 must not begin transactions by itself
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = NORMAL")  # in WAL: a power cut may lose the last commits, not the file
+    connection.execute("PRAGMA schema_version").fetchone()  # the first read opens the write-ahead log
     return connection
 
 
-def begin_as_told(engine: Engine) -> None:
-    """Make an SQLite engine begin its transactions by itself: deferred, or at once inside `immediate`."""
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "begin", _begin_sqlite)
+def set_up_transactions(engine: Engine) -> None:
+    """Make an SQLite engine begin its transactions itself: deferred, or with the write lock inside `immediate`.
+
+    Every transaction of such an engine raises DatabaseFileError where the file is no longer the one it opened.
+    """
+    path = sqlite_path(engine.url)
+    if path is not None:
+        file = _SqliteFile(path)
+        event.listen(engine, "begin", file.begin)
+        event.listen(engine, "handle_error", _open_anew)
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql(_begin.get())
+def _open_anew(context: ExceptionContext) -> None:
+    """A connection that was opened while the file could not be written stays read-only: close it."""
+    code = getattr(context.original_exception, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        context.is_disconnect = True
+
+
+class _SqliteFile:
+    """The database file of one engine: neither it nor a connection's write-ahead log may be replaced while in use.
+
+    A connection keeps the file that it opened, also after another process deleted it: what it then writes is lost.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._opened: tuple[int, int] | None = None
+        self._is_lost = False
+
+    def begin(self, connection: Connection) -> None:
+        known, found, wal = connection.info, _identity(self._path), _identity(f"{self._path}-wal")
+        if "wal" not in known:  # new; the log stays for as long as a connection that has read from it is open
+            self._opened, known["wal"] = self._opened or found, wal
+        if self._is_lost or found != self._opened or known["wal"] not in (None, wal):
+            self._is_lost = True  # also where a new log takes its place: what the old one held is missing
+            raise DatabaseFileError(
+                f"The database file {self._path} was deleted or replaced while it was in use; nothing more is "
+                "written to it.",
+                hint="Stop the service, put the file back or restore a backup, and start the service again.",
+            )
+        connection.exec_driver_sql(_begin.get())
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Device and inode of a file; None where there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def check_writable(engine: Engine) -> None:
+    """Commit a write that changes nothing. Another process that is writing shows that it can be written.
+
+    Raises:
+        DBAPIError, OSError, DatabaseFileError: it cannot be written; the disk is full, for example.
+    """
+    with immediate(), engine.connect() as connection:
+        raw: Any = connection.connection.dbapi_connection
+        is_sqlite = engine.dialect.name == "sqlite"
+        try:
+            if is_sqlite:
+                raw.execute("PRAGMA busy_timeout = 1000")
+            connection.execute(_WRITE_NOTHING)
+            connection.commit()
+        except OperationalError as error:
+            if not is_sqlite or "locked" not in str(error.orig):
+                raise
+        finally:
+            if is_sqlite and not connection.invalidated:
+                raw.execute(f"PRAGMA busy_timeout = {1000 * BUSY_TIMEOUT_S}")
+
+
+def check_integrity(engine: Engine) -> None:
+    """Check that an SQLite file is undamaged and has our tables; reads all of it. A server checks its own files.
+
+    Raises:
+        DatabaseFileError: it was deleted, replaced or damaged.
+        DBAPIError, OSError: it cannot be read now.
+    """
+    if (path := sqlite_path(engine.url)) is None:
+        return
+    with engine.connect() as connection:
+        raw: Any = connection.connection.dbapi_connection
+        try:
+            raw.execute("PRAGMA shrink_memory")  # what it holds in memory would hide what the file has become
+            found = connection.execute(text("PRAGMA quick_check(1)")).scalar_one()
+            known = inspect(connection).has_table("admeta_alembic_version")
+        except DatabaseError as error:
+            if isinstance(error, OperationalError):
+                raise
+            found, known = str(error.orig), True
+    if found != "ok" or not known:
+        raise DatabaseFileError(
+            f"The database file {path} was damaged or overwritten while it was in use: "
+            f"{'its tables are gone' if found == 'ok' else ' '.join(found.split())}.",
+            hint="Restore a backup, or move the file away to begin with an empty database; then start the service.",
+        )
 
 
 @contextmanager

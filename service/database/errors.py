@@ -4,7 +4,8 @@
     └── DatabaseError
         ├── DatabaseUrlError          the URL names no database that we can use
         ├── DatabaseVersionError      the tables are older or newer than this code
-        ├── DatabaseUnavailableError  the database could not be reached in the time given
+        ├── DatabaseUnavailableError  the database could not be read or written in the time given
+        │   └── DatabaseFileError     the SQLite file was deleted, replaced or damaged while in use
         ├── InvalidCursorError        a page cursor that no list gave out
         ├── TrialNotFoundError        the study has no such trial
         ├── RunNotFoundError          no run has this id, or not so many attempts
@@ -32,7 +33,11 @@ class DatabaseVersionError(DatabaseError):
 
 
 class DatabaseUnavailableError(DatabaseError):
-    """The database did not answer, or stayed locked, for as long as the caller was willing to wait."""
+    """The database could not be read or written for as long as the caller was willing to wait."""
+
+
+class DatabaseFileError(DatabaseUnavailableError):
+    """The SQLite file was deleted, replaced or damaged while it was in use. Waiting does not help."""
 
 
 class InvalidCursorError(DatabaseError, SearchError):

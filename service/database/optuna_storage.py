@@ -29,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
-from service.database.engine import begin_as_told, connector, immediate, one_statement, reading
+from service.database.engine import connector, immediate, one_statement, reading, set_up_transactions
 from service.database.errors import DatabaseVersionError
 from service.database.optuna_writes import Writes, new_trial
 from service.database.retry import RetryPolicy, call, may_have_committed
@@ -109,7 +109,7 @@ def _rdb_storage(engine: Engine) -> RDBStorage:
         skip_table_creation=True,
         skip_compatibility_check=True,
     )
-    begin_as_told(storage.engine)
+    set_up_transactions(storage.engine)
     return storage
 
 

@@ -1,13 +1,16 @@
-"""Patience with a database that is away for a while: which errors pass, and how long to wait for them.
+"""Repeats database calls that failed for a passing reason: which errors pass, and how long to go on trying.
 
-A driver waits minutes, because a training run costs more than the wait; a request waits seconds and then says so.
+A driver waits minutes, because a training run costs more than the wait; a request waits seconds and then is refused.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
+import os
 import random
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,16 +19,23 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from service.database.errors import DatabaseUnavailableError
+from service.database.errors import DatabaseFileError, DatabaseUnavailableError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
-# SQLSTATE classes and codes of PostgreSQL that pass by themselves.
-_RECONNECT = ("08", "57P")  # connection exceptions; server shutting down, crashed or starting
-_ROLLED_BACK = ("40", "53300", "55P03")  # serialization, deadlock; too many connections; lock not available
+# PostgreSQL: SQLSTATE classes and codes, https://www.postgresql.org/docs/current/errcodes-appendix.html.
+_CONNECTION_LOST = ("08", "57P", "58030")  # also: the server shuts down, crashed or starts; I/O error
+# Serialization, deadlock; disk full, out of memory, too many connections; lock not available; read-only.
+_ROLLED_BACK = ("40", "53", "55P03", "25006")
 _REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "no password supplied")
+# SQLite: primary result codes, https://www.sqlite.org/rescode.html.
+_SQLITE_ROLLED_BACK = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
+_SQLITE_UNKNOWN = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM}
+_SQLITE_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_PASSING = (*_NO_DESCRIPTORS, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +52,11 @@ REQUEST = RetryPolicy(deadline_s=5, max_delay_s=1)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same call may succeed later: connection lost, server restarting, database locked, deadlock."""
+    """Whether the same call may succeed later.
+
+    So it is when the connection was lost, the server restarts, the database is locked or read-only, the disk is full,
+    there was an I/O error or a deadlock, or the process may open no further file.
+    """
     return any(_is_transient(e) for e in _chain(error))
 
 
@@ -58,16 +72,17 @@ def call(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
     on_retry: Callable[[BaseException], None] | None = None,
-    errors: tuple[type[Exception], ...] = (SQLAlchemyError,),
+    errors: tuple[type[Exception], ...] = (SQLAlchemyError, OSError),
 ) -> T:
     """Call until it succeeds, fails for good, or the policy's time is over.
 
     Args:
-        on_retry: told the error before each further try.
-        errors: what to look at; any other error is the caller's.
+        on_retry: receives the error before each repetition.
+        errors: what may be repeated; any other error is raised as it is.
 
     Raises:
         DatabaseUnavailableError: it still failed with a transient error at the deadline.
+        DatabaseFileError: the database file was deleted, replaced or damaged.
     """
     started = clock()
     delay = policy.first_delay_s
@@ -75,15 +90,17 @@ def call(
         try:
             return function()
         except errors as error:
+            if is_damaged(error):
+                raise _damaged(error) from error
             if not is_transient(error):
                 raise
             waited = clock() - started
             if waited + delay > policy.deadline_s:
                 raise DatabaseUnavailableError(
                     f"The database could not be used for {waited:.0f} s: {in_short(error)}.",
-                    hint="Check that it runs and can be reached, then repeat the request.",
+                    hint="Check that it runs, can be reached and has room, then repeat the request.",
                 ) from error
-            _logger.warning("database not usable, waiting %.2g s: %s", delay, in_short(error))
+            _logger.warning("the database cannot be used: %s; trying again", in_short(error))
             if on_retry is not None:
                 on_retry(error)
         sleep(delay * random.uniform(0.5, 1.0))
@@ -103,6 +120,39 @@ def retried(policy: RetryPolicy) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
+def in_short(error: BaseException) -> str:
+    """What went wrong in a few words: without the SQL statement, its parameters and tracebacks."""
+    for cause in _chain(error):
+        if isinstance(cause, DBAPIError):
+            code = _sqlite_code(cause)
+            words = str(cause.orig).strip().partition("\n")[0]
+            return {sqlite3.SQLITE_FULL: "the disk is full", sqlite3.SQLITE_READONLY: f"it is read-only ({words})"}.get(
+                code or 0, words
+            )
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def lacks_descriptors(error: BaseException) -> bool:
+    """Whether the process, or the whole machine, could open no further file or connection."""
+    words = os.strerror(errno.EMFILE), os.strerror(errno.ENFILE)
+    return any(
+        (isinstance(e, OSError) and e.errno in _NO_DESCRIPTORS) or any(word in str(e) for word in words)
+        for e in _chain(error)
+    )
+
+
+def is_damaged(error: BaseException) -> bool:
+    """Whether SQLite found that the file holds no intact database."""
+    return any(isinstance(e, DBAPIError) and _sqlite_code(e) in _SQLITE_DAMAGED for e in _chain(error))
+
+
+def _damaged(error: Exception) -> DatabaseFileError:
+    return DatabaseFileError(
+        f"The database file is damaged: {in_short(error)}.",
+        hint="Stop the service, restore a backup, and start the service again.",
+    )
+
+
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
@@ -112,35 +162,28 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _is_transient(error: BaseException) -> bool:
     if isinstance(error, PoolTimeoutError):
         return True
+    if isinstance(error, OSError):
+        return error.errno in _PASSING
     if not isinstance(error, DBAPIError):
         return False
     if error.connection_invalidated or _is_rolled_back(error):
         return True
-    if not isinstance(error, OperationalError):
-        return False
-    code = _sqlstate(error)
-    if code is not None:
-        return code.startswith(_RECONNECT)
-    message = str(error.orig)
-    if type(error.orig).__module__ == "sqlite3":
-        return False
-    return not any(words in message for words in _REFUSED)  # libpq names no code when it cannot connect
+    if (sqlite_code := _sqlite_code(error)) is not None:
+        return sqlite_code in _SQLITE_UNKNOWN
+    if (state := getattr(error.orig, "sqlstate", None)) is not None:
+        return str(state).startswith(_CONNECTION_LOST)
+    # libpq gives no code when it cannot connect
+    return isinstance(error, OperationalError) and not any(words in str(error.orig) for words in _REFUSED)
 
 
 def _is_rolled_back(error: DBAPIError) -> bool:
-    if type(error.orig).__module__ == "sqlite3":
-        return "locked" in str(error.orig) or "busy" in str(error.orig)
-    code = _sqlstate(error)
-    return code is not None and code.startswith(_ROLLED_BACK)
+    if (sqlite_code := _sqlite_code(error)) is not None:
+        return sqlite_code in _SQLITE_ROLLED_BACK
+    return str(getattr(error.orig, "sqlstate", None)).startswith(_ROLLED_BACK)
 
 
-def _sqlstate(error: DBAPIError) -> str | None:
-    return getattr(error.orig, "sqlstate", None)
-
-
-def in_short(error: BaseException) -> str:
-    """The driver's own words, without the statement and its parameters."""
-    for cause in _chain(error):
-        if isinstance(cause, DBAPIError):
-            return str(cause.orig).strip().partition("\n")[0]
-    return str(error).partition("\n")[0]
+def _sqlite_code(error: DBAPIError) -> int | None:
+    """SQLite's primary result code, the low byte of the extended one; None for an error of another database."""
+    if not isinstance(error.orig, sqlite3.Error):
+        return None
+    return getattr(error.orig, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF

@@ -64,6 +64,9 @@ def main() -> int:
     print(f"seed {options.seed}\n\n{HEADER}", flush=True)
     failed = False
     for target, database in cells(targets, databases):
+        if target.lacks is not None:
+            print(f"{target}: left out, {target.lacks}", file=sys.stderr, flush=True)
+            continue
         tally = run(target, database, n_rounds=options.rounds, seed=options.seed, folder=options.folder)
         failed |= bool(tally.faults)
         print(row(tally), flush=True)

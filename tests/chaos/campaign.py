@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Engine, text
 
 from service.database.engine import make_engine
-from tests.chaos import studies
+from tests.chaos import outages, studies
 from tests.chaos.installation import Service, TwoNodes, two_nodes
 from tests.chaos.ledger import Expected, RunKey, Snapshot, Verdict, audit, look
 from tests.chaos.postgres import Postgres, own_postgres
@@ -23,6 +23,7 @@ from tests.chaos.processes import descendants, is_alive, kill, titled, wait_unti
 
 STILL_PATIENCE_S = 300.0
 """How long nothing at all may happen in a study before it counts as stuck: a busy machine is slow, but goes on."""
+OUTAGE_S = 20.0
 EXPECTED = Expected(
     n_trials=studies.N_TRIALS,
     n_confirm_runs=len(studies.SEEDS),
@@ -32,7 +33,7 @@ EXPECTED = Expected(
 
 
 class Target(StrEnum):
-    """What is killed."""
+    """What is killed, or taken away for a while."""
 
     SERVICE = "service"
     DRIVER = "driver"
@@ -40,11 +41,25 @@ class Target(StrEnum):
     NODE = "node"
     DATABASE_5S = "database, 5 s"
     DATABASE_60S = "database, 60 s"
+    DISK_FULL = "full disk, 20 s"
+    READ_ONLY = "read-only, 20 s"
+    DESCRIPTORS = "no descriptors, 20 s"
+    IDLE_CONNECTIONS = "300 idle connections at 256 open files, 20 s"
+    CLOCK_STEP = "clock, back or on by 1 h"
 
     @property
     def kills_per_study(self) -> int:
         """Rounds for which one study lasts."""
         return {Target.WORKER: 6, Target.DATABASE_60S: 2}.get(self, 3)
+
+    @property
+    def lacks(self) -> str | None:
+        """What this machine lacks for it; None where nothing."""
+        if self is Target.CLOCK_STEP and outages.clock_library() is None:
+            return "libfaketime is not installed"
+        if self in (Target.DISK_FULL, Target.READ_ONLY) and not outages.can_mount():
+            return "only root can mount a disk, and give up its own rights"
+        return None
 
 
 class Database(StrEnum):
@@ -101,6 +116,8 @@ class Field:
     dice: random.Random
     postgres: Postgres | None = None
     cluster: TwoNodes | None = None
+    disk: Path | None = None
+    clock: outages.Clock | None = None
 
     @property
     def storage(self) -> Path:
@@ -121,16 +138,39 @@ def field_of(target: Target, database: Database, *, dice: random.Random, folder:
         home = Path(tempfile.mkdtemp(prefix=f"admeta-{target.name.lower()}-{database}-", dir=folder))
         if folder is None:
             stack.callback(shutil.rmtree, home, ignore_errors=True)
-        postgres = stack.enter_context(own_postgres()) if database is Database.POSTGRESQL else None
-        cluster = stack.enter_context(two_nodes(home / "cluster")) if target is Target.NODE else None
+        disk = clock = postgres = cluster = None
+        if target is Target.DISK_FULL:
+            disk = stack.enter_context(outages.small_disk(Path(tempfile.mkdtemp(prefix="admeta-disk-")), mib=250))
+            home = home if database is Database.POSTGRESQL else disk / "home"
+        if database is Database.POSTGRESQL:
+            postgres = stack.enter_context(own_postgres(within=disk))
+        if target is Target.NODE:
+            cluster = stack.enter_context(two_nodes(home / "cluster"))
+        if target is Target.CLOCK_STEP:
+            clock = outages.Clock(home)
         url = f"sqlite:///{home / 'admeta.sqlite3'}" if postgres is None else postgres.url
-        address = None if cluster is None else cluster.address
-        service = Service(home, database_url=url, ray_address=address)
+        under = {Target.READ_ONLY: outages.WITHOUT_OVERRIDE, Target.IDLE_CONNECTIONS: outages.FEW_DESCRIPTORS}
+        service = Service(
+            home,
+            database_url=url,
+            ray_address=None if cluster is None else cluster.address,
+            environment={} if clock is None else clock.environment,
+            under=under.get(target, ()),
+        )
         stack.callback(service.check_left)
         stack.enter_context(service)
         engine = make_engine(url, pool_size=2)
         stack.callback(engine.dispose)
-        yield Field(target=target, service=service, engine=engine, dice=dice, postgres=postgres, cluster=cluster)
+        yield Field(
+            target=target,
+            service=service,
+            engine=engine,
+            dice=dice,
+            postgres=postgres,
+            cluster=cluster,
+            disk=disk,
+            clock=clock,
+        )
 
 
 def run(target: Target, database: Database, *, n_rounds: int, seed: int, folder: Path | None = None) -> Tally:
@@ -202,7 +242,39 @@ def strike(place: Field, study: str) -> Snapshot:
             place.postgres.stop(place.dice.choice(["fast", "immediate"]))
             time.sleep(5.0 if place.target is Target.DATABASE_5S else 60.0)
             place.postgres.start()
+        case _:
+            snapshot = look(place.engine, study, storage=place.storage, killed=set())
+            with _outage(place):
+                time.sleep(OUTAGE_S)
+            if place.postgres is not None and not place.postgres.is_running():
+                place.engine.dispose()
+                place.postgres.start()
     return snapshot
+
+
+@contextmanager
+def _outage(place: Field) -> Iterator[None]:
+    """What the target takes away is away inside."""
+    with ExitStack() as stack:
+        match place.target:
+            case Target.DISK_FULL:
+                assert place.disk is not None
+                stack.enter_context(outages.full(place.disk))
+            case Target.READ_ONLY if place.postgres is not None:
+                stack.enter_context(outages.read_only_server(place.postgres.url))
+            case Target.READ_ONLY:
+                stack.enter_context(outages.not_writable(place.service.home / "admeta.sqlite3"))
+                for pid in place.pids("ray::DriverActor"):
+                    kill(pid)  # the next one opens the file, and may not write
+            case Target.DESCRIPTORS:
+                pids = [place.service.pid, *place.pids("ray::DriverActor"), *place.pids("ray::TrialWorker")]
+                stack.enter_context(outages.no_descriptors(pids))
+            case Target.IDLE_CONNECTIONS:
+                stack.enter_context(outages.idle_connections(place.service.port, n=300))
+            case Target.CLOCK_STEP:
+                assert place.clock is not None
+                place.clock.set(place.dice.choice([-3600, 0, 3600]))
+        yield
 
 
 def _wait_for_workers(place: Field) -> list[int]:

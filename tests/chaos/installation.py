@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -25,7 +25,11 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
 
 
 class Service:
-    """`admeta serve` on a home; it can be killed and started again on the same port."""
+    """`admeta serve` on a home; it can be killed and started again on the same port.
+
+    Args:
+        under: a command that starts it, such as ["prlimit", "--nofile=256"].
+    """
 
     def __init__(
         self,
@@ -34,8 +38,10 @@ class Service:
         database_url: str,
         ray_address: str | None = None,
         environment: Mapping[str, str] = MappingProxyType({}),
+        under: Sequence[str] = (),
     ) -> None:
         self.home = home
+        self._under = under
         self._environment = environment
         self.port = free_port()
         self.database_url = database_url
@@ -69,7 +75,7 @@ class Service:
             flags += ["--ray-address", self.ray_address]
         with (self.home / "output.log").open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", "from service.cli import main; main()", "serve", *flags],
+                [*self._under, sys.executable, "-c", "from service.cli import main; main()", "serve", *flags],
                 stdout=output,
                 stderr=output,
                 env={**os.environ, **ENVIRONMENT, **self._environment},

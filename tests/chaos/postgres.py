@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.chaos.processes import is_alive
+
 SERVER_PROGRAMS = "/usr/lib/postgresql"
 
 
@@ -28,8 +30,16 @@ class Postgres:
 
     def start(self) -> None:
         """Start, and wait until it answers."""
-        options = f"-p {self._port} -h 127.0.0.1 -k {self._folder} -c max_connections=50 -c shared_buffers=32MB"
+        options = f"-p {self._port} -h 127.0.0.1 -c max_connections=50 -c shared_buffers=32MB -c max_wal_size=64MB"
+        options += " -c unix_socket_directories=''"
         self._control("start", "--options", options, "--log", str(self._folder / "log"))
+
+    def is_running(self) -> bool:
+        """Whether it has not ended, as it does when it cannot write its log."""
+        try:
+            return is_alive(int((self._folder / "data" / "postmaster.pid").read_text().partition("\n")[0]))
+        except (FileNotFoundError, ValueError):
+            return False
 
     def stop(self, mode: str) -> None:
         """Stop: 'fast' ends every session first, 'immediate' is a crash."""
@@ -59,9 +69,9 @@ def programs() -> Path | None:
 
 
 @contextmanager
-def own_postgres() -> Iterator[Postgres]:
-    """A running cluster, gone at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="admeta-postgres-"))
+def own_postgres(*, within: Path | None = None) -> Iterator[Postgres]:
+    """A running cluster, gone at the end. Its files are within a folder of the machine's temporary ones, or of this."""
+    folder = Path(tempfile.mkdtemp(prefix="admeta-postgres-", dir=within))
     try:
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres")

@@ -39,6 +39,9 @@ class FakeSupervisor:
     def needs_new_process(self) -> bool:
         return False
 
+    def fault(self) -> None:
+        return None
+
     def nodes(self) -> list[NodeView]:
         return [
             NodeView(id="a1", host="one", address="10.0.0.1", alive=True, cpus=8, cpus_free=6.5, gpus=1, gpus_free=0.75)

@@ -13,7 +13,16 @@ from fastapi.testclient import TestClient
 
 from service.api.observation import REQUEST_ID
 from service.database.tokens import PREFIX
-from service.logs import JsonFormatter, TextFormatter, about, configure, configure_driver, driver_log, without_secrets
+from service.logs import (
+    JsonFormatter,
+    Repeats,
+    TextFormatter,
+    about,
+    configure,
+    configure_driver,
+    driver_log,
+    without_secrets,
+)
 from service.settings import LogFormat
 from tests.service.fakes import definition
 
@@ -117,3 +126,28 @@ def test_requests_have_ids_and_lines(api: TestClient, caplog: pytest.LogCaptureF
         assert api.get("/nowhere%0aforged").headers[REQUEST_ID] != read.headers[REQUEST_ID]
     lines = [(record.getMessage(), record.about["status"]) for record in caplog.records]  # type: ignore[attr-defined]
     assert lines == [("POST /v1/studies", 201), (r"GET /nowhere\nforged", 404)]
+
+
+def test_a_line_that_repeats_is_counted() -> None:
+    now = [0.0]
+    repeats = Repeats(every_s=30, clock=lambda: now[0])
+    error = OSError(24, "Too many open files")
+    assert repeats.filter(_record("no connection", error=error))
+    assert [repeats.filter(_record("no connection", error=error)) for _ in range(5)] == [False] * 5
+    assert repeats.filter(_record("no connection"))  # another line: it has no traceback
+    assert repeats.filter(_record("study %s failed", "abc"))
+    assert repeats.filter(_record("study %s failed", "def"))
+    now[0] = 31.0
+    record = _record("no connection", error=error)
+    assert repeats.filter(record)
+    assert "no connection [repeated=5]" in TextFormatter().format(record)
+    assert json.loads(JsonFormatter().format(record))["repeated"] == 5
+
+
+def test_repeated_lines_leave_the_log_as_it_was(tmp_path: Path, root: logging.Logger) -> None:
+    path = tmp_path / "service.log"
+    configure(path, format=LogFormat.TEXT, console=False)
+    root.warning("what mattered")
+    for _ in range(2000):
+        root.error("socket.accept() out of system resource")
+    assert len(path.read_text().splitlines()) == 2

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
+from ray.exceptions import RayTaskError
+from sqlalchemy import Engine, make_url
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from search.coordinator import run_folder
 from search.definition import StudyDefinition
 from search.records import Lease
-from search.states import RunState, Stage
+from search.states import RunState, Stage, StudyState
 from service import supervisor as module
-from service.database.engine import make_engine
+from service.database.engine import make_engine, sqlite_path
+from service.database.errors import DatabaseUnavailableError
+from service.database.queries import get_study_view
 from service.database.store import SqlStore
 from service.database.studies import create_study, request_cancel, request_pause
 from service.settings import Settings
@@ -124,3 +131,102 @@ def test_a_cancelled_study_that_nobody_drives_is_closed_and_cleared_up(
     wait_until(lambda: {path.name for path in folder.iterdir()} == {"attempt-1.log"}, "cleared up")
     assert store.runs(study.id)[0].state is RunState.FAIL
     engine.dispose()
+
+
+class Ended:
+    """Ray in which every driver has ended, with an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def wait(self, answers: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        return answers, []
+
+    def get(self, _: Any) -> None:
+        raise self.error
+
+    def kill(self, _: Any) -> None:
+        pass
+
+
+def failed(error: Exception) -> RayTaskError:
+    """What Ray tells of a driver that raised this."""
+    return RayTaskError("run", "Traceback ...", error)
+
+
+@pytest.fixture
+def engine(settings: Settings) -> Iterator[Engine]:
+    engine = make_engine(settings.database_url)
+    yield engine
+    engine.dispose()
+
+
+def fail_driver(supervisor: Supervisor, study_id: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ray", Ended(error))
+    lease = Lease(study_id=study_id, owner="driver", ttl_s=15)
+    supervisor._drivers[study_id] = Driver(actor=None, answer=None, lease=lease)
+    supervisor._look_after(study_id)
+
+
+def test_a_drivers_end_is_counted_once_though_the_database_is_away(
+    settings: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor(settings)
+    study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
+
+    def away(*_: Any) -> None:
+        raise DatabaseUnavailableError("away", hint="wait")
+
+    monkeypatch.setattr(supervisor._store, "release_lease", away)
+    error = failed(RuntimeError("broken"))
+    with pytest.raises(DatabaseUnavailableError):
+        fail_driver(supervisor, study.id, error, monkeypatch)
+    assert supervisor._drivers == {}
+    monkeypatch.setattr(module, "study_progress", away)
+    with pytest.raises(DatabaseUnavailableError):
+        fail_driver(supervisor, study.id, error, monkeypatch)
+    assert supervisor._drivers == {}
+    assert supervisor._crashes[study.id].n == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DatabaseUnavailableError("The database could not be used for 900 s: the disk is full.", hint="Make room."),
+        OSError(errno.EMFILE, "Too many open files"),
+        RuntimeError("cannot start: [Errno 24] Too many open files"),
+        OperationalError("SELECT 1", {}, psycopg.errors.AdminShutdown()),
+    ],
+)
+def test_a_failure_that_passes_is_not_counted(
+    settings: Settings, engine: Engine, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor(settings)
+    study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
+    for _ in range(2 * module.MAX_CRASHES):
+        fail_driver(supervisor, study.id, failed(error), monkeypatch)
+        assert not supervisor._may_start(study.id)  # the next one waits a little
+    assert supervisor._crashes[study.id].n == 0
+    assert get_study_view(engine, study.id).state == StudyState.QUEUED
+
+
+def test_the_reason_of_a_failed_study_has_no_sql(
+    settings: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor(settings)
+    study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
+    error = IntegrityError("INSERT INTO admeta_runs", {"secret": 1}, psycopg.errors.UniqueViolation("duplicate key"))
+    for _ in range(module.MAX_CRASHES):
+        fail_driver(supervisor, study.id, failed(error), monkeypatch)
+    view = get_study_view(engine, study.id)
+    assert view.state == StudyState.FAILED
+    assert "failed 5 times without progress, the last time with IntegrityError: duplicate key;" in str(view.reason)
+    assert "INSERT" not in str(view.reason)
+
+
+def test_a_deleted_database_file_stops_the_service(settings: Settings, supervisor: Supervisor) -> None:
+    wait_until(lambda: supervisor.ray_status() == "ok", "ok")
+    assert supervisor.fault() is None
+    sqlite_path(make_url(settings.database_url)).unlink()
+    wait_until(lambda: supervisor.fault() is not None, "told")
+    assert "was deleted or replaced while it was in use" in supervisor.fault().detail

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from service.api import health
 from service.app import create_app
 from service.models import ErrorView
 from service.settings import Settings
@@ -83,11 +85,24 @@ def test_health(api: TestClient) -> None:
     assert (health.json()["status"], health.json()["database"], health.json()["ray"]) == ("ok", "ok", "ok")
 
 
+def test_health_says_why_the_database_cannot_be_written(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+
+    def full(_: Engine) -> None:
+        raise OperationalError("UPDATE admeta_studies", {}, error)
+
+    monkeypatch.setattr(health, "check_writable", full)
+    answer = api.get("/healthz")
+    assert (answer.status_code, answer.json()["database"]) == (503, "unavailable: the disk is full")
+
+
 def test_liveness_readiness_and_version(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (api.get("/livez").json(), api.get("/readyz").json()) == ({"status": "ok"}, api.get("/healthz").json())
     assert api.get("/v1/version").json()["api"] == "v1"
     assert api.get("/v1/version").json()["version"] == api.get("/healthz").json()["version"]
     monkeypatch.setattr(Engine, "connect", _away)
+    monkeypatch.setattr(health, "_CHECK_EVERY_S", 0.0)
     assert [api.get(path).status_code for path in ("/livez", "/readyz", "/healthz")] == [200, 503, 503]
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import shutil
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,8 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 from service.database import make_engine, prepare
-from service.database.engine import parse_url, reading, writing
-from service.database.errors import DatabaseUrlError
+from service.database.engine import check_integrity, check_writable, parse_url, reading, writing
+from service.database.errors import DatabaseFileError, DatabaseUrlError
 
 
 @pytest.mark.parametrize(
@@ -104,3 +106,53 @@ def test_failed_write_leaves_nothing(engine: Engine) -> None:
     with pytest.raises(RuntimeError):
         fail()
     assert not inspect(engine).has_table("t")
+
+
+@pytest.fixture
+def file(tmp_path: Path, prepared_file: Path) -> Path:
+    path = tmp_path / "admeta.sqlite3"
+    shutil.copy(prepared_file, path)
+    return path
+
+
+@pytest.fixture
+def opened(file: Path) -> Iterator[Engine]:
+    """An engine that has used the file."""
+    engine = make_engine(f"sqlite:///{file}")
+    check_writable(engine)
+    check_integrity(engine)
+    yield engine
+    engine.dispose()
+
+
+def deleted(file: Path, _another: Path) -> None:
+    file.unlink()
+
+
+def replaced(file: Path, another: Path) -> None:
+    another.rename(file)
+
+
+def log_deleted(file: Path, _another: Path) -> None:
+    file.with_name(f"{file.name}-wal").unlink()
+
+
+@pytest.mark.parametrize("change", [deleted, replaced, log_deleted])
+def test_a_file_that_is_gone_is_neither_written_nor_read(
+    opened: Engine, file: Path, tmp_path: Path, change: Callable[[Path, Path], None]
+) -> None:
+    prepare(f"sqlite:///{tmp_path / 'another.sqlite3'}")
+    change(file, tmp_path / "another.sqlite3")
+    for attempt in (check_writable, check_integrity, check_writable):
+        with pytest.raises(DatabaseFileError, match="was deleted or replaced while it was in use"):
+            attempt(opened)
+    for begin in (writing, reading):
+        with pytest.raises(DatabaseFileError), begin(opened) as session:
+            session.execute(text("SELECT 1"))
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database" * 1000], ids=["emptied", "overwritten"])
+def test_a_file_that_is_overwritten_in_place_is_noticed(opened: Engine, file: Path, content: bytes) -> None:
+    file.write_bytes(content)
+    with pytest.raises(DatabaseFileError, match="was damaged or overwritten while it was in use"):
+        check_integrity(opened)
