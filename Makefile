@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check serve up down bench chaos lock clean
+.PHONY: demo test check serve up down bench chaos fuzz client lock clean
 
 demo: $(READY)
 	@$(BIN)/admeta demo
@@ -53,6 +53,10 @@ chaos: $(READY)
 # Schemathesis, thousands of requests against the live service; prints its summary.
 fuzz: $(READY)
 	$(BIN)/python -m tests.service.fuzz
+
+# The blocking client from the one for asyncio. A test fails where the generated files are not current.
+client: $(READY)
+	$(BIN)/python -m tests.service.client.generate
 
 # The pins are those of requirements.lock. uv installs them in parallel; it comes from PyPI like everything else. Bytecode is
 # made once, here: where PYTHONDONTWRITEBYTECODE is set, each worker would make its own, which takes longer than its start.

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from admeta.client import TERMINAL_STATES, Client, studyfile
 from admeta.client.terminal import tables
-from admeta.client.terminal.progress import follow
+from admeta.client.terminal.progress import shown
 from service import server, settings
 from service.errors import ClientError
 from service.models import StudyView
@@ -28,6 +28,7 @@ from service.models import StudyView
 DEFAULT_STUDY = Path(__file__).resolve().parent.parent / "studies" / "digits.yaml"
 INTERRUPTED = 130
 CLOSING_S = 20.0
+_POLL_S = 0.5
 FAILED = 1
 
 
@@ -62,7 +63,8 @@ def run(*, home: Path, study_file: Path | None = None, console: Console | None =
 
 def _follow(client: Client, study: StudyView, console: Console) -> StudyView:
     try:
-        return follow(client, study.name, console=console)
+        with shown(console) as display:
+            return client.wait(study.name, poll_s=_POLL_S, on_update=display.show, on_absence=display.away)
     except KeyboardInterrupt:
         _say(console, f"\nInterrupted: cancelling study {study.name} and stopping.")
         _cancel(client, study)

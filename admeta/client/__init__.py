@@ -17,20 +17,20 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from admeta.client.asynchronous import AsyncClient, AsyncSubmission
-    from admeta.client.blocking import Client, Submission
+    from admeta.client.asynchronous.client import AsyncClient, AsyncSubmission
+    from admeta.client.blocking.client import Client, Submission
     from admeta.client.errors import ClientError
-    from admeta.client.verbs import TERMINAL_STATES
+    from admeta.client.states import TERMINAL_STATES
 
 __all__ = ["TERMINAL_STATES", "AsyncClient", "AsyncSubmission", "Client", "ClientError", "Submission"]
 
 _HOME = {
-    "TERMINAL_STATES": "verbs",
-    "AsyncClient": "asynchronous",
-    "AsyncSubmission": "asynchronous",
-    "Client": "blocking",
+    "TERMINAL_STATES": "states",
+    "AsyncClient": "asynchronous.client",
+    "AsyncSubmission": "asynchronous.client",
+    "Client": "blocking.client",
     "ClientError": "errors",
-    "Submission": "blocking",
+    "Submission": "blocking.client",
 }
 
 

@@ -34,12 +34,21 @@ class ClientError(ServiceError):
         status: the HTTP status; None where no answer came.
         error: the machine-readable name, as `study_not_found`; `unreachable` where no answer came.
         fields: the fields at fault, where a study definition was refused.
+        retry_after_s: seconds after which the service asks to try again; None where it does not.
     """
 
     def __init__(
-        self, detail: str, *, hint: str, status: int | None, error: str, fields: Sequence[FieldError] = ()
+        self,
+        detail: str,
+        *,
+        hint: str,
+        status: int | None,
+        error: str,
+        fields: Sequence[FieldError] = (),
+        retry_after_s: float | None = None,
     ) -> None:
         self.status = status
         self.error = error
+        self.retry_after_s = retry_after_s
         self.fields = tuple(fields)
         super().__init__(detail, hint=hint)

@@ -1,13 +1,17 @@
-"""One request and its answer: sending it, again where that is safe, and reading what came.
+"""Requests and answers as values, without a connection: what both clients share.
 
-Owns when a request is repeated and what becomes of an answer that is no good.
+Owns when a request may be repeated, how an answer is read, and the errors for answers that cannot be used.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -15,72 +19,136 @@ import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from admeta.client.errors import ClientError
-from admeta.client.models import ErrorView, Page
-from admeta.client.wire import Emit, Flow, Items, Loss, Open, Repeat, Request, Send, Sleep, UnansweredError
+from admeta.client.models import ErrorView, LogView
 
 Model = TypeVar("Model", bound=BaseModel)
-PASSING = frozenset({502, 503, 504})
-"""Answers of a service, or of a proxy before it, that is about to come back."""
-_PAUSES_S = (0.2, 0.4, 0.8)
+DEFAULT_URL = "http://127.0.0.1:8000"
+PAUSES_S = (0.2, 0.4, 0.8)
+"""Seconds before each repetition of a request."""
 _LONGEST_PAUSE_S = 2.0
-_PAGE = 100
+RETURNING = frozenset({502, 503, 504})
+"""Statuses of a service, or of a proxy in front of it, that will be back soon."""
+NO_ANSWER = (httpx.TransportError, httpx.InvalidURL)
+"""Exceptions of httpx for a request that got no answer."""
+clock = time.monotonic
 
 
-def exchange(request: Request, *, via: type[Send] | type[Open] = Send) -> Flow[httpx.Response]:
-    """The answer to a request, which is a success; also 304 where the request asked for changes only.
+class Repeat(Enum):
+    """When a request may be sent again."""
+
+    ALWAYS = "sending it twice has the effect of sending it once"
+    UNSENT = "only while no connection was made, because the first request may have been carried out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A request to the service.
+
+    Attributes:
+        path: percent-encoded, from the service's root.
+        query: parameters; those that are None are left out.
+        content: a JSON body.
+        silence_s: longest wait between two parts of the answer; None: the client's own timeout.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str | int | None] = field(default_factory=dict)
+    content: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    silence_s: float | None = None
+    repeat: Repeat = Repeat.ALWAYS
+
+    def build(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
+        """The request as httpx sends it."""
+        timeout: Any = httpx.USE_CLIENT_DEFAULT
+        if self.silence_s is not None:
+            timeout = httpx.Timeout(**{**http.timeout.as_dict(), "read": self.silence_s})
+        return http.build_request(
+            self.method,
+            self.path,
+            params={name: value for name, value in self.query.items() if value is not None},
+            content=self.content,
+            headers=dict(self.headers),
+            timeout=timeout,
+        )
+
+    def pause_s(self, n_repeated: int, error: ClientError) -> float | None:
+        """Seconds until the request may be sent again after an error; None: it may not.
+
+        Args:
+            n_repeated: how often it was repeated already.
+            error: no answer came, or the service refused.
+        """
+        if n_repeated >= len(PAUSES_S):
+            return None
+        is_always = self.repeat is Repeat.ALWAYS
+        if isinstance(error, UnansweredError):
+            is_safe = error.loss is Loss.UNSENT or (error.loss is Loss.BROKEN and is_always)
+            return PAUSES_S[n_repeated] if is_safe else None
+        if not is_always or error.status not in RETURNING:
+            return None
+        return PAUSES_S[n_repeated] if error.retry_after_s is None else min(error.retry_after_s, _LONGEST_PAUSE_S)
+
+
+class Loss(Enum):
+    """Why a request got no answer."""
+
+    UNSENT = "no connection was made"
+    BROKEN = "the connection broke"
+    TIMEOUT = "the answer took too long"
+    ADDRESS = "the address is not valid"
+
+
+class UnansweredError(ClientError):
+    """No answer came."""
+
+    def __init__(self, url: str, error: Exception) -> None:
+        self.loss = _loss(error)
+        reason = str(error) or type(error).__name__
+        if self.loss is Loss.TIMEOUT:
+            detail = f"the service at {url} did not answer in time ({reason})."
+            hint = "Look at its /healthz, or give the client a longer timeout_s."
+        else:
+            detail = f"no service answers at {url} ({reason})."
+            hint = "Start one with `admeta serve`, or give its address with --url or ADMETA_URL."
+        super().__init__(detail, hint=hint, status=None, error="unreachable")
+
+
+class Backoff:
+    """Decides how long a call that follows a study or a run bears a service that does not answer.
 
     Args:
-        via: read the answer in full (Send), or leave it open (Open).
-
-    Raises:
-        ClientError: the service refused, or no answer came.
+        patience_s: longest absence, in seconds. It counts from the last answer; before the first answer, which shows
+            that the address is right, none is borne.
     """
-    for pause_s in (*_PAUSES_S, None):
-        try:
-            response: httpx.Response = yield via(request)
-        except UnansweredError as error:
-            if pause_s is None or not _may_repeat(request, error.loss):
-                raise
-        else:
-            if response.is_success or response.status_code == httpx.codes.NOT_MODIFIED:
-                return response
-            if pause_s is None or response.status_code not in PASSING or request.repeat is not Repeat.ALWAYS:
-                raise refused(response)
-            pause_s = _asked_pause_s(response, pause_s)
-        yield Sleep(pause_s)
-    raise AssertionError("the last attempt returns or raises")
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._answered_at: float | None = None
+
+    def answered(self) -> None:
+        """Record that the service answered."""
+        self._answered_at = clock()
+
+    def bear(self, error: ClientError) -> None:
+        """Return where the call should try again after `error`; raise it where not."""
+        if self._answered_at is None and error.status is not None:  # an answer like 503 shows that the address is right
+            self._answered_at = clock()
+        may_pass = error.loss is not Loss.ADDRESS if isinstance(error, UnansweredError) else error.status in RETURNING
+        if self._answered_at is None or not may_pass or clock() - self._answered_at > self._patience_s:
+            raise error
 
 
-def read(model: type[Model], request: Request) -> Flow[Model]:
-    """The answer to a request as a model."""
-    response = yield from exchange(request)
-    return parse(model, response)
+def address(url: str | None) -> str:
+    """The service's address: as given, else ADMETA_URL, else this machine's."""
+    return (url or os.environ.get("ADMETA_URL") or DEFAULT_URL).rstrip("/")
 
 
-def read_list(model: type[Model], request: Request) -> Flow[list[Model]]:
-    """The answer to a request as a list of models."""
-    response = yield from exchange(request)
-    try:
-        return TypeAdapter(list[model]).validate_json(response.content)  # type: ignore[valid-type]
-    except ValidationError as error:
-        raise unexpected(response, f"a list of {model.__name__}", n_fields=error.error_count()) from None
-
-
-def read_pages(
-    model: type[Model], path: str, *, query: Mapping[str, str | int | None], limit: int | None
-) -> Items[Model]:
-    """The items of a list page by page: `limit` of them, or all."""
-    cursor: str | None = None
-    left = limit
-    while left is None or left > 0:
-        asked = {**query, "cursor": cursor, "limit": _PAGE if left is None else min(left, _PAGE)}
-        page = yield from read(Page[model], get(path, asked))  # type: ignore[valid-type]
-        for item in page.items:
-            yield Emit(item)
-        left = None if left is None else left - len(page.items)
-        cursor = page.next_cursor
-        if cursor is None:
-            return
+def authorization(token: str | None) -> dict[str, str]:
+    """The header that carries the access token: as given, else ADMETA_TOKEN, else none."""
+    token = token or os.environ.get("ADMETA_TOKEN")
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def get(path: str, query: Mapping[str, str | int | None] | None = None) -> Request:
@@ -88,12 +156,17 @@ def get(path: str, query: Mapping[str, str | int | None] | None = None) -> Reque
     return Request(method="GET", path=path, query=query or {})
 
 
+def change(method: str, path: str) -> Request:
+    """A request that changes something and must not be carried out twice."""
+    return Request(method=method, path=path, repeat=Repeat.UNSENT)
+
+
 def create(
     path: str, body: Mapping[str, Any], *, idempotency_key: str | None, query: Mapping[str, str | None] | None = None
 ) -> Request:
-    """A request that makes something: its key lets the service know it again, so that it may be repeated."""
+    """A request that creates something. Its key lets the service recognise repetitions, so it may be repeated."""
     headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-    content = json.dumps(body)  # NaN passes here: the service names the field
+    content = json.dumps(body)  # NaN is let through: the service names the field
     return Request(method="POST", path=path, query=query or {}, content=content, headers=headers)
 
 
@@ -103,53 +176,74 @@ def part(name: str) -> str:
 
 
 def parse(model: type[Model], response: httpx.Response) -> Model:
-    """An answer as a model.
-
-    Raises:
-        ClientError: it is none.
-    """
+    """The answer as a model. Raises ClientError where it is not one."""
     try:
         return model.model_validate_json(response.content)
     except ValidationError as error:
         raise unexpected(response, f"a {model.__name__}", n_fields=error.error_count()) from None
 
 
-def refused(response: httpx.Response) -> ClientError:
-    """What the service said against a request."""
+def parse_list(model: type[Model], response: httpx.Response) -> list[Model]:
+    """The answer as a list of models. Raises ClientError where it is not one."""
+    try:
+        return TypeAdapter(list[model]).validate_json(response.content)  # type: ignore[valid-type]
+    except ValidationError as error:
+        raise unexpected(response, f"a list of {model.__name__}", n_fields=error.error_count()) from None
+
+
+def parse_log(run: int, response: httpx.Response) -> LogView:
+    """A part of a log, whose position is in the headers. Raises ClientError where they are missing."""
+    headers = response.headers
+    try:
+        return LogView(
+            run=run,
+            attempt=int(headers["X-Log-Attempt"]),
+            text=response.text,
+            offset=int(headers["X-Log-Offset"]),
+            ended=headers["X-Log-Ended"] == "true",
+        )
+    except (KeyError, ValueError):
+        raise unexpected(response, "a log", n_fields=1) from None
+
+
+def check(response: httpx.Response) -> httpx.Response:
+    """The answer itself, where it is a success, or 304 to a request that asked for changes only.
+
+    Raises:
+        ClientError: the service refused.
+    """
+    status, asked = response.status_code, response.headers.get("Retry-After", "")
+    if response.is_success or status == httpx.codes.NOT_MODIFIED:
+        return response
+    retry_after_s = float(asked) if asked.isdecimal() else None
     try:
         view = ErrorView.model_validate_json(response.content)
     except ValidationError:
-        return ClientError(
-            f"{response.request.method} {response.request.url} was answered with {response.status_code}.",
-            hint="Is this address an admeta service? Something else seems to listen there.",
-            status=response.status_code,
+        view = ErrorView(
             error="unexpected_answer",
+            detail=f"{response.request.method} {response.request.url} was answered with {status}.",
+            hint="Check that this is the address of an admeta service; another program seems to listen there.",
         )
-    return ClientError(view.detail, hint=view.hint, status=response.status_code, error=view.error, fields=view.fields)
+    raise ClientError(
+        view.detail, hint=view.hint, status=status, error=view.error, fields=view.fields, retry_after_s=retry_after_s
+    )
 
 
 def unexpected(response: httpx.Response, wanted: str, *, n_fields: int) -> ClientError:
-    """The error for an answer of which some fields are not what was wanted."""
+    """The error for an answer in which some fields are not as expected."""
     return ClientError(
         f"the answer to {response.request.method} {response.request.url} is not {wanted} ({n_fields} fields differ).",
-        hint="Client and service are of different versions, or something else listens there: see /healthz.",
+        hint="Client and service are of different versions, or another program listens there: see /healthz.",
         status=response.status_code,
         error="unexpected_answer",
     )
 
 
-def is_passing(error: ClientError) -> bool:
-    """Whether the same request may succeed later: the service is away, or about to come back."""
-    if isinstance(error, UnansweredError):
-        return error.loss is not Loss.ADDRESS
-    return error.status in PASSING
-
-
-def _may_repeat(request: Request, loss: Loss) -> bool:
-    return loss is Loss.UNSENT or (loss is Loss.BROKEN and request.repeat is Repeat.ALWAYS)
-
-
-def _asked_pause_s(response: httpx.Response, pause_s: float) -> float:
-    """The service's own wish in `Retry-After`, within reason."""
-    wish = response.headers.get("Retry-After", "")
-    return min(float(wish), _LONGEST_PAUSE_S) if wish.isdecimal() else pause_s
+def _loss(error: Exception) -> Loss:
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+        return Loss.UNSENT
+    if isinstance(error, httpx.TimeoutException):
+        return Loss.TIMEOUT
+    if isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError):
+        return Loss.BROKEN
+    return Loss.ADDRESS

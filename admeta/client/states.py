@@ -43,6 +43,12 @@ class RunState(StrEnum):
         return self in (RunState.COMPLETE, RunState.PRUNED, RunState.FAIL)
 
 
+TERMINAL_STATES = frozenset(state for state in StudyState if state.is_terminal)
+"""States of a study that has ended."""
+FINISHED_STATES = frozenset(state for state in RunState if state.is_finished)
+"""States of a run that has ended."""
+
+
 class AttemptState(StrEnum):
     """State of one attempt of a run.
 

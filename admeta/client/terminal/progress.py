@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
@@ -18,13 +18,9 @@ from admeta.client.errors import ClientError
 from admeta.client.models import SearchView, StudyView
 from admeta.client.terminal.tables import duration, n_finished, number
 
-if TYPE_CHECKING:
-    from admeta.client import Client
-
 _BAR_WIDTH = 24
 _WIDE = 110
 _REFRESHES_PER_S = 4
-_POLL_S = 0.5
 
 
 class Display(Protocol):
@@ -47,16 +43,6 @@ def shown(console: Console | None = None) -> Iterator[Display]:
     picture = _Picture(time.time)
     with Live(picture, console=console, refresh_per_second=_REFRESHES_PER_S):
         yield picture
-
-
-def follow(client: Client, study: str, *, console: Console) -> StudyView:
-    """Show a study's progress until it has ended; returns it as it then is.
-
-    Raises:
-        ClientError: the study is unknown, or the service stays away.
-    """
-    with shown(console) as display:
-        return client.wait(study, poll_s=_POLL_S, on_update=display.show, on_absence=display.away)
 
 
 class _Picture:

@@ -51,7 +51,7 @@ def test_submit_and_wait(say: Say, study_file: Path, empty: str, monkeypatch: py
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("admeta.client.blocking.Client.wait", interrupted)
+    monkeypatch.setattr("admeta.client.Client.wait", interrupted)
     code, _, err = say("watch waited")
     assert code == 130
     assert "The study goes on" in err

@@ -68,8 +68,9 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("admeta.client.blocking.time.sleep", slept.append)
-    monkeypatch.setattr("admeta.client.asynchronous.asyncio.sleep", sleep)
-    for module in ("blocking", "asynchronous"):
-        monkeypatch.setattr(f"admeta.client.{module}._clock", lambda: origin + sum(slept))
+    monkeypatch.setattr("admeta.client.blocking.connection.time.sleep", slept.append)
+    monkeypatch.setattr("admeta.client.asynchronous.connection.asyncio.sleep", sleep)
+    monkeypatch.setattr("admeta.client.exchange.clock", lambda: origin + sum(slept))
+    for kind in ("blocking", "asynchronous"):
+        monkeypatch.setattr(f"admeta.client.{kind}.following.clock", lambda: origin + sum(slept))
     return slept

@@ -41,7 +41,11 @@ def events(*ids: int, kind: str = "metric", cut: bool = False) -> httpx.Response
         for n in ids
     ]
     text = "retry: 2000\n\n: alive\n\n" + "".join(f"{frame}\n\n" for frame in frames) + ("data: {" if cut else "")
-    return httpx.Response(200, text=text)
+    return stream(text)
+
+
+def stream(text: str) -> httpx.Response:
+    return httpx.Response(200, text=text, headers={"Content-Type": "text/event-stream"})
 
 
 def log(text: str, *, attempt: int = 1, offset: int, ended: bool) -> httpx.Response:
@@ -123,6 +127,13 @@ def test_events_go_on_after_the_last_one_seen(asked: Asked) -> None:
     assert [request.headers.get("Last-Event-ID") for request in requests] == ["2", "4", "4", "4", "7", "7", "7"]
 
 
+def test_an_event_with_a_line_separator_in_its_text_is_one_event(asked: Asked) -> None:
+    """U+2028 and others end a line for `str.splitlines` but not in a stream of events."""
+    event = {"id": 1, "at": STUDY["created_at"], "study": "a\u2028b\x85c", "kind": "metric", "data": {}}
+    answer, _ = story(stream(f"data: {json.dumps(event, ensure_ascii=False)}\n\n"), httpx.Response(204))
+    assert [event.study for event in asked(answer, "events", "a")] == ["a\u2028b\x85c"]
+
+
 def test_events_end_with_a_study_that_is_deleted(asked: Asked) -> None:
     answer, _ = story(events(9, kind="study.deleted"), httpx.Response(404))
     assert [event.kind for event in asked(answer, "events", "a")] == ["study.deleted"]
@@ -131,8 +142,9 @@ def test_events_end_with_a_study_that_is_deleted(asked: Asked) -> None:
 @pytest.mark.parametrize(
     ("answers", "error"),
     [
-        (lambda: [REFUSED], "unreachable"),
+        (lambda: [REFUSED] * 4, "unreachable"),
         (lambda: [events(1), *[REFUSED] * 90], "unreachable"),
+        (lambda: [stream("data: {}\n\n")], "unexpected_answer"),
         (lambda: [httpx.Response(200, text="data: {}\n\n")], "unexpected_answer"),
         (
             lambda: [httpx.Response(404, json={"error": "study_not_found", "detail": "d", "hint": "h"})],

@@ -54,7 +54,7 @@ def test_without_the_servers_packages(tmp_path: Path) -> None:
 def test_the_base_names_none_of_them() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     base = {requirement.partition(">")[0] for requirement in project["dependencies"]}
-    assert base == {"httpx", "pydantic", "pyyaml", "rich", "typer"}
+    assert base == {"httpx", "httpx-sse", "pydantic", "pyyaml", "rich", "typer"}
 
 
 def test_the_client_loads_no_other_package_of_the_project() -> None:

@@ -1,0 +1,1 @@
+"""The client for asyncio. `admeta.client.blocking` is generated from this package: `make client`."""

@@ -1,0 +1,488 @@
+"""The client's methods: one for each request of the REST API, and a few that follow a study or a run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack
+
+import httpx
+
+from admeta.client.asynchronous import following
+from admeta.client.asynchronous.connection import AsyncConnection
+from admeta.client.errors import ClientError
+from admeta.client.exchange import Request, change, check, create, get, parse, part
+from admeta.client.models import (
+    BestView,
+    ClusterView,
+    ComparisonView,
+    EventView,
+    HealthView,
+    ImportanceView,
+    LogView,
+    NewTokenView,
+    OptimizerView,
+    PaperStudyView,
+    PaperTableCellsView,
+    PaperTableView,
+    PointView,
+    StudyRunView,
+    StudyView,
+    TaskView,
+    TokenView,
+    TrialView,
+    VersionView,
+)
+
+if TYPE_CHECKING:
+    from search.definition import StudyDefinition
+
+
+class WaitOptions(TypedDict, total=False):
+    """Options of `wait`, which documents them."""
+
+    progress: bool
+    poll_s: float
+    timeout_s: float | None
+    patience_s: float
+    on_update: Callable[[StudyView], None] | None
+    on_absence: Callable[[ClientError], None] | None
+
+
+class AsyncClient:
+    """A connection to a service. A request that is safe to send twice is sent again when the connection breaks.
+
+    Args:
+        url: the service's address; default: ADMETA_URL, else http://127.0.0.1:8000.
+        token: an access token; default: ADMETA_TOKEN, else none.
+        timeout_s: longest wait for the answer to one request, in seconds.
+        transport: another way to send requests, for tests.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._connection = AsyncConnection(url, token=token, timeout_s=timeout_s, transport=transport)
+        self.url = self._connection.url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._connection.aclose()
+
+    async def submit(
+        self,
+        definition: StudyDefinition | Mapping[str, Any],
+        *,
+        space: str | None = None,
+        idempotency_key: str | None = None,
+    ) -> AsyncSubmission:
+        """Submit a study. The same definition again returns the existing study.
+
+        Args:
+            definition: a study definition, or the same as JSON values.
+            space: named search space of every optimizer that names none; `paper-best`: start with the paper's best
+                settings.
+            idempotency_key: the service answers a key that it has seen as it did before. Default: a new key for this
+                call and its repetitions.
+
+        Raises:
+            ClientError: 422 for a definition that breaks a rule (see `fields`), 409 for a name that is taken.
+        """
+        body = definition if isinstance(definition, Mapping) else definition.to_json()
+        return await self._submit("/v1/studies", body, idempotency_key, {"space": space})
+
+    async def clone(
+        self, study: str, name: str, *, changes: Mapping[str, Any] | None = None, idempotency_key: str | None = None
+    ) -> AsyncSubmission:
+        """Submit a study's definition under another name.
+
+        Args:
+            study: id or name of the study to start from.
+            name: name of the new study.
+            changes: a JSON Merge Patch: objects are merged key by key, None restores a default, lists are replaced.
+            idempotency_key: as for `submit`.
+
+        Raises:
+            ClientError: as for `submit`.
+        """
+        body = {"name": name, "changes": dict(changes or {})}
+        return await self._submit(f"/v1/studies/{part(study)}/clone", body, idempotency_key)
+
+    def studies(
+        self,
+        *,
+        name: str | None = None,
+        state: str | None = None,
+        task: str | None = None,
+        optimizer: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[StudyView]:
+        """Studies, newest first.
+
+        Args:
+            name: only those whose name contains this text; case does not matter.
+            state: only in this state, for example RUNNING.
+            task: only of this task.
+            optimizer: only those that search this optimizer.
+            limit: at most this many; None: all.
+        """
+        query = {"name": name, "state": state, "task": task, "optimizer": optimizer}
+        return self._connection.read_pages(StudyView, "/v1/studies", query=query, limit=limit)
+
+    async def study(self, study: str) -> StudyView:
+        """A study by id or name, with its definition."""
+        return await self._connection.read(StudyView, get(f"/v1/studies/{part(study)}"))
+
+    async def cancel(self, study: str) -> StudyView:
+        """Cancel a study: running trials are stopped, finished ones are kept.
+
+        Raises:
+            ClientError: 409 when it has already ended.
+        """
+        return await self._connection.read(StudyView, change("POST", f"/v1/studies/{part(study)}/cancel"))
+
+    async def pause(self, study: str) -> StudyView:
+        """Pause a study: running trials are checkpointed and stopped.
+
+        Raises:
+            ClientError: 409 unless it is QUEUED or RUNNING.
+        """
+        return await self._connection.read(StudyView, change("POST", f"/v1/studies/{part(study)}/pause"))
+
+    async def resume(self, study: str) -> StudyView:
+        """Resume a paused study.
+
+        Raises:
+            ClientError: 409 unless it is PAUSED.
+        """
+        return await self._connection.read(StudyView, change("POST", f"/v1/studies/{part(study)}/resume"))
+
+    async def delete(self, study: str) -> None:
+        """Delete a study that has ended, with all its results and checkpoints.
+
+        Raises:
+            ClientError: 409 until it has ended and its last run has stopped.
+        """
+        await self._connection.send(change("DELETE", f"/v1/studies/{part(study)}"))
+
+    async def wait(
+        self,
+        study: str,
+        *,
+        progress: bool = False,
+        poll_s: float = 1.0,
+        timeout_s: float | None = None,
+        patience_s: float = 60.0,
+        on_update: Callable[[StudyView], None] | None = None,
+        on_absence: Callable[[ClientError], None] | None = None,
+    ) -> StudyView:
+        """Wait for a study to end: COMPLETED, FAILED or CANCELLED.
+
+        Args:
+            study: id or name.
+            progress: show a progress bar for each optimizer on stderr, or lines where stderr is not a terminal.
+            poll_s: seconds between two requests.
+            timeout_s: longest wait for the end of the study, in seconds; None: no limit.
+            patience_s: longest time, in seconds, that the service may be unreachable after it has answered once.
+            on_update: called with the study whenever it has changed.
+            on_absence: called with the error when the service stops answering, once for each absence.
+
+        Returns:
+            The study as it is after its end.
+
+        Raises:
+            TimeoutError: the study has not ended in time.
+            ClientError: the service refused, or was unreachable for too long.
+        """
+        updates = [on_update] if on_update else []
+        absences = [on_absence] if on_absence else []
+        with ExitStack() as stack:
+            if progress:
+                from admeta.client.terminal.progress import shown
+
+                display = stack.enter_context(shown())
+                updates.insert(0, display.show)
+                absences.insert(0, display.away)
+            return await following.wait(
+                self._connection,
+                study,
+                poll_s=poll_s,
+                timeout_s=timeout_s,
+                patience_s=patience_s,
+                on_update=updates,
+                on_absence=absences,
+            )
+
+    def trials(
+        self,
+        study: str,
+        *,
+        label: str | None = None,
+        state: str | None = None,
+        order: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[TrialView]:
+        """Trials of a study with their runs.
+
+        Args:
+            study: id or name.
+            label: only of this optimizer's search.
+            state: only in this state, for example COMPLETE.
+            order: number, or best: best validation value first.
+            limit: at most this many; None: all.
+        """
+        query = {"label": label, "state": state, "order": order}
+        return self._connection.read_pages(TrialView, f"/v1/studies/{part(study)}/trials", query=query, limit=limit)
+
+    async def trial(self, study: str, label: str, number: int) -> TrialView:
+        """One trial, with its curve."""
+        return await self._connection.read(TrialView, get(_trial(study, label, number)))
+
+    async def cancel_trial(self, study: str, label: str, number: int) -> TrialView:
+        """Cancel one trial; the study continues without it.
+
+        Raises:
+            ClientError: 409 when none of its runs is waiting or training.
+        """
+        return await self._connection.read(TrialView, change("POST", f"{_trial(study, label, number)}/cancel"))
+
+    def runs(
+        self,
+        study: str,
+        *,
+        label: str | None = None,
+        trial: int | None = None,
+        stage: str | None = None,
+        state: str | None = None,
+        failure: str | None = None,
+        order: str | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[StudyRunView]:
+        """Runs of a study, of the search stage and of the confirm stage.
+
+        Args:
+            study: id or name.
+            label: only of this optimizer's search.
+            trial: only of trials with this number.
+            stage: search or confirm.
+            state: only in this state, for example RUNNING.
+            failure: only those with this failure, for example diverged.
+            order: id: in the order of their creation; best: best validation value first.
+            limit: at most this many; None: all.
+        """
+        query = {"label": label, "trial": trial, "stage": stage, "state": state, "failure": failure, "order": order}
+        return self._connection.read_pages(StudyRunView, f"/v1/studies/{part(study)}/runs", query=query, limit=limit)
+
+    async def run(self, run: int) -> StudyRunView:
+        """One run with its attempts, by its id."""
+        return await self._connection.read(StudyRunView, get(f"/v1/runs/{run}"))
+
+    async def curve(self, run: int) -> list[PointView]:
+        """The evaluations of a run, in their order."""
+        return await self._connection.read_list(PointView, get(f"/v1/runs/{run}/curve"))
+
+    async def logs(self, run: int, *, attempt: int | None = None, offset: int = 0, tail: int | None = None) -> LogView:
+        """What an attempt of a run has printed so far, tracebacks included.
+
+        Args:
+            run: its id.
+            attempt: default: the latest.
+            offset: start at this byte of the attempt's output; 0: with all that is kept.
+            tail: only the last `tail` lines.
+        """
+        return await following.read_log(self._connection, run, attempt=attempt, offset=offset, tail=tail)
+
+    def follow_logs(
+        self,
+        run: int,
+        *,
+        attempt: int | None = None,
+        tail: int | None = None,
+        poll_s: float = 1.0,
+        patience_s: float = 60.0,
+    ) -> AsyncIterator[LogView]:
+        """The output of a run, part by part: of one attempt until that ends, or of all until the run ends.
+
+        Args:
+            run: its id.
+            attempt: only this one; None: the latest, and those that follow when the run is started again.
+            tail: start with the last `tail` lines.
+            poll_s: seconds between two requests.
+            patience_s: longest time, in seconds, that the service may be unreachable after it has answered once.
+        """
+        return following.follow_logs(
+            self._connection, run, attempt=attempt, tail=tail, poll_s=poll_s, patience_s=patience_s
+        )
+
+    async def comparison(self, study: str, *, test: str | None = None) -> ComparisonView:
+        """The optimizers of a study, best first.
+
+        Args:
+            study: id or name.
+            test: welch, or wilcoxon on runs paired by seed. Default: welch.
+        """
+        return await self._connection.read(ComparisonView, get(f"/v1/studies/{part(study)}/comparison", {"test": test}))
+
+    async def importance(self, study: str, *, method: str | None = None) -> list[ImportanceView]:
+        """How much each searched parameter mattered, for each optimizer's search."""
+        return await self._connection.read_list(
+            ImportanceView, get(f"/v1/studies/{part(study)}/importance", {"method": method})
+        )
+
+    async def export(self, study: str, file: IO[bytes], *, form: str = "csv") -> None:
+        """Write a study's results to a file as csv, json, parquet or latex, while they are received.
+
+        Raises:
+            ClientError: the service refused, or the connection broke; the file then has a part of the results.
+        """
+        async with self._connection.stream(get(f"/v1/studies/{part(study)}/export", {"format": form})) as response:
+            async for chunk in response.aiter_bytes():
+                file.write(chunk)
+
+    async def best(self, *, task: str, optimizer: str, model: str | None = None, metric: str | None = None) -> BestView:
+        """The best known settings for a task and an optimizer: `AdmetaR(model.parameters(), **best.params)`.
+
+        Args:
+            task: a task's name.
+            optimizer: an optimizer's name.
+            model: only studies of this model.
+            metric: default: the task's own.
+
+        Raises:
+            ClientError: 404 (`no_result`) where no trial of the optimizer on the task has finished yet.
+        """
+        query = {"task": task, "optimizer": optimizer, "model": model, "metric": metric}
+        return await self._connection.read(BestView, get("/v1/best", query))
+
+    def events(
+        self, study: str | None = None, *, after: int | None = None, patience_s: float = 60.0
+    ) -> AsyncIterator[EventView]:
+        """Events as they happen: of one study until it ends, or of all studies without end.
+
+        Reconnects when the connection breaks, and continues after the last event.
+
+        Args:
+            study: id or name; None: all studies.
+            after: start after the event with this id. None: for one study the oldest event kept, for all studies the
+                next event that happens.
+            patience_s: longest time, in seconds, that the service may be unreachable after it has answered once.
+
+        Raises:
+            ClientError: the service refused, or was unreachable for too long.
+        """
+        path = "/v1/events" if study is None else f"/v1/studies/{part(study)}/events"
+        return following.follow_events(self._connection, path, after=after, patience_s=patience_s)
+
+    async def tasks(self) -> list[TaskView]:
+        """The tasks that a study can name."""
+        return await self._connection.read_list(TaskView, get("/v1/tasks"))
+
+    async def task(self, name: str) -> TaskView:
+        """One task: its models, metrics, and the schema of a study's `task`."""
+        return await self._connection.read(TaskView, get(f"/v1/tasks/{part(name)}"))
+
+    async def optimizers(self) -> list[OptimizerView]:
+        """The optimizers that a study can name."""
+        return await self._connection.read_list(OptimizerView, get("/v1/optimizers"))
+
+    async def optimizer(self, name: str) -> OptimizerView:
+        """One optimizer: its parameters, rules, defaults and search spaces."""
+        return await self._connection.read(OptimizerView, get(f"/v1/optimizers/{part(name)}"))
+
+    async def paper_tables(self) -> list[PaperTableView]:
+        """The paper's result tables, and for how many of their numbers the service has one of its own."""
+        return await self._connection.read_list(PaperTableView, get("/v1/paper/tables"))
+
+    async def paper_table(self, name: str) -> PaperTableCellsView:
+        """One of the paper's tables, cell by cell: its number, ours, and the difference."""
+        return await self._connection.read(PaperTableCellsView, get(f"/v1/paper/tables/{part(name)}"))
+
+    async def paper_studies(self) -> list[PaperStudyView]:
+        """The studies that measure what the paper's tables report."""
+        return await self._connection.read_list(PaperStudyView, get("/v1/paper/studies"))
+
+    async def paper_study(self, name: str, *, form: str = "full") -> PaperStudyView:
+        """One of the paper's studies, with its definition to submit.
+
+        Args:
+            name: as `paper_studies` gives it.
+            form: full, or smoke: a small form that shows that it runs.
+        """
+        return await self._connection.read(PaperStudyView, get(f"/v1/paper/studies/{part(name)}", {"form": form}))
+
+    async def cluster(self) -> ClusterView:
+        """The machines, the runs on them, and the studies that wait."""
+        return await self._connection.read(ClusterView, get("/v1/cluster"))
+
+    async def health(self) -> HealthView:
+        """Whether the service works, and its version. An unhealthy service is an answer, too."""
+        response = await self._connection.send_once(get("/healthz"))
+        return parse(
+            HealthView, response if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else check(response)
+        )
+
+    async def version(self) -> VersionView:
+        """The versions of the service and of its main packages."""
+        return await self._connection.read(VersionView, get("/v1/version"))
+
+    async def create_token(
+        self, name: str, *, scope: str = "read", expires_in_s: float | None = None, idempotency_key: str | None = None
+    ) -> NewTokenView:
+        """Create an access token. Only this answer contains the token. Needs the scope admin.
+
+        Args:
+            name: what it is for, or who has it.
+            scope: read, write or admin.
+            expires_in_s: seconds until it expires; None: it is valid until it is revoked.
+            idempotency_key: as for `submit`.
+        """
+        body = {"name": name, "scope": scope, "expires_in_s": expires_in_s}
+        return await self._connection.read(NewTokenView, create("/v1/tokens", body, idempotency_key=idempotency_key))
+
+    async def tokens(self) -> list[TokenView]:
+        """All access tokens, without the tokens themselves. Needs the scope admin."""
+        return await self._connection.read_list(TokenView, get("/v1/tokens"))
+
+    async def revoke_token(self, token_id: str) -> TokenView:
+        """Revoke an access token at once. Needs the scope admin."""
+        return await self._connection.read(TokenView, Request(method="DELETE", path=f"/v1/tokens/{part(token_id)}"))
+
+    async def _submit(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        idempotency_key: str | None,
+        query: Mapping[str, str | None] | None = None,
+    ) -> AsyncSubmission:
+        response = await self._connection.send(create(path, body, query=query, idempotency_key=idempotency_key))
+        created = response.status_code == httpx.codes.CREATED
+        return AsyncSubmission(client=self, study=parse(StudyView, response), created=created)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncSubmission:
+    """A study that was submitted; `created` is False where the same study existed already."""
+
+    study: StudyView
+    created: bool
+    client: AsyncClient = field(repr=False)
+
+    async def wait(self, **options: Unpack[WaitOptions]) -> StudyView:
+        """The study once it has ended; the options are those of the client's `wait`."""
+        return await self.client.wait(self.study.id, **options)
+
+
+def _trial(study: str, label: str, number: int) -> str:
+    return f"/v1/studies/{part(study)}/trials/{part(label)}/{number}"
