@@ -49,7 +49,7 @@ from service.forgetting import forget_what_is_old
 from service.metrics import Metrics
 from service.models import NodeView
 from service.security import protect
-from service.settings import Settings
+from service.settings import Settings, make_home
 
 DESCRIPTION = "Hyperparameter search for comparing optimizers: AdmetaR, AdmetaS and the baselines."
 
@@ -92,7 +92,7 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        settings.home.mkdir(parents=True, exist_ok=True)
+        make_home(settings.home)
         await run_in_threadpool(prepare, settings.database_url)
         engine = make_engine(settings.database_url)
         app.state.engine = engine

@@ -10,7 +10,6 @@ import json
 import logging
 import logging.handlers
 import math
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -20,18 +19,13 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 
+from admeta.client.secrets import without_secrets
 from service.settings import LogFormat
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FILE_BYTES = 10_000_000
 _MAX_LINES = 1000  # that are remembered, to tell repetitions
 _context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default={})  # noqa: B039  (never changed)
-_SECRETS = (
-    (re.compile(r"\badm_[A-Za-z0-9_-]{8,}"), "adm_***"),
-    (re.compile(r"(://[^\s:/@]*:)[^\s@]+(@)"), r"\1***\2"),
-    (re.compile(r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)\s+)[^\s'\",]+"), r"\1***"),
-    (re.compile(r"(?i)(\bpassword['\"]?\s*[:=]\s*['\"]?)[^\s'\",;]+"), r"\1***"),
-)
 
 
 @contextmanager
@@ -42,13 +36,6 @@ def about(**fields: object) -> Iterator[None]:
         yield
     finally:
         _context.reset(token)
-
-
-def without_secrets(text: str) -> str:
-    """The text with tokens and passwords blacked out."""
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
 
 
 class TextFormatter(logging.Formatter):

@@ -28,7 +28,7 @@ from service.database.schema import prepare
 from service.errors import ServiceError, SettingsError
 from service.logs import configure
 from service.security import check_start
-from service.settings import Settings
+from service.settings import Settings, make_home
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ def listen(settings: Settings) -> Iterator[tuple[_Server, socket.socket]]:
     """A server that is ready to run, with its socket. Prepares the database first, whose errors so reach the caller."""
     _raise_open_files_limit()
     with restart.take_over() or _bind(settings) as listener:
-        settings.home.mkdir(parents=True, exist_ok=True)
+        make_home(settings.home)
         prepare(settings.database_url)
         check_start(settings)
         yield _Server(create_app(settings), replace(settings, port=listener.getsockname()[1])), listener

@@ -1,36 +1,56 @@
-"""Where the service keeps its things and where it listens: from flags, then the environment, then defaults.
+"""Where the service keeps its files and where it listens: from flags, then the environment, then defaults.
 
-Owns the names of the environment variables and the rules of their values. Reads the environment only in `load`;
-everything else is passed a `Settings`.
+Owns the names of the environment variables and the rules of their values. Reads the environment only in `load`; all
+other code is passed a `Settings`.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Annotated, Any
 
-from service import quotas, runtime_env
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from admeta.client.secrets import without_secrets
+from service import runtime_env
 from service.errors import SettingsError
-from service.quotas import Quotas
 from tasks.engine.folders import check_address, is_remote
 from tasks.errors import ConfigError
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
-_PASSWORD = re.compile(r"(://[^:/@]*:)[^@]*(@)")
+Limit = Annotated[int, Field(ge=1)]
 
 
 class LogFormat(StrEnum):
-    """How a line of the log is written: for people, or one JSON object for whatever collects them."""
+    """Format of the log's lines: text for people, or one JSON object for each."""
 
     TEXT = "text"
     JSON = "json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quotas:
+    """Limits of one service. A study above `max_running` waits; a request above another limit is refused.
+
+    Attributes:
+        max_queued: studies that wait for their turn, over the whole database; one more gets 429.
+        max_running: studies that this service drives at a time.
+        max_trials: trials and confirm runs of one study, over all its optimizers; more get 422.
+        max_body_bytes: size of a request's body; more get 413.
+    """
+
+    max_queued: Limit = 1000
+    max_running: Limit = 4
+    max_trials: Limit = 100_000
+    max_body_bytes: Limit = 1 << 20
+
+
+_LIMITS = tuple(Quotas.__dataclass_fields__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,44 +59,35 @@ class Settings:
 
     Attributes:
         home: folder of the SQLite file, the logs and, unless set otherwise, checkpoints and data.
-        database_url: SQLAlchemy URL; not in the repr, because it may hold a password.
-        admin_token: works as an admin's from the start on; for a service that nobody can log in to. Not in the repr.
+        database_url: SQLAlchemy URL; not in the repr, because it may contain a password.
+        admin_token: is accepted as an admin's token, for a service that nobody can log in to. Not in the repr.
         ray_address: a cluster's address; None starts Ray in the service's own process.
-        runtime_env: what Ray is to prepare on its nodes for drivers and trials; None: nothing. Not in the repr, because
-            its variables may be secret.
+        runtime_env: what Ray prepares on its nodes for drivers and trials; None: nothing. Not in the repr, because its
+            variables may be secret.
         storage: checkpoints: a folder that all workers see, or the address of a bucket (s3://…, gs://…).
         data: folder of the data sets.
         host, port: where to listen.
-        require_token: demand access tokens on loopback too; any other address always does.
-        log_format: of the log's lines.
-        quotas: how much the service takes on.
+        require_token: ask for access tokens on loopback too; any other address always does.
+        log_format: format of the log's lines.
+        quotas: limits.
     """
 
     home: Path
-    database_url: str = field(repr=False)
-    admin_token: str | None = field(default=None, repr=False)
+    database_url: str = Field(repr=False, pattern="://")
+    admin_token: str | None = Field(default=None, repr=False)
     ray_address: str | None
-    runtime_env: Mapping[str, Any] | None = field(default=None, repr=False)
+    runtime_env: Mapping[str, Any] | None = Field(default=None, repr=False)
     storage: str
     data: Path
     host: str = DEFAULT_HOST
-    port: int = DEFAULT_PORT
+    port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
     require_token: bool = False
     log_format: LogFormat = LogFormat.TEXT
-    quotas: Quotas = field(default_factory=Quotas)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65_535:
-            raise SettingsError(f"port {self.port} must be from 0 to 65535.", hint="0 takes any free port.")
-        if "://" not in self.database_url:
-            raise SettingsError(
-                f"database URL '{self.safe_database_url}' must look like dialect://….",
-                hint="For example sqlite:////var/lib/admeta/admeta.sqlite3 or postgresql://user@host/admeta.",
-            )
+    quotas: Quotas = Field(default_factory=Quotas)
 
     @property
     def tokens_required(self) -> bool:
-        """Whether requests must bring an access token."""
+        """Whether requests must carry an access token."""
         return self.require_token or not is_loopback(self.host)
 
     @property
@@ -88,50 +99,58 @@ class Settings:
     @property
     def safe_database_url(self) -> str:
         """The database's URL without its password."""
-        return _PASSWORD.sub(r"\1***\2", self.database_url)
+        return without_secrets(self.database_url)
 
 
-def load(
-    environ: Mapping[str, str],
-    *,
-    home: Path | None = None,
-    database_url: str | None = None,
-    ray_address: str | None = None,
-    runtime_env_file: Path | None = None,
-    storage: str | None = None,
-    data: Path | None = None,
-    host: str = DEFAULT_HOST,
-    port: int = DEFAULT_PORT,
-    require_token: bool | None = None,
-    log_format: str | None = None,
-    **limits: int | None,
-) -> Settings:
-    """The settings from flags (the keywords), where None from the environment, where unset the defaults.
+def load(environ: Mapping[str, str], **flags: Any) -> Settings:
+    """The settings from flags, where None from the environment, where unset the defaults.
 
     Args:
-        limits: the fields of `service.quotas.Quotas`.
+        environ: the environment: ADMETA_HOME, ADMETA_DATABASE_URL and so on.
+        flags: fields of `Settings` and of `Quotas`, and `runtime_env_file`, a path.
 
     Raises:
         SettingsError: a value cannot be used.
     """
-    folder = (home or Path(environ.get("ADMETA_HOME") or "~/.admeta")).expanduser().absolute()
-    return Settings(
-        home=folder,
-        database_url=_with_password(
-            database_url or environ.get("ADMETA_DATABASE_URL") or f"sqlite:///{folder / 'admeta.sqlite3'}",
-            _secret(environ, "ADMETA_DATABASE_PASSWORD_FILE"),
-        ),
-        admin_token=_secret(environ, "ADMETA_ADMIN_TOKEN_FILE"),
-        ray_address=ray_address or environ.get("ADMETA_RAY_ADDRESS") or None,
-        runtime_env=_runtime_env(runtime_env_file or environ.get("ADMETA_RUNTIME_ENV")),
-        storage=_storage(storage or environ.get("ADMETA_STORAGE") or str(folder / "checkpoints")),
-        data=(data or Path(environ.get("ADMETA_DATA") or folder / "data")).expanduser().absolute(),
-        host=host,
-        port=port,
-        require_token=_truth(environ, "ADMETA_REQUIRE_TOKEN") if require_token is None else require_token,
-        log_format=_log_format(log_format or environ.get("ADMETA_LOG_FORMAT") or LogFormat.TEXT),
-        quotas=quotas.load(environ, **limits),
-    )
+
+    def given(name: str, default: Any = None) -> Any:
+        value = flags.get(name)
+        return value if value is not None else environ.get(_variable(name)) or default
+
+    home = Path(given("home", "~/.admeta")).expanduser().absolute()
+    env_file = flags.get("runtime_env_file") or environ.get("ADMETA_RUNTIME_ENV")
+    limits = {name: given(name) for name in _LIMITS}
+    listening = {name: flags[name] for name in ("host", "port") if flags.get(name) is not None}
+    try:
+        return Settings(
+            home=home,
+            database_url=_database_url(given("database_url"), home, _secret(environ, "ADMETA_DATABASE_PASSWORD_FILE")),
+            admin_token=_secret(environ, "ADMETA_ADMIN_TOKEN_FILE"),
+            ray_address=given("ray_address"),
+            runtime_env=runtime_env.read(Path(env_file).expanduser()) if env_file else None,
+            storage=_storage(given("storage", str(home / "checkpoints"))),
+            data=Path(given("data", home / "data")).expanduser().absolute(),
+            require_token=given("require_token", False),  # noqa: FBT003
+            log_format=given("log_format", LogFormat.TEXT),
+            quotas=Quotas(**{name: value for name, value in limits.items() if value is not None}),
+            **listening,
+        )
+    except ValidationError as error:
+        raise _refusal(error) from None
+
+
+def make_home(home: Path) -> None:
+    """Create the service's home, which only its user may read.
+
+    Raises:
+        SettingsError: it cannot be created.
+    """
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"home '{home}' cannot be created: {error.strerror}.", hint="Choose another with --home or ADMETA_HOME."
+        ) from None
 
 
 def is_loopback(host: str) -> bool:
@@ -140,6 +159,49 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _variable(name: str) -> str:
+    return f"ADMETA_{name.upper()}"
+
+
+def _refusal(error: ValidationError) -> SettingsError:
+    """The first rule that is broken, with the names of the flag and of the variable."""
+    problem = error.errors()[0]
+    name = str(problem["loc"][-1])
+    rule = problem["msg"].replace("Input should", "must").replace("String should", "must")
+    value = without_secrets(str(problem["input"]))
+    if name == "database_url":
+        rule = "must look like dialect://…, for example sqlite:////var/lib/admeta/admeta.sqlite3"
+    hint = f"Set it with --{name.replace('_', '-')}, or leave it out for the default."
+    if name not in ("host", "port"):
+        hint = f"Set it with --{name.replace('_', '-')} or {_variable(name)}, or leave it out for the default."
+    return SettingsError(f"{name} = {value!r} {rule}.", hint=hint)
+
+
+def _database_url(url: str | None, home: Path, password: str | None) -> str:
+    """The database's address, by default the SQLite file in the home, with the password of the file where one is named.
+
+    An address that already has a password would contradict the file.
+    """
+    from sqlalchemy import URL, make_url  # the command line reads the default settings without SQLAlchemy
+    from sqlalchemy.exc import ArgumentError
+
+    if url is None:
+        default = URL.create("sqlite", database=str(home / "admeta.sqlite3"))
+        url = default.render_as_string(hide_password=False)
+    if password is None:
+        return url
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        parsed = None
+    if parsed is None or not parsed.username or parsed.password is not None:
+        raise SettingsError(
+            f"ADMETA_DATABASE_PASSWORD_FILE needs an address with a user and without a password, not '{url}'.",
+            hint="For example postgresql://admeta@db.example.org/admeta.",
+        )
+    return parsed.set(password=password).render_as_string(hide_password=False)
 
 
 def _storage(value: str) -> str:
@@ -156,12 +218,8 @@ def _storage(value: str) -> str:
     return value.rstrip("/")
 
 
-def _runtime_env(file: Path | str | None) -> dict[str, Any] | None:
-    return runtime_env.read(Path(file).expanduser()) if file else None
-
-
 def _secret(environ: Mapping[str, str], name: str) -> str | None:
-    """What the file holds that the variable names, without the line's end; None where the variable is not set."""
+    """The content of the file that the variable names, without the end of the line; None where it is not set."""
     path = environ.get(name)
     if not path:
         return None
@@ -174,36 +232,3 @@ def _secret(environ: Mapping[str, str], name: str) -> str | None:
     if not secret:
         raise SettingsError(f"{name} = '{path}' is empty.", hint="Write the secret into it, on one line.")
     return secret
-
-
-def _with_password(database_url: str, password: str | None) -> str:
-    """The address with the password of the file; one that is in the address already would contradict it."""
-    if password is None:
-        return database_url
-    scheme, separator, rest = database_url.partition("://")
-    user, at, place = rest.rpartition("@")
-    if not separator or not at or ":" in user:
-        shown = _PASSWORD.sub(r"\1***\2", database_url)
-        raise SettingsError(
-            f"ADMETA_DATABASE_PASSWORD_FILE needs an address with a user and without a password, not '{shown}'.",
-            hint="For example postgresql://admeta@db.example.org/admeta.",
-        )
-    return f"{scheme}://{user}:{quote(password, safe='')}@{place}"
-
-
-def _truth(environ: Mapping[str, str], name: str) -> bool:
-    text = environ.get(name, "").strip().lower()
-    if text in ("", "0", "false", "no", "off"):
-        return False
-    if text in ("1", "true", "yes", "on"):
-        return True
-    raise SettingsError(f"{name} = '{text}' is neither yes nor no.", hint="Set it to 1 or 0.")
-
-
-def _log_format(text: str) -> LogFormat:
-    try:
-        return LogFormat(text)
-    except ValueError:
-        raise SettingsError(
-            f"log format '{text}' is not known.", hint=f"Choose one of: {', '.join(LogFormat)}."
-        ) from None

@@ -10,17 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from admeta.client.secrets import without_secrets
+
 if TYPE_CHECKING:
     from admeta.client.models import FieldError
 
 
 class ServiceError(Exception):
-    """Base of every error that this package raises on purpose: what is wrong, and the next step."""
+    """Base of every error that this package raises on purpose: what is wrong, and the next step.
+
+    Attributes:
+        detail: what is wrong, with the value and the rule; without secrets, such as the password of an address.
+        hint: what to do next.
+    """
 
     def __init__(self, detail: str, *, hint: str) -> None:
-        self.detail = detail
-        self.hint = hint
-        super().__init__(f"{detail} {hint}")
+        self.detail = without_secrets(detail)
+        self.hint = without_secrets(hint)
+        super().__init__(f"{self.detail} {self.hint}")
 
 
 class StudyFileError(ServiceError):

@@ -8,8 +8,7 @@ from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Engine
 
-from service.quotas import Quotas
-from service.settings import Settings
+from service.settings import Quotas, Settings
 
 MAX_PAGE = 500
 

@@ -27,8 +27,7 @@ from service.database.deletion import delete_study
 from service.database.idempotency import Once
 from service.logs import driver_log
 from service.models import CloneRequest, ErrorView, FieldError, Page, StudyView
-from service.quotas import Quotas
-from service.settings import Settings
+from service.settings import Quotas, Settings
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 _REFUSALS: dict[int | str, dict[str, Any]] = {

@@ -120,10 +120,10 @@ def _database(home: Path | None, database_url: str | None) -> Iterator[Engine]:
         )
     from service.database.engine import make_single_engine
     from service.database.schema import prepare
-    from service.settings import load
+    from service.settings import load, make_home
 
     settings = load(os.environ, home=home, database_url=database_url)
-    settings.home.mkdir(parents=True, exist_ok=True)
+    make_home(settings.home)
     prepare(settings.database_url)
     engine = make_single_engine(settings.database_url)
     try:

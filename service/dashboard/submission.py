@@ -20,7 +20,7 @@ from service.api.studies import check_size, parse_definition
 from service.database import queries
 from service.errors import StudyFileError
 from service.models import FieldError, StudyView
-from service.quotas import Quotas
+from service.settings import Quotas
 
 MAX_CHARACTERS = 100_000
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from admeta.client.secrets import without_secrets
 from service.api.observation import REQUEST_ID
 from service.database.tokens import PREFIX
 from service.logs import (
@@ -21,7 +22,6 @@ from service.logs import (
     configure,
     configure_driver,
     driver_log,
-    without_secrets,
 )
 from service.settings import LogFormat
 from tests.service.fakes import definition
@@ -65,6 +65,9 @@ def test_text_lines_say_what_they_are_about() -> None:
         (f"token {TOKEN} is bad", TOKEN),
         ("cannot reach postgresql://user:hunter2@host:5432/db", "hunter2"),
         ("postgresql+psycopg://user:p@ss/w?rd@host/db", "p@ss/w?rd"),
+        ("postgresql://host/db?user=u&password=hunter2", "hunter2"),
+        ("postgresql://u:hunter2@x@host/db?sslmode=require&sslpassword=hunter2", "hunter2"),
+        ("no service answers at http://u:hun@ter2@host:8000 (refused)", "ter2"),
         ("headers: {'authorization': 'Bearer abc.def'}", "abc.def"),
         ("Authorization: Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
         ("connection failed: host=h password=hunter2 dbname=d", "hunter2"),

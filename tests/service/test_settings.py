@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from service.database.schema import prepare
 from service.errors import SettingsError
-from service.settings import is_loopback, load
+from service.settings import is_loopback, load, make_home
 
 
 def test_nothing_needs_to_be_set() -> None:
@@ -46,6 +47,23 @@ def test_the_password_is_not_shown(url: str) -> None:
     assert settings.safe_database_url.startswith("postgresql")
 
 
+@pytest.mark.parametrize("folder", ["a%2Fb", "a?b", "%41", "a b#c", "a@b:c", "ünï"])
+def test_any_folder_can_be_the_home(tmp_path: Path, folder: str) -> None:
+    """The address is built by SQLAlchemy, so that no character of the path is read as a part of an address."""
+    settings = load({}, home=tmp_path / folder)
+    make_home(settings.home)
+    prepare(settings.database_url)
+    assert [path.name for path in tmp_path.iterdir()] == [folder]
+    assert (tmp_path / folder / "admeta.sqlite3").is_file()
+
+
+def test_a_home_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for home in (tmp_path / "file", tmp_path / "file" / "home", Path("/proc/home")):
+        with pytest.raises(SettingsError, match=f"home '{home}' cannot be created.*--home or ADMETA_HOME"):
+            make_home(home)
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
 def test_other_machines_need_tokens(host: str) -> None:
     assert load({}, host=host).tokens_required
@@ -56,14 +74,14 @@ def test_loopback_needs_tokens_when_told_so() -> None:
     assert load({}, require_token=True).tokens_required
     assert load({"ADMETA_REQUIRE_TOKEN": "1"}).tokens_required
     assert not load({"ADMETA_REQUIRE_TOKEN": "1"}, require_token=False).tokens_required
-    with pytest.raises(SettingsError, match=r"ADMETA_REQUIRE_TOKEN = 'perhaps'.*neither"):
+    with pytest.raises(SettingsError, match=r"require_token = 'perhaps' must be a valid boolean.*ADMETA_REQUIRE_TOKEN"):
         load({"ADMETA_REQUIRE_TOKEN": "perhaps"})
 
 
 def test_log_format() -> None:
     assert load({}).log_format == "text"
     assert load({"ADMETA_LOG_FORMAT": "json"}).log_format == "json"
-    with pytest.raises(SettingsError, match="'xml' is not known"):
+    with pytest.raises(SettingsError, match="log_format = 'xml' must be 'text' or 'json'"):
         load({}, log_format="xml")
 
 
@@ -72,9 +90,9 @@ def test_quotas() -> None:
     environ = {"ADMETA_MAX_QUEUED": "7", "ADMETA_MAX_RUNNING": "2"}
     quotas = load(environ, max_running=3, max_trials=None).quotas
     assert (quotas.max_queued, quotas.max_running, quotas.max_trials) == (7, 3, 100_000)
-    with pytest.raises(SettingsError, match="max_queued = 0 must be at least 1"):
+    with pytest.raises(SettingsError, match=r"max_queued = '0' must be greater than or equal to 1.*ADMETA_MAX_QUEUED"):
         load({"ADMETA_MAX_QUEUED": "0"})
-    with pytest.raises(SettingsError, match="ADMETA_MAX_TRIALS = 'many' is no whole number"):
+    with pytest.raises(SettingsError, match=r"max_trials = 'many' must be a valid integer.*ADMETA_MAX_TRIALS"):
         load({"ADMETA_MAX_TRIALS": "many"})
 
 

@@ -10,8 +10,7 @@ from fastapi.testclient import TestClient
 
 from search.definition import StudyDefinition
 from service.app import create_app
-from service.quotas import Quotas
-from service.settings import Settings
+from service.settings import Quotas, Settings
 from tests.service.fakes import ADDRESS, FakeSupervisor, definition
 
 
