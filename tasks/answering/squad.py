@@ -1,12 +1,9 @@
-"""SQuAD's JSON files, versions 1.1 and 2.0: passages, questions about them, and answers that are spans of them.
+"""SQuAD's JSON files, versions 1.1 and 2.0: where they are, their passages, questions and answers, and validation.
 
 Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016); Rajpurkar et al., "Know
 What You Don't Know: Unanswerable Questions for SQuAD" (2018).
 
-
-Where SQuAD's files lie, under their official names; or fetched once a node from the hub.
-
-Validation questions held out of the training file: whole articles, so that none of their passages is trained on."""
+"""
 
 from __future__ import annotations
 
@@ -14,17 +11,15 @@ import codecs
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
 
-from tasks.config import resolve_inside
-from tasks.data.cache import built_once
-from tasks.data.find import NAMED_FOLDER, load_from_hub, nowhere
-from tasks.data.hold_out import Rows
-from tasks.engine.seeds import derive_seed
+from tasks.data.find import Fail, find_or_fetch, load_from_hub
+from tasks.data.hold_out import Rows, hold_out_groups
 from tasks.errors import DataError
 
 
@@ -166,40 +161,34 @@ def _misplaced(asked: _Question, passage: str) -> Iterator[str]:
 FORMAT = 1  # of the fetched files; raise it when their layout changes
 VERSIONS: Mapping[str, str] = {"squad_v1": "v1.1", "squad_v2": "v2.0"}
 HUB_NAMES: Mapping[str, str] = {"squad_v1": "rajpurkar/squad", "squad_v2": "rajpurkar/squad_v2"}
-FOLDERS = (".", "squad", "SQuAD")
 
 
 def squad_files(task: str, *, data_dir: Path | None, inner: str | None) -> Mapping[str, Path]:
-    """The files "train" and "test" (the development set) of a version.
+    """The files "train" and "test" (the development set) of a version, found under their official names or fetched.
 
     Args:
-        inner: a folder of the data folder to look in; None: the data folder, and its folder squad.
+        inner: a folder of the data folder to look in; None: the data folder, and its folders squad and `task`.
 
     Raises:
-        DataError: not there and no network; the message names the folder and the files expected.
+        DataError: not found and not fetched; the message names the folder and the files expected.
     """
     names = {"train": f"train-{VERSIONS[task]}.json", "test": f"dev-{VERSIONS[task]}.json"}
-    root = None if data_dir is None else data_dir if inner is None else resolve_inside(data_dir, inner)
-    if root is not None:
-        for folder in (".",) if inner is not None else (*FOLDERS, task):
-            if (root / folder / names["train"]).is_file():
-                paths = {split: root / folder / name for split, name in names.items()}
-                if not paths["test"].is_file():
-                    raise DataError(f"{paths['test']} is missing; it must stand beside {paths['train'].name}")
-                return paths
-    where = str(root) if root is not None else "the data folder (set ADMETA_DATA or --data)"
-    missing = (
-        f"{task} is not in {where} and could not be fetched ({{reason}}). Put {' and '.join(names.values())} there"
+    return find_or_fetch(
+        task,
+        data_dir=data_dir,
+        inner=inner,
+        folders=[".", "squad", "SQuAD", task],
+        layouts=[names],
+        advice=f"Put {' and '.join(names.values())} there",
+        fetch=partial(_fetch, task=task, names=names),
+        fetched=names,
+        version=FORMAT,
     )
-    if inner is not None:
-        raise nowhere(missing, reason=NAMED_FOLDER)
-    fetched = built_once("squad", f"{task}-{FORMAT}", lambda folder: _fetch(folder, task, names, missing))
-    return {split: fetched / name for split, name in names.items()}
 
 
-def _fetch(folder: Path, task: str, names: Mapping[str, str], missing: str) -> None:
-    """Write the hub's splits as SQuAD's own JSON, so that later runs need neither network nor `datasets`."""
-    loaded = load_from_hub(HUB_NAMES[task], missing=missing)
+def _fetch(folder: Path, fail: Fail, *, task: str, names: Mapping[str, str]) -> None:
+    """Write the hub's splits as SQuAD's own JSON, so that later runs need neither the network nor `datasets`."""
+    loaded = load_from_hub(HUB_NAMES[task], fail=fail)
     for split, hub_split in {"train": "train", "test": "validation"}.items():
         content = {"version": VERSIONS[task], "data": _articles(loaded[hub_split])}
         (folder / names[split]).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
@@ -230,22 +219,17 @@ def _articles(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 MIN_ARTICLES = 10  # of fewer, passages are held out instead
 
 
-def hold_out(questions: QuestionSet, *, fraction: float, seed: int) -> tuple[Rows, Rows]:
+def hold_out_questions(questions: QuestionSet, *, fraction: float, seed: int) -> tuple[Rows, Rows]:
     """(kept, held out): numbers of questions, rising; about `fraction` of them are held out.
+
+    Whole articles are held out, so that none of their passages is trained on; of few articles, whole passages.
 
     Raises:
         DataError: all questions are of one passage.
     """
     passages = np.array([question.passage for question in questions.questions], dtype=np.int64)
-    groups = np.array(questions.articles, dtype=np.int64)[passages]
-    if len(np.unique(groups)) < MIN_ARTICLES:
-        groups = passages
-    names, counts = np.unique(groups, return_counts=True)
-    if len(names) < 2:
+    articles = np.array(questions.articles, dtype=np.int64)[passages]
+    groups = articles if len(np.unique(articles)) >= MIN_ARTICLES else passages
+    if len(np.unique(groups)) < 2:
         raise DataError("all questions are of one passage, so none can be held out for validation; add passages")
-    turn = np.random.Generator(np.random.PCG64(derive_seed(seed, "split"))).permutation(len(names))
-    reached = np.cumsum(counts[turn])
-    n_groups = int(np.abs(reached - fraction * len(groups)).argmin()) + 1
-    chosen = names[turn[: min(n_groups, len(names) - 1)]]
-    held_out = np.isin(groups, chosen)
-    return np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    return hold_out_groups(groups, fraction=fraction, seed=seed)

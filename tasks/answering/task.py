@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from tasks.answering.config import SquadConfig, SquadV1Config, SquadV2Config
 from tasks.answering.scoring import Score, Threshold, best_threshold, score_v1, score_v2
-from tasks.answering.squad import Question, QuestionSet, hold_out, read_squad, squad_files
+from tasks.answering.squad import Question, QuestionSet, hold_out_questions, read_squad, squad_files
 from tasks.answering.windows import Span, encode_windows, merge_windows, top_spans
 from tasks.data.hold_out import Rows
-from tasks.data.pretrained import check_length, choose_model, load_config, load_tokenizer, tokenizer_digest
+from tasks.data.pretrained import load_config
 from tasks.engine.task import Batch, Split
 from tasks.errors import ConfigError
-from tasks.text.task import TextData, TextSplit, TextTask
-from tasks.text.tokens import PaddedRows, Tokenized, TokenTable, file_digest, kept
+from tasks.text.task import TextData, TextTask, prepare
+from tasks.text.tokens import Tokenized, TokenTable
 
 BEAM_SEARCHERS = ("xlnet", "xlm", "flaubert")
 """Architectures whose head does not give one logit a token for each end."""
@@ -74,38 +74,35 @@ class SquadTask(TextTask[SquadConfigT, AnsweringData], Generic[SquadConfigT]):
             split: read_squad(path, unanswerable=cls.unanswerable, on_bad_answer=config.on_bad_answer)
             for split, path in paths.items()
         }
-        digest = file_digest(*paths.values())
-        source = choose_model(config.model, data_dir=data_dir, digest=digest, texts=lambda: _texts(read["train"]))
-        tokenizer = load_tokenizer(source)
-        check_length(source, tokenizer=tokenizer, max_length=config.max_length)
-        parts = {
-            "task": "answering",
-            "data": digest,
-            "on_bad_answer": config.on_bad_answer,
-            "tokenizer": tokenizer_digest(source),
-            "max_length": config.max_length,
-            "doc_stride": config.doc_stride,
-        }
-        tokenized = kept(parts, lambda: _tokenize(read, tokenizer, config))
-        inputs = [name for name in tokenizer.model_input_names if name != "attention_mask"]
-        fills = {name: 0 for name in (*inputs, "passage")} | {"input_ids": int(tokenizer.pad_token_id)}
-        windows = tokenized.tables
-        placed = {split: PaddedRows(table, fills=fills, device=device) for split, table in windows.items()}
-        kept_questions, held_out = hold_out(read["train"], fraction=config.val_fraction, seed=config.split_seed)
+        prepared = prepare(
+            config,
+            list(paths.values()),
+            data_dir=data_dir,
+            texts=lambda: _texts(read["train"]),
+            parts={
+                "task": "answering",
+                "on_bad_answer": config.on_bad_answer,
+                "doc_stride": config.doc_stride,
+            },
+            build=lambda tokenizer: _tokenize(read, tokenizer, config),
+        )
+        windows = prepared.tables
+        placed = {split: prepared.place(split, device=device, fills={"passage": 0}) for split in windows}
+        kept, held_out = hold_out_questions(read["train"], fraction=config.val_fraction, seed=config.split_seed)
         owners = windows["train"].row_columns["question"]
         return AnsweringData(
-            source=source,
-            pad_token_id=int(tokenizer.pad_token_id),
-            inputs=tuple(inputs),
-            train=TextSplit(table=placed["train"], rows=np.flatnonzero(np.isin(owners, kept_questions))),
-            val=TextSplit(table=placed["train"], rows=np.flatnonzero(np.isin(owners, held_out))),
-            test=TextSplit(table=placed["test"], rows=np.arange(len(placed["test"]))),
+            source=prepared.source,
+            pad_token_id=prepared.pad_token_id,
+            inputs=prepared.inputs,
+            train=placed["train"].take(np.flatnonzero(np.isin(owners, kept))),
+            val=placed["train"].take(np.flatnonzero(np.isin(owners, held_out))),
+            test=placed["test"],
             questions={"val": read["train"], "test": read["test"]},
             asked={"val": held_out, "test": np.arange(len(read["test"].questions))},
             windows={"val": windows["train"], "test": windows["test"]},
             facts={
-                "data_digest": digest,
-                **tokenized.facts,
+                "data_digest": prepared.digest,
+                **prepared.facts,
                 "n_skipped_questions": sum(questions.n_skipped for questions in read.values()),
             },
         )

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tasks.audio.recordings import Recordings
-from tasks.data.hold_out import Rows, stratified_split
+from tasks.data.hold_out import Rows, hold_out
 from tasks.data.pretrained import ModelSource
-from tasks.engine.seeds import derive_seed
+from tasks.engine.seeds import random_stream
 from tasks.errors import DataError
 from tasks.text.tokens import bucket_widths, plan_epoch
 
@@ -90,7 +90,7 @@ class Clips:
         plan = plan_epoch(
             self._kept, samples_per_step=batch_size * accumulation, seed=seed, epoch=epoch, bucket=self._bucket
         )
-        draws = np.random.Generator(np.random.PCG64(derive_seed(seed, "crops", epoch))).random(len(self._split))
+        draws = random_stream(seed, "crops", epoch).random(len(self._split))
         begins = self._split.starts + np.floor(draws * (self._surplus + 1)).astype(np.int64)
         for rows, width in zip(plan.rows, self._widths(plan.widths), strict=True):
             step = self._gather(rows, begins[rows], int(width))
@@ -173,7 +173,7 @@ class HoldOut:
 def assemble(
     parts: Sequence[Part],
     *,
-    hold_out: HoldOut,
+    shares: HoldOut,
     classes: tuple[str, ...] | None,
     source: ModelSource | None,
     device: torch.device,
@@ -198,7 +198,7 @@ def assemble(
             rows = np.array([i for i, place in enumerate(places) if place and place[0] == split], dtype=np.int64)
             names = [place[1] for place in places if place and place[0] == split]
             splits[split] = ClipSplit.of(samples, part.recordings, rows, _numbered(names, known, split=split))
-    held = _hold_out(splits, hold_out, classes=known)
+    held = _hold_out(splits, shares, classes=known)
     return AudioData(
         train=held["train"],
         val=held["val"],
@@ -234,46 +234,31 @@ def _numbered(names: list[str], classes: tuple[str, ...], *, split: str) -> Rows
     return np.array([number[name] for name in names], dtype=np.int64)
 
 
-def _hold_out(
-    splits: Mapping[str, ClipSplit], hold_out: HoldOut, *, classes: tuple[str, ...]
-) -> Mapping[str, ClipSplit]:
+def _hold_out(splits: Mapping[str, ClipSplit], shares: HoldOut, *, classes: tuple[str, ...]) -> Mapping[str, ClipSplit]:
     held = dict(splits)
     if "all" in held:
         whole = held.pop("all")
-        rest, test = _split(whole, hold_out.test_fraction, seed=TEST_SEED, classes=classes, what="test")
-        held |= {"train": rest, "test": test}
+        rest, test = hold_out(
+            whole.labels,
+            fraction=shares.test_fraction,
+            seed=TEST_SEED,
+            what="recording",
+            classes=classes,
+            field="test_fraction",
+            purpose="test",
+        )
+        held |= {"train": whole.take(rest), "test": whole.take(test)}
     # Where nothing is to be held out, the data set says itself what to validate on.
-    for split in ("train", "test") if hold_out.val_fraction else ("train", "val", "test"):
+    for split in ("train", "test") if shares.val_fraction else ("train", "val", "test"):
         if split not in held:
             raise DataError(
                 f"no recording is of {split}; its folders or its list must name sound files that are there (where each "
                 "task's files lie: docs/tasks.md)"
             )
     if "val" not in held:
-        held["train"], held["val"] = _split(
-            held["train"], hold_out.val_fraction, seed=hold_out.split_seed, classes=classes, what="validation"
+        train = held["train"]
+        rest, val = hold_out(
+            train.labels, fraction=shares.val_fraction, seed=shares.split_seed, what="recording", classes=classes
         )
+        held |= {"train": train.take(rest), "val": train.take(val)}
     return held
-
-
-def _split(
-    part: ClipSplit, fraction: float, *, seed: int, classes: tuple[str, ...], what: str
-) -> tuple[ClipSplit, ClipSplit]:
-    """(kept, held out), every class in both."""
-    n_held_out = round(fraction * len(part))
-    if not 0 < n_held_out < len(part):
-        raise DataError(
-            f"a {what} share of {fraction} of {len(part)} recordings leaves nothing to hold out or to train on; "
-            "add recordings or change it"
-        )
-    kept, held_out = stratified_split(part.labels, n_held_out=n_held_out, seed=seed)
-    for rows in (kept, held_out):
-        counts = np.bincount(part.labels[rows], minlength=len(classes))
-        if counts.min() == 0:
-            klass = int(counts.argmin())
-            n = int((part.labels == klass).sum())
-            raise DataError(
-                f"class {classes[klass]!r} has {n} recording(s), too few for training and {what} at a share of "
-                f"{fraction}; add recordings or change the share"
-            )
-    return part.take(kept), part.take(held_out)

@@ -58,7 +58,9 @@ class AudioConfig(TaskConfig):
 
 
 class SuperbKsConfig(AudioConfig):
-    """SUPERB's keyword spotting: Speech Commands v0.01, ten words, silence and everything else."""
+    """SUPERB keyword spotting: Speech Commands v0.01: ten words, silence and all other words, a second each;
+    51,094 / 6,798 / 3,081.
+    """
 
     name: Literal["superb_ks"] = "superb_ks"
     epochs: Epochs = 5
@@ -66,7 +68,7 @@ class SuperbKsConfig(AudioConfig):
 
 
 class CommonLanguageConfig(AudioConfig):
-    """Common Language: which of 45 languages is spoken."""
+    """Common Language: which of 45 languages is spoken; 22,194 / 5,888 / 5,963 recordings."""
 
     name: Literal["common_language"] = "common_language"
     epochs: Epochs = 10
@@ -79,7 +81,7 @@ class SplitAudioConfig(AudioConfig):
 
 
 class FsddConfig(SplitAudioConfig):
-    """The Free Spoken Digit Dataset: 3,000 recordings of ten digits by six speakers; takes 0 to 4 are the test set."""
+    """Spoken digits: 3,000 recordings of the ten digits by six speakers, 2,430 / 270 / 300; minutes on one core."""
 
     name: Literal["fsdd"] = "fsdd"
     model: str = Field(SPECTROGRAM, description="as in audio_folder")
@@ -93,7 +95,7 @@ class FsddConfig(SplitAudioConfig):
 
 
 class AudioFolderConfig(SplitAudioConfig):
-    """Anyone's recordings in class folders: train/<class>/, test/<class>/, perhaps val/<class>/; or <class>/ alone."""
+    """Own recordings: your recordings in class folders, with or without a test folder, a folder or a tar archive."""
 
     name: Literal["audio_folder"] = "audio_folder"
     data_dir: RelativePath = Field(description="inside the data folder: a folder, or a .tar, .tar.gz or .tar.xz file")

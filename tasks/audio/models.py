@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.audio.recordings import FULL_SCALE
-from tasks.data.cache import built_once
+from tasks.data.cache import build_once
 from tasks.data.pretrained import ModelSource, build_model, load_config
 from tasks.errors import ConfigError
 
@@ -251,7 +251,7 @@ def expects_standardized(source: ModelSource) -> bool:
 
 def tiny_source() -> ModelSource:
     """A wav2vec 2.0 of two layers with random weights: for trying things out, or learning small tasks from scratch."""
-    folder = built_once("tiny", f"wav2vec2-{TINY_FORMAT}", _write_tiny)
+    folder = build_once("tiny", f"wav2vec2-{TINY_FORMAT}", _write_tiny)
     return ModelSource(folder=folder, origin="tiny: wav2vec 2.0, 2 layers of 96", weights="random")
 
 

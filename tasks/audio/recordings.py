@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.data.cache import built_once
+from tasks.data.cache import build_once
 from tasks.data.trees import Tree
 from tasks.errors import DataError
 
@@ -146,7 +146,7 @@ def read_recordings(
     """
     chosen = partial(_is_chosen, wanted)
     key = f"{FORMAT}/{sample_rate}/{on_bad_audio}/{tree.fingerprint()}"
-    folder = built_once(
+    folder = build_once(
         "audio",
         hashlib.blake2b(key.encode(), digest_size=16).hexdigest(),
         lambda folder: _decode_tree(tree, folder, chosen, sample_rate=sample_rate, on_bad_audio=on_bad_audio),

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from tasks.audio.clips import AudioData, Clips, ClipSplit, HoldOut, Part, assemble
 from tasks.audio.config import SPECTROGRAM, TINY, AudioConfig
 from tasks.audio.models import CheckpointNet, SpectrogramNet, check_checkpoint, tiny_source, to_waves
-from tasks.config import resolve_inside
+from tasks.data.find import open_data_folder
 from tasks.data.pretrained import ModelSource, find_model
 from tasks.engine.task import Batch, Split, Task
-from tasks.errors import DataError
 from tasks.metrics import classification_metrics
 
 AudioConfigT = TypeVar("AudioConfigT", bound=AudioConfig)
@@ -45,12 +44,10 @@ class AudioTask(Task[AudioConfigT, AudioData], Generic[AudioConfigT]):
 
     @classmethod
     def load(cls, config: AudioConfigT, *, data_dir: Path | None, device: torch.device) -> AudioData:
-        if data_dir is None:
-            raise DataError(f"{config.name} needs a data folder: set ADMETA_DATA or --data")
-        folder = data_dir if config.data_dir is None else resolve_inside(data_dir, config.data_dir)
+        folder = open_data_folder(config.name, data_dir=data_dir, inner=config.data_dir)
         return assemble(
             cls.parts(config, folder),
-            hold_out=HoldOut(
+            shares=HoldOut(
                 val_fraction=getattr(config, "val_fraction", 0.0),
                 test_fraction=getattr(config, "test_fraction", 0.0),
                 split_seed=config.split_seed,
@@ -113,7 +110,7 @@ class AudioTask(Task[AudioConfigT, AudioData], Generic[AudioConfigT]):
         return Clips(split, longest=self._longest, device=self.device)
 
 
-def _source(model: str, *, data_dir: Path) -> ModelSource | None:
+def _source(model: str, *, data_dir: Path | None) -> ModelSource | None:
     if model == SPECTROGRAM:
         return None
     return tiny_source() if model == TINY else find_model(model, data_dir=data_dir)

@@ -1,7 +1,7 @@
-"""What a node makes or fetches once: folders under the user's cache, built by one process while the others wait.
+"""What a node builds or fetches once: folders in the user's cache, built by one process while the others wait.
 
-A folder appears under its name only when it is whole, so its presence vouches for its content. Keys name the content
-(a digest), so nothing here ever goes stale; deleting any of it is always safe.
+A folder gets its name when it is complete, so one that exists can be used. Keys are digests of the content, so nothing
+in the cache becomes stale, and deleting any of it is safe.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def cache_root() -> Path:
 
 @contextlib.contextmanager
 def node_lock(name: str) -> Iterator[None]:
-    """Hold the node's lock of that name (a path under the cache root); freed by the system if the holder dies.
+    """Hold the node's lock of that name (a path under the cache root); the system frees it if the process dies.
 
     Raises:
         DataError: the cache folder cannot be written.
@@ -45,13 +45,13 @@ def node_lock(name: str) -> Iterator[None]:
         yield
 
 
-def built_once(kind: str, key: str, build: Callable[[Path], None]) -> Path:
+def build_once(kind: str, key: str, build: Callable[[Path], None]) -> Path:
     """The folder <cache>/<kind>/<key>, built by the first process that asks.
 
     Args:
         kind: what it is: "tokens", "glue".
         key: a file name that changes whenever the content would.
-        build: fills the empty folder that it is given; what it raises leaves nothing behind.
+        build: fills the empty folder that it is given; if it raises, the folder is removed.
 
     Raises:
         DataError: the cache folder cannot be written or has no room, or what `build` raises.
@@ -78,7 +78,7 @@ def built_once(kind: str, key: str, build: Callable[[Path], None]) -> Path:
 
 
 def _flush(folder: Path) -> None:
-    """Bring a folder's files to disk before its name does: a power cut must not leave a name without content."""
+    """Write a folder's files to disk before it is renamed: a power cut must not leave a name without its content."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

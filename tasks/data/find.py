@@ -1,55 +1,130 @@
-"""Paths of a definition stay under the data folder.
-
-Files from the internet, fetched once a node by one process and kept; a clear word where there is no network.
-
-Data sets of the Hugging Face hub, through `datasets`; a clear word where there is no network.
-
-Where an audio data set lies: in the data folder, as a folder or an archive, or fetched once a node."""
+"""Where a data set's files are: in the data folder, or fetched once a node and kept in its cache."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from tasks.data.cache import built_once
+from tasks.config import resolve_inside
+from tasks.data.cache import build_once
 from tasks.data.trees import ARCHIVES, Tree, open_tree
 from tasks.errors import DataError
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0  # without a byte
-NAMED_FOLDER = "data_dir is given, so nothing else is looked for"
-"""Why nothing was fetched where the configuration names the folder to look in."""
+PARQUET = "refs/convert/parquet"
+"""The hub's own conversion of data sets that are programs, which `datasets` no longer runs."""
+
+Fail = Callable[[str], DataError]
+"""From the reason why nothing was fetched to the error: what is missing, and what to put where."""
+
+FetchInto = Callable[[Path, Fail], None]
+"""Writes the data set's files into a folder, or raises the error that it is given."""
 
 
-def nowhere(missing: str, *, reason: str) -> DataError:
-    """The error for data that are neither here nor fetched.
-
-    Args:
-        missing: what is missing and where to put it instead: "<what> is not in <where>", "<advice>" around the reason,
-            as one text with `{reason}` in it; other braces, of paths say, stand for themselves.
-    """
-    return DataError(missing.replace("{reason}", reason))
-
-
-def fetched(url: str, *, file: str, missing: str) -> Path:
-    """The file at an address, in the node's cache.
-
-    Args:
-        file: its name there.
-        missing: as in `nowhere`.
+def open_data_folder(name: str, *, data_dir: Path | None, inner: str | None) -> Path:
+    """The data folder of this machine, or the folder or file `inner` in it.
 
     Raises:
-        DataError: it is not kept and cannot be fetched.
+        DataError: there is no data folder, or nothing of that name in it.
     """
+    if data_dir is None:
+        raise DataError(f"{name} needs a data folder: set ADMETA_DATA or --data")
+    return data_dir if inner is None else resolve_inside(data_dir, inner)
+
+
+def find_or_fetch(
+    name: str,
+    *,
+    data_dir: Path | None,
+    inner: str | None,
+    folders: Sequence[str],
+    layouts: Sequence[Mapping[str, str]],
+    optional: Set[str] = frozenset(),
+    advice: str,
+    fetch: FetchInto,
+    fetched: Mapping[str, str],
+    version: int,
+) -> Mapping[str, Path]:
+    """The files of a data set by split.
+
+    Args:
+        inner: the folder of the data folder that the configuration names: nothing is looked for elsewhere, or fetched.
+        folders: where to look within the data folder; within `inner`, there and in `inner` itself.
+        layouts: the file names that are looked for, by split; "train" decides which of them it is.
+        optional: splits whose file may be missing.
+        advice: what to put into the data folder instead: "Put a and b there".
+        fetch, fetched: writes files of these names, where none are found.
+        version: of the fetched files.
+
+    Raises:
+        DataError: a file is missing beside the others, or none is found and none could be fetched.
+    """
+    root = None if data_dir is None else data_dir if inner is None else resolve_inside(data_dir, inner)
+    for folder in () if root is None else (root / place for place in ((".", *folders) if inner else folders)):
+        for layout in layouts:
+            if (folder / layout["train"]).is_file():
+                return _check_complete(name, {split: folder / file for split, file in layout.items()}, optional)
+    where = root if root is not None else "the data folder (set ADMETA_DATA or --data)"
+
+    def fail(reason: str) -> DataError:
+        return DataError(f"{name} is not in {where} and could not be fetched ({reason}). {advice}")
+
+    if inner is not None:
+        raise fail("data_dir is given, so nothing else is searched")
+    cached = build_once("datasets", f"{name}-{version}", lambda folder: fetch(folder, fail))
+    return _check_complete(name, {split: cached / file for split, file in fetched.items()}, optional)
+
+
+def _check_complete(name: str, paths: Mapping[str, Path], optional: Set[str]) -> Mapping[str, Path]:
+    found = {split: path for split, path in paths.items() if path.is_file()}
+    if missing := sorted(paths.keys() - found.keys() - optional):
+        needed = ", ".join(path.name for split, path in paths.items() if split not in optional)
+        raise DataError(f"{paths[missing[0]]} is missing; {name} needs {needed} in one folder")
+    return found
+
+
+def list_candidates(folder: Path, stems: Sequence[str]) -> Iterator[Path]:
+    """What a data set may be called in a folder: <stem>/, <stem>.tar, <stem>.tar.gz, …"""
+    for stem in stems:
+        yield folder / stem
+        yield from (folder / f"{stem}{suffix}" for suffix in ARCHIVES)
+
+
+def find_tree(
+    folder: Path, stems: Sequence[str], *, url: str | None, file: str, expected: str, inside: str | None = None
+) -> Tree:
+    """The tree of a data set, as a folder or an archive.
+
+    Args:
+        folder: where to look: for <stem>/ and for archives <stem>.tar and so on.
+        inside: a folder that shows that `folder` is the data set's own.
+        url, file: the address to fetch it from where it is not found (None: nowhere), and the archive's name.
+        expected: what may be put into the folder instead, for the error.
+
+    Raises:
+        DataError: nothing found and nothing fetched; the message names the folder and the files expected.
+    """
+    if inside is not None and (folder / inside).is_dir():
+        return open_tree(folder)
+    for candidate in list_candidates(folder, stems):
+        if candidate.exists():
+            return open_tree(candidate)
+
+    def fail(reason: str) -> DataError:
+        return DataError(f"{stems[0]} is not in {folder} and could not be fetched ({reason}). Put there: {expected}")
+
+    if url is None:
+        raise fail("data_dir is given, so nothing else is searched")
     key = hashlib.blake2b(url.encode(), digest_size=16).hexdigest()
-    return built_once("downloads", key, lambda folder: _download(url, folder / file, missing)) / file
+    return open_tree(build_once("downloads", key, lambda cache: _download(url, cache / file, fail)) / file)
 
 
-def _download(url: str, path: Path, missing: str) -> None:
+def _download(url: str, path: Path, fail: Fail) -> None:
     import httpx
 
     log.info("fetching %s", url)
@@ -63,22 +138,15 @@ def _download(url: str, path: Path, missing: str) -> None:
                 file.write(block)
     except (httpx.HTTPError, OSError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise nowhere(missing, reason=f"{url}: {reason}") from error
+        raise fail(f"{url}: {reason}") from error
 
 
-PARQUET = "refs/convert/parquet"
-"""The hub's own conversion of data sets that are programs, which `datasets` no longer runs."""
-
-
-def load_from_hub(name: str, part: str | None = None, *, revision: str | None = None, missing: str) -> Any:
-    """The splits of a data set by name, each a table of rows.
+def load_from_hub(name: str, part: str | None = None, *, revision: str | None = None, fail: Fail) -> Any:
+    """The splits of a data set of the Hugging Face hub by name, each a table of rows.
 
     Args:
         part: of a data set that has several (GLUE's tasks).
-        missing: the error's text, with `{reason}` where the reason goes: what is missing, and what to put where.
-
-    Raises:
-        DataError: it cannot be fetched.
+        fail: makes the error where it cannot be fetched.
     """
     import httpx
     from datasets import disable_progress_bars, load_dataset
@@ -89,31 +157,4 @@ def load_from_hub(name: str, part: str | None = None, *, revision: str | None = 
     try:
         return load_dataset(name, part, revision=revision)
     except (OSError, ValueError, KeyError, RuntimeError, DatasetsError, httpx.HTTPError) as error:
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
-        raise nowhere(missing, reason=reason) from error
-
-
-def find_tree(
-    folder: Path, stems: Sequence[str], *, url: str | None, file: str, expected: str, inside: str | None = None
-) -> Tree:
-    """The tree of a data set.
-
-    Args:
-        folder: where to look: for <stem>/ and for archives <stem>.tar and so on.
-        inside: a folder that shows that `folder` is the data set's own.
-        url, file: where it is fetched from if nothing is found (None: nowhere), and the archive's name.
-        expected: what may be put into the folder instead, for the error.
-
-    Raises:
-        DataError: nothing found and nothing fetched; the message names the folder and the files expected.
-    """
-    if inside is not None and (folder / inside).is_dir():
-        return open_tree(folder)
-    for stem in stems:
-        for candidate in (folder / stem, *(folder / f"{stem}{suffix}" for suffix in ARCHIVES)):
-            if candidate.is_dir() or candidate.is_file():
-                return open_tree(candidate)
-    missing = f"{stems[0]} is not in {folder} and could not be fetched ({{reason}}). Put there: {expected}"
-    if url is None:
-        raise nowhere(missing, reason=NAMED_FOLDER)
-    return open_tree(fetched(url, file=file, missing=missing))
+        raise fail(f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}") from error

@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from tasks.config import resolve_inside
-from tasks.data.cache import built_once, node_lock
+from tasks.data.cache import build_once, node_lock
 from tasks.errors import ConfigError, DataError, nearest
 from tasks.text.config import TEXT_MODELS
 
@@ -317,7 +317,7 @@ def choose_model(name: str, *, data_dir: Path | None, texts: Callable[[], Sequen
     """
     if name != TINY:
         return find_model(name, data_dir=data_dir)
-    folder = built_once("tiny", f"{digest}-{FORMAT}", lambda folder: _write(folder, texts()))
+    folder = build_once("tiny", f"{digest}-{FORMAT}", lambda folder: _write(folder, texts()))
     return ModelSource(folder=folder, origin="tiny: 2 layers of 128", weights="random")
 
 

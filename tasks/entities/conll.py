@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config import resolve_inside
-from tasks.data.cache import built_once
-from tasks.data.find import NAMED_FOLDER, PARQUET, load_from_hub, nowhere
+from tasks.data.find import PARQUET, Fail, find_or_fetch, load_from_hub
 from tasks.errors import DataError
 
 DOCUMENT_START = "-DOCSTART-"
@@ -109,42 +107,34 @@ NAMES: tuple[Mapping[str, str], ...] = (
     {"train": "eng.train", "val": "eng.testa", "test": "eng.testb"},
     {"train": "train.txt", "val": "valid.txt", "test": "test.txt"},
 )
-FOLDERS = (".", "conll2003", "CoNLL-2003")
 
 
 def conll_files(*, data_dir: Path | None, inner: str | None) -> Mapping[str, Path]:
-    """The files by split: "train", "test" and, where there is one, "val".
+    """The files by split: "train", "test" and, where there is one, "val"; found under one of `NAMES`, or fetched.
 
     Args:
         inner: a folder of the data folder to look in; None: the data folder, and its folder conll2003.
 
     Raises:
-        DataError: not there and no network; the message names the folder and the files expected.
+        DataError: not found and not fetched; the message names the folder and the files expected.
     """
-    root = None if data_dir is None else data_dir if inner is None else resolve_inside(data_dir, inner)
-    if root is not None:
-        for folder in FOLDERS if inner is None else (".",):
-            for names in NAMES:
-                if (root / folder / names["train"]).is_file():
-                    return _complete({split: root / folder / name for split, name in names.items()})
-    where = root if root is not None else "the data folder (set ADMETA_DATA or --data)"
-    expected = " or ".join(", ".join(names.values()) for names in NAMES)
-    missing = f"conll2003 is not in {where} and could not be fetched ({{reason}}). Put {expected} there"
-    if inner is not None:
-        raise nowhere(missing, reason=NAMED_FOLDER)
-    fetched = built_once("conll2003", str(FORMAT), lambda folder: _fetch(folder, missing))
-    return _complete({split: fetched / name for split, name in NAMES[1].items()})
+    return find_or_fetch(
+        "conll2003",
+        data_dir=data_dir,
+        inner=inner,
+        folders=[".", "conll2003", "CoNLL-2003"],
+        layouts=NAMES,
+        optional={"val"},
+        advice=f"Put {' or '.join(', '.join(names.values()) for names in NAMES)} there",
+        fetch=_fetch,
+        fetched=NAMES[1],
+        version=FORMAT,
+    )
 
 
-def _complete(paths: Mapping[str, Path]) -> Mapping[str, Path]:
-    if not paths["test"].is_file():
-        raise DataError(f"{paths['test']} is missing; it must stand beside {paths['train'].name}")
-    return {split: path for split, path in paths.items() if path.is_file()}
-
-
-def _fetch(folder: Path, missing: str) -> None:
-    """Write the hub's splits as column files, so that later runs need neither network nor `datasets`."""
-    loaded = load_from_hub(HUB_NAME, revision=PARQUET, missing=missing)
+def _fetch(folder: Path, fail: Fail) -> None:
+    """Write the hub's splits as column files, so that later runs need neither the network nor `datasets`."""
+    loaded = load_from_hub(HUB_NAME, revision=PARQUET, fail=fail)
     for split, hub_split in {"train": "train", "val": "validation", "test": "test"}.items():
         rows = loaded[hub_split]
         tags: list[str] = rows.features["ner_tags"].feature.names

@@ -22,14 +22,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tasks.data.hold_out import Rows, stratified_split
-from tasks.data.pretrained import check_length, choose_model, load_tokenizer, tokenizer_digest
+from tasks.data.hold_out import Rows, hold_out
 from tasks.engine.task import Batch, Split
 from tasks.entities.config import Conll2003Config
 from tasks.entities.conll import OUTSIDE, Sentence, conll_files, read_conll
 from tasks.errors import DataError
-from tasks.text.task import TextData, TextSplit, TextTask
-from tasks.text.tokens import AT_ONCE, PaddedRows, Tokenized, TokenTable, file_digest, kept
+from tasks.text.task import TextData, TextTask, prepare
+from tasks.text.tokens import AT_ONCE, Tokenized, TokenTable
 
 Span = tuple[str, int, int]
 """(type, first word, word after the last)."""
@@ -179,43 +178,39 @@ class Conll2003Task(TextTask[Conll2003Config, EntityData]):
     @classmethod
     def load(cls, config: Conll2003Config, *, data_dir: Path | None, device: torch.device) -> EntityData:
         paths = conll_files(data_dir=data_dir, inner=config.data_dir)
-        digest = file_digest(*paths.values())
-        source = choose_model(
-            config.model,
+        prepared = prepare(
+            config,
+            list(paths.values()),
             data_dir=data_dir,
-            digest=digest,
             texts=lambda: [" ".join(sentence.words) for sentence in read_conll(paths["train"])],
+            parts={"task": "entities"},
+            build=lambda tokenizer: _tokenize(paths, tokenizer, max_length=config.max_length),
         )
-        tokenizer = load_tokenizer(source)
-        check_length(source, tokenizer=tokenizer, max_length=config.max_length)
-        parts = {
-            "task": "entities",
-            "data": digest,
-            "tokenizer": tokenizer_digest(source),
-            "max_length": config.max_length,
-        }
-        tokenized = kept(parts, lambda: _tokenize(paths, tokenizer, max_length=config.max_length))
-        inputs = [name for name in tokenizer.model_input_names if name != "attention_mask"]
-        fills = {name: 0 for name in inputs} | {"input_ids": tokenizer.pad_token_id, "tags": IGNORED, "places": -1}
-        splits = {split: _whole(tokenized.tables[split], fills, device) for split in paths}
+        fills = {"tags": IGNORED, "places": -1}
+        splits = {split: prepared.place(split, device=device, fills=fills) for split in paths}
         train, val = splits["train"], splits.get("val")
         words: dict[Split, TokenTable] = {
-            "val": tokenized.tables["train_words" if val is None else "val_words"],
-            "test": tokenized.tables["test_words"],
+            "val": prepared.tables["train_words" if val is None else "val_words"],
+            "test": prepared.tables["test_words"],
         }
         if val is None:
-            kept_rows, held_out = _hold_out(len(train), config=config)
-            train, val = TextSplit(table=train.table, rows=kept_rows), TextSplit(table=train.table, rows=held_out)
+            kept, held_out = hold_out(
+                np.zeros(len(train), dtype=np.int64),
+                fraction=config.val_fraction,
+                seed=config.split_seed,
+                what="training sentence",
+            )
+            train, val = train.take(kept), train.take(held_out)
         return EntityData(
-            source=source,
-            pad_token_id=int(tokenizer.pad_token_id),
-            inputs=tuple(inputs),
+            source=prepared.source,
+            pad_token_id=prepared.pad_token_id,
+            inputs=prepared.inputs,
             train=train,
             val=val,
             test=splits["test"],
-            tags=tuple(tokenized.facts["tags"]),
+            tags=tuple(prepared.facts["tags"]),
             words=words,
-            facts={"data_digest": digest, "n_truncated_texts": tokenized.facts["n_truncated_texts"]},
+            facts={"data_digest": prepared.digest, "n_truncated_texts": prepared.facts["n_truncated_texts"]},
         )
 
     def head(self) -> Mapping[str, Any]:
@@ -258,10 +253,6 @@ class Conll2003Task(TextTask[Conll2003Config, EntityData]):
         return [names[words.starts[row] : words.starts[row + 1]].tolist() for row in rows]
 
 
-def _whole(table: TokenTable, fills: Mapping[str, int], device: torch.device) -> TextSplit:
-    return TextSplit(table=PaddedRows(table, fills=fills, device=device), rows=np.arange(len(table)))
-
-
 def _tokenize(paths: Mapping[str, Path], tokenizer: Any, *, max_length: int) -> Tokenized:
     read = {split: read_conll(path) for split, path in paths.items()}
     tags = tag_names(read["train"])
@@ -273,13 +264,3 @@ def _tokenize(paths: Mapping[str, Path], tokenizer: Any, *, max_length: int) -> 
         )
         n_truncated += n_cut
     return Tokenized(tables=tables, facts={"tags": tags, "n_truncated_texts": n_truncated})
-
-
-def _hold_out(n_rows: int, *, config: Conll2003Config) -> tuple[Rows, Rows]:
-    n_val = round(config.val_fraction * n_rows)
-    if not 0 < n_val < n_rows:
-        raise DataError(
-            f"val_fraction {config.val_fraction} of {n_rows} training sentences leaves no validation or no training "
-            "set; add a validation file or change it"
-        )
-    return stratified_split(np.zeros(n_rows, dtype=np.int64), n_held_out=n_val, seed=config.split_seed)

@@ -49,20 +49,20 @@ class GlueConfig(TextConfig):
 
 
 class ColaConfig(GlueConfig):
-    """CoLA: 8,551 sentences, acceptable English or not."""
+    """CoLA: 8,551 English sentences, acceptable or not; Matthews correlation."""
 
     name: Literal["cola"] = "cola"
 
 
 class Sst2Config(GlueConfig):
-    """SST-2: 67,349 phrases of film reviews, positive or not."""
+    """SST-2: 67,349 phrases of film reviews, positive or not; accuracy."""
 
     name: Literal["sst2"] = "sst2"
     val_fraction: Number = Field(0.03, gt=0.0, lt=1.0, description="of the training set, held out for validation")
 
 
 class MrpcConfig(GlueConfig):
-    """MRPC: 3,668 pairs of sentences from the news, paraphrases or not; five epochs in the paper."""
+    """MRPC: 3,668 pairs of sentences, paraphrases or not; F1."""
 
     name: Literal["mrpc"] = "mrpc"
     epochs: Epochs = 5
@@ -72,35 +72,35 @@ NoSmoothing = Annotated[float, Field(strict=True, ge=0.0, le=0.0, description="0
 
 
 class StsbConfig(GlueConfig):
-    """STS-B: 5,749 pairs of sentences and how alike they are, 0 to 5: a regression."""
+    """STS-B: 5,749 pairs of sentences and how similar they are; Spearman correlation."""
 
     name: Literal["stsb"] = "stsb"
     label_smoothing: NoSmoothing = 0.0
 
 
 class QqpConfig(GlueConfig):
-    """QQP: 363,846 pairs of questions, duplicates or not."""
+    """QQP: 363,846 pairs of questions, duplicates or not; F1."""
 
     name: Literal["qqp"] = "qqp"
     val_fraction: Number = Field(0.02, gt=0.0, lt=1.0, description="of the training set, held out for validation")
 
 
 class MnliConfig(GlueConfig):
-    """MNLI: 392,702 pairs, entailment, neutral or contradiction; tested on matched and mismatched genres."""
+    """MNLI: 392,702 pairs: entailment, neutral or contradiction; matched and mismatched accuracy."""
 
     name: Literal["mnli"] = "mnli"
     val_fraction: Number = Field(0.02, gt=0.0, lt=1.0, description="of the training set, held out for validation")
 
 
 class QnliConfig(GlueConfig):
-    """QNLI: 104,743 pairs of a question and a sentence that answers it or not."""
+    """QNLI: 104,743 pairs of a question and a sentence, which answers it or not; accuracy."""
 
     name: Literal["qnli"] = "qnli"
     val_fraction: Number = Field(0.03, gt=0.0, lt=1.0, description="of the training set, held out for validation")
 
 
 class RteConfig(GlueConfig):
-    """RTE: 2,490 pairs of texts, the first entailing the second or not."""
+    """RTE: 2,490 pairs of texts, the first entailing the second or not; accuracy."""
 
     name: Literal["rte"] = "rte"
 
@@ -132,13 +132,13 @@ class OwnTextConfig(TextConfig):
 
 
 class TextClassificationConfig(OwnTextConfig):
-    """Your own texts, or pairs of them, with class labels of any spelling."""
+    """Own texts, classes: your texts, or pairs of them, with classes, from CSV, TSV or JSONL; F1 is macro-averaged."""
 
     name: Literal["text_classification"] = "text_classification"
 
 
 class TextRegressionConfig(OwnTextConfig):
-    """Your own texts, or pairs of them, with a number each."""
+    """Own texts, numbers: your texts, or pairs of them, with a number each, from CSV, TSV or JSONL."""
 
     name: Literal["text_regression"] = "text_regression"
     label_smoothing: NoSmoothing = 0.0

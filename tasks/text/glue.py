@@ -14,10 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tasks.config import resolve_inside
-from tasks.data.cache import built_once
-from tasks.data.find import NAMED_FOLDER, load_from_hub, nowhere
-from tasks.errors import DataError
+from tasks.data.find import Fail, find_or_fetch, load_from_hub
 from tasks.text.columns import class_names, numbers, read_columns, texts
 from tasks.text.config import GlueConfig
 from tasks.text.sentences import ClassificationTask, RegressionTask, SentenceFiles, Sentences
@@ -114,38 +111,31 @@ GLUE: Mapping[str, GlueFiles] = {
 
 
 def glue_files(config: GlueConfig, *, data_dir: Path | None) -> SentenceFiles:
-    """The task's files: looked for in the data folder (or `config.data_dir` in it), or else fetched once a node.
+    """The task's files: GLUE's own in the data folder (or in `config.data_dir`), or the hub's, fetched once a node.
 
     Raises:
-        DataError: not there, and no network or a folder of one's own named; the message names the folder and the files
-            expected.
+        DataError: not found and not fetched; the message names the folder and the files expected.
     """
-    task = GLUE[config.name]
-    root = (
-        None if data_dir is None else data_dir if config.data_dir is None else resolve_inside(data_dir, config.data_dir)
+    name, task = config.name, GLUE[config.name]
+    own = {"train": "train.tsv", **{split: file for split, (file, _) in task.dev.items()}}
+    paths = find_or_fetch(
+        name,
+        data_dir=data_dir,
+        inner=config.data_dir,
+        folders=[task.folder, f"glue/{task.folder}", f"GLUE/{task.folder}"],
+        layouts=[own],
+        advice=f"Put GLUE's {task.folder}/ with {', '.join(own.values())} there",
+        fetch=partial(_fetch, name=name),
+        fetched={split: f"{split}.jsonl" for split in own},
+        version=FORMAT,
     )
-    if root is not None and (folder := _local(root, task, given=config.data_dir is not None)) is not None:
-        paths = {"train": folder / "train.tsv", **{split: folder / file for split, (file, _) in task.dev.items()}}
-        if missing := [path for path in paths.values() if not path.is_file()]:
-            raise DataError(
-                f"{missing[0]} is missing; {config.name} needs {', '.join(sorted(map(str, paths.values())))}"
-            )
-        read = partial(_read_tsv, task=task)
-        return SentenceFiles(paths=paths, read=read, options={"layout": "tsv"}, classes=task.classes)
-    missing_text = _missing_text(config.name, root=root)
-    if config.data_dir is not None:
-        raise nowhere(missing_text, reason=NAMED_FOLDER)
-    folder = built_once("glue", f"{config.name}-{FORMAT}", lambda folder: _fetch(folder, config.name, missing_text))
-    paths = {split: folder / f"{split}.jsonl" for split in ("train", *task.dev)}
-    read = partial(_read_jsonl, task=task)
-    return SentenceFiles(paths=paths, read=read, options={"layout": "hub"}, classes=task.classes)
-
-
-def _local(root: Path, task: GlueFiles, *, given: bool) -> Path | None:
-    candidates = [root / task.folder, root / "glue" / task.folder, root / "GLUE" / task.folder]
-    if given:
-        candidates.append(root)
-    return next((folder for folder in candidates if (folder / "train.tsv").is_file()), None)
+    is_own = paths["train"].suffix == ".tsv"
+    return SentenceFiles(
+        paths=paths,
+        read=partial(_read_tsv if is_own else _read_jsonl, task=task),
+        options={"layout": "tsv" if is_own else "hub"},
+        classes=task.classes,
+    )
 
 
 def _read_tsv(path: Path, *, task: GlueFiles) -> Sentences:
@@ -172,20 +162,10 @@ def _read_jsonl(path: Path, *, task: GlueFiles) -> Sentences:
     )
 
 
-def _missing_text(name: str, *, root: Path | None) -> str:
-    """What to say where a task is nowhere; `{reason}` in it is to be replaced."""
+def _fetch(folder: Path, fail: Fail, *, name: str) -> None:
+    """Write the hub's splits as JSONL files, so that later runs need neither the network nor `datasets`."""
     task = GLUE[name]
-    where = root if root is not None else "the data folder (set ADMETA_DATA or --data)"
-    files = ", ".join(["train.tsv", *(file for file, _ in task.dev.values())])
-    return (
-        f"{name} is not in {where} and could not be fetched ({{reason}}). Put GLUE's {task.folder}/ with {files} there"
-    )
-
-
-def _fetch(folder: Path, name: str, missing: str) -> None:
-    """Write the hub's splits as JSONL files of our own, so that later runs need neither network nor `datasets`."""
-    task = GLUE[name]
-    loaded = load_from_hub(HUB_NAME, name, missing=missing)
+    loaded = load_from_hub(HUB_NAME, name, fail=fail)
     for split, hub_split in {"train": "train", **{ours: hub for ours, (_, hub) in task.dev.items()}}.items():
         with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
             for row in loaded[hub_split]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tasks.config import resolve_inside
+from tasks.data.find import open_data_folder
 from tasks.errors import DataError
 from tasks.text.columns import class_names, numbers, read_columns, texts
 from tasks.text.config import OwnTextConfig, TextClassificationConfig, TextRegressionConfig
@@ -22,15 +23,14 @@ def own_files(config: OwnTextConfig, *, data_dir: Path | None) -> SentenceFiles:
     Raises:
         DataError: one is not there, or leads out of the data folder.
     """
-    if data_dir is None:
-        raise DataError(f"{config.name} needs a data folder: set ADMETA_DATA or --data")
+    root = open_data_folder(config.name, data_dir=data_dir, inner=None)
     named = {"train": config.train_file, "test": config.test_file}
     if config.val_file is not None:
         named["val"] = config.val_file
     inner = "" if config.data_dir is None else f"{config.data_dir}/"
     options = config.model_dump(include={"name", "text_column", "pair_column", "label_column", "quotes"})
     return SentenceFiles(
-        paths={split: resolve_inside(data_dir, f"{inner}{file}") for split, file in named.items()},
+        paths={split: resolve_inside(root, f"{inner}{file}") for split, file in named.items()},
         read=partial(_read, config=config),
         options=options,
         classes=() if isinstance(config, TextRegressionConfig) else None,

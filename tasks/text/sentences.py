@@ -13,14 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tasks.data.hold_out import Rows, stratified_split
-from tasks.data.pretrained import check_length, choose_model, load_tokenizer, tokenizer_digest
+from tasks.data.hold_out import hold_out
 from tasks.engine.task import Batch, Split
 from tasks.errors import DataError
 from tasks.metrics import confusion, f1_of, macro_f1, matthews, pearson, spearman
 from tasks.text.config import TextConfig
-from tasks.text.task import TextConfigT, TextData, TextSplit, TextTask
-from tasks.text.tokens import PaddedRows, Tokenized, TokenTable, encode, file_digest, kept
+from tasks.text.task import TextConfigT, TextData, TextSplit, TextTask, prepare
+from tasks.text.tokens import Tokenized, TokenTable, encode
 
 
 @dataclass(frozen=True)
@@ -74,40 +73,38 @@ def load_sentences(
     Raises:
         DataError: files missing or broken, a class that is nowhere in the training set, too few rows.
     """
-    digest = file_digest(*files.paths.values())
-    source = choose_model(
-        config.model, data_dir=data_dir, digest=digest, texts=lambda: _all_texts(files.read(files.paths["train"]))
+    prepared = prepare(
+        config,
+        list(files.paths.values()),
+        data_dir=data_dir,
+        texts=lambda: _all_texts(files.read(files.paths["train"])),
+        parts={"splits": sorted(files.paths), "options": dict(files.options), "classes": files.classes},
+        build=lambda tokenizer: _tokenize(files, tokenizer, max_length=config.max_length),
     )
-    tokenizer = load_tokenizer(source)
-    check_length(source, tokenizer=tokenizer, max_length=config.max_length)
-    parts = {
-        "data": digest,
-        "splits": sorted(files.paths),
-        "options": dict(files.options),
-        "classes": files.classes,
-        "tokenizer": tokenizer_digest(source),
-        "max_length": config.max_length,
-    }
-    tokenized = kept(parts, lambda: _tokenize(files, tokenizer, max_length=config.max_length))
-    fills = {name: 0 for name in tokenized.tables["train"].token_columns} | {"input_ids": int(tokenizer.pad_token_id)}
-    placed = {name: PaddedRows(table, fills=fills, device=device) for name, table in tokenized.tables.items()}
-    whole = {name: TextSplit(table=table, rows=np.arange(len(table))) for name, table in placed.items()}
-    classes = tuple(tokenized.facts["classes"])
-    train = whole.pop("train")
-    if (val := whole.pop("val", None)) is None:
-        labels = tokenized.tables["train"].row_columns["labels"]
-        kept_rows, held_out = _split(labels, config=config, classes=classes)
-        train, val = TextSplit(table=train.table, rows=kept_rows), TextSplit(table=train.table, rows=held_out)
+    splits = {name: prepared.place(name, device=device) for name in prepared.tables}
+    classes = tuple(prepared.facts["classes"])
+    train = splits.pop("train")
+    if (val := splits.pop("val", None)) is None:
+        labels = prepared.tables["train"].row_columns["labels"]
+        kept, held_out = hold_out(
+            labels if classes else np.zeros(len(labels), dtype=np.int64),
+            fraction=config.val_fraction,
+            seed=config.split_seed,
+            what="training row",
+            classes=classes,
+            may_lack_classes=["validation"],
+        )
+        train, val = train.take(kept), train.take(held_out)
     return SentenceData(
-        source=source,
-        pad_token_id=int(tokenizer.pad_token_id),
-        inputs=tuple(fills),
+        source=prepared.source,
+        pad_token_id=prepared.pad_token_id,
+        inputs=prepared.inputs,
         train=train,
         val=val,
-        test=whole.pop("test"),
-        others=whole,
+        test=splits.pop("test"),
+        others=splits,
         classes=classes,
-        facts={"data_digest": digest, **{k: v for k, v in tokenized.facts.items() if k.startswith("n_")}},
+        facts={"data_digest": prepared.digest, **{k: v for k, v in prepared.facts.items() if k.startswith("n_")}},
     )
 
 
@@ -153,25 +150,6 @@ def _numbered(rows: Sentences, classes: tuple[str, ...], *, path: Path) -> NDArr
                 "training set has; mend the row, or add the class to the training set"
             )
     return np.asarray([number[str(label)] for label in rows.labels], dtype=np.int64)
-
-
-def _split(labels: NDArray[Any], *, config: TextConfig, classes: tuple[str, ...]) -> tuple[Rows, Rows]:
-    n_val = round(config.val_fraction * len(labels))
-    if not 0 < n_val < len(labels):
-        raise DataError(
-            f"val_fraction {config.val_fraction} of {len(labels)} training rows leaves no validation or no training "
-            "set; add rows or change it"
-        )
-    strata = labels if classes else np.zeros(len(labels), dtype=np.int64)
-    train, val = stratified_split(strata, n_held_out=n_val, seed=config.split_seed)
-    counts = np.bincount(strata[train], minlength=len(classes))
-    if counts.min() == 0:
-        klass = int(counts.argmin())
-        raise DataError(
-            f"class {classes[klass]!r} has {int((labels == klass).sum())} training row(s), too few to be in training "
-            f"at val_fraction {config.val_fraction}; add rows, lower it, or give a val_file"
-        )
-    return train, val
 
 
 class SentenceTask(TextTask[TextConfigT, SentenceData], Generic[TextConfigT]):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -17,11 +18,19 @@ import torch
 from torch import Tensor, nn
 
 from tasks.data.hold_out import Rows
-from tasks.data.pretrained import ModelSource, build_model, load_config
+from tasks.data.pretrained import (
+    ModelSource,
+    build_model,
+    check_length,
+    choose_model,
+    load_config,
+    load_tokenizer,
+    tokenizer_digest,
+)
 from tasks.engine.task import Batch, Split, Task
 from tasks.errors import ConfigError
 from tasks.text.config import TextConfig
-from tasks.text.tokens import PaddedRows
+from tasks.text.tokens import PaddedRows, Tokenized, TokenTable, file_digest, load_or_build
 
 TextConfigT = TypeVar("TextConfigT", bound=TextConfig)
 TextDataT = TypeVar("TextDataT", bound="TextData")
@@ -38,6 +47,10 @@ class TextSplit:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def take(self, rows: Rows) -> TextSplit:
+        """Some of them."""
+        return TextSplit(table=self.table, rows=self.rows[rows])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +72,67 @@ class TextData:
     val: TextSplit
     test: TextSplit
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A data set's tables of tokens and the checkpoint whose tokenizer made them; not on a device yet.
+
+    Attributes:
+        digest: of the data set's files.
+        pad_token_id, inputs: as in `TextData`.
+    """
+
+    source: ModelSource
+    digest: str
+    pad_token_id: int
+    inputs: tuple[str, ...]
+    tables: Mapping[str, TokenTable]
+    facts: Mapping[str, Any]
+
+    def place(self, name: str, *, device: torch.device, fills: Mapping[str, int] | None = None) -> TextSplit:
+        """All rows of a table on a device; `fills` pad the token columns that are not the model's inputs."""
+        own = {column: 0 for column in self.inputs} | {"input_ids": self.pad_token_id}
+        table = self.tables[name]
+        rows = PaddedRows(table, fills={**own, **(fills or {})}, device=device)
+        return TextSplit(table=rows, rows=np.arange(len(table)))
+
+
+def prepare(
+    config: TextConfig,
+    paths: Sequence[Path],
+    *,
+    data_dir: Path | None,
+    texts: Callable[[], Sequence[str]],
+    parts: Mapping[str, Any],
+    build: Callable[[Any], Tokenized],
+) -> Prepared:
+    """Find the checkpoint, and tokenize the data set or map the tables that an earlier run tokenized.
+
+    Args:
+        paths: the data set's files.
+        texts: gives the training texts, for the vocabulary of `tiny`.
+        parts: JSON values that the tables depend on besides files, tokenizer and length.
+        build: reads the files and tokenizes them with the tokenizer that it is given.
+
+    Raises:
+        DataError: files missing or broken, or the checkpoint cannot be found.
+        ConfigError: the checkpoint has no fast tokenizer, or fewer positions than `max_length`.
+    """
+    digest = file_digest(*paths)
+    source = choose_model(config.model, data_dir=data_dir, digest=digest, texts=texts)
+    tokenizer = load_tokenizer(source)
+    check_length(source, tokenizer=tokenizer, max_length=config.max_length)
+    key = {**parts, "data": digest, "tokenizer": tokenizer_digest(source), "max_length": config.max_length}
+    tokenized = load_or_build(key, lambda: build(tokenizer))
+    return Prepared(
+        source=source,
+        digest=digest,
+        pad_token_id=int(tokenizer.pad_token_id),
+        inputs=tuple(name for name in tokenizer.model_input_names if name != "attention_mask"),
+        tables=tokenized.tables,
+        facts=tokenized.facts,
+    )
 
 
 @contextlib.contextmanager

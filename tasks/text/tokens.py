@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tasks.data.cache import built_once
-from tasks.data.hold_out import Rows, epoch_order
-from tasks.engine.seeds import derive_seed
+from tasks.data.cache import build_once
+from tasks.data.hold_out import Rows
+from tasks.engine.seeds import epoch_order, random_stream
 from tasks.errors import DataError
 
 Array = NDArray[Any]
@@ -98,7 +98,7 @@ class Tokenized:
     facts: Mapping[str, Any]
 
 
-def kept(parts: Mapping[str, Any], build: Callable[[], Tokenized]) -> Tokenized:
+def load_or_build(parts: Mapping[str, Any], build: Callable[[], Tokenized]) -> Tokenized:
     """The tables of these parts, from disk or built and kept; one process a node builds, the others wait.
 
     Args:
@@ -107,7 +107,7 @@ def kept(parts: Mapping[str, Any], build: Callable[[], Tokenized]) -> Tokenized:
     """
     text = json.dumps({"format": FORMAT, **parts}, sort_keys=True)
     key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    folder = built_once("tokens", key, lambda folder: _save(folder, build()))
+    folder = build_once("tokens", key, lambda folder: _save(folder, build()))
     facts = json.loads((folder / "facts.json").read_text())
     return Tokenized(tables={name: load_table(folder, name) for name in facts["tables"]}, facts=facts["facts"])
 
@@ -225,12 +225,12 @@ def plan_epoch(
         bucket: what widths are multiples of.
     """
     n_steps = len(lengths) // samples_per_step
-    order = epoch_order(len(lengths), seed=seed, epoch=epoch).numpy()[: n_steps * samples_per_step]
+    order = epoch_order(len(lengths), seed=seed, epoch=epoch)[: n_steps * samples_per_step]
     widths = bucket_widths(lengths[order], bucket=bucket)
     by_width = np.argsort(widths, kind="stable")
     rows = order[by_width].reshape(n_steps, samples_per_step)
     step_widths = widths[by_width].reshape(n_steps, samples_per_step).max(axis=1)
-    turn = np.random.Generator(np.random.PCG64(derive_seed(seed, "steps", epoch))).permutation(n_steps)
+    turn = random_stream(seed, "steps", epoch).permutation(n_steps)
     return EpochPlan(rows=rows[turn], widths=step_widths[turn])
 
 

@@ -133,19 +133,19 @@ class SplitImageConfig(ImageConfig):
 
 
 class Cifar10Config(SplitImageConfig):
-    """CIFAR-10: 45,000 / 5,000 / 10,000 images of 32×32."""
+    """CIFAR-10: 60,000 photographs of 32×32 in ten classes; 45,000 / 5,000 / 10,000, augmented as the paper does."""
 
     name: Literal["cifar10"] = "cifar10"
 
 
 class Cifar100Config(SplitImageConfig):
-    """CIFAR-100: 45,000 / 5,000 / 10,000 images of 32×32, 100 fine classes."""
+    """CIFAR-100: 60,000 photographs of 32×32 in a hundred classes; 45,000 / 5,000 / 10,000."""
 
     name: Literal["cifar100"] = "cifar100"
 
 
 class ImageFolderConfig(SplitImageConfig):
-    """Anyone's images: `data_dir` holds train/<class>/… and test/<class>/…, or is a tar archive of such a tree."""
+    """Own images: your images in class folders train/<class>/ and test/<class>/, a folder or a tar archive."""
 
     name: Literal["image_folder"] = "image_folder"
     data_dir: RelativePath = Field(description="inside the data folder: a folder, or a .tar, .tar.gz or .tar.xz file")
@@ -154,7 +154,7 @@ class ImageFolderConfig(SplitImageConfig):
 
 
 class DigitsConfig(ImageConfig):
-    """Handwritten digits 8×8: 18 steps an epoch at the default batch."""
+    """Handwritten digits 8×8: 1,797 images of scikit-learn, 1,197 / 300 / 300, stratified; seconds on one core."""
 
     models: ClassVar[tuple[str, ...]] = ("convnet", "mlp", "linear")
 

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tasks.data.hold_out import Rows, stratified_split
-from tasks.errors import DataError
+from tasks.data.hold_out import Rows, hold_out
 from tasks.vision.config import SplitImageConfig
 from tasks.vision.images import DecodedTree
 
@@ -91,22 +90,13 @@ def split_tree(tree: DecodedTree, *, config: SplitImageConfig, device: torch.dev
         DataError: a class would be missing from training or validation.
     """
     labels = tree.train.labels
-    n_val = round(config.val_fraction * len(labels))
-    if not 0 < n_val < len(labels):
-        raise DataError(
-            f"val_fraction {config.val_fraction} of {len(labels)} training images makes {n_val} for validation and "
-            f"{len(labels) - n_val} for training; both must have some: add images or change it"
-        )
-    kept, held_out = stratified_split(labels, n_held_out=n_val, seed=config.split_seed)
-    for rows, what, change in ((held_out, "validation", "raise"), (kept, "training", "lower")):
-        counts = np.bincount(labels[rows], minlength=len(tree.classes))
-        if counts.min() == 0:
-            klass = int(counts.argmin())
-            raise DataError(
-                f"class {tree.classes[klass]!r} has {int((labels == klass).sum())} training image(s), too few to be in "
-                f"{what} at val_fraction {config.val_fraction}; add images of it (two or more), or "
-                f"{change} val_fraction"
-            )
+    kept, held_out = hold_out(
+        labels,
+        fraction=config.val_fraction,
+        seed=config.split_seed,
+        what="training image",
+        classes=tree.classes,
+    )
     mean, std = measure_normalization(tree.train.images, kept)
     images = place_images(tree.train.images, device=device)
     return ImageData(

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from tasks.config import resolve_inside
+from tasks.data.find import list_candidates, open_data_folder
 from tasks.data.hold_out import stratified_split
-from tasks.data.trees import ARCHIVES
 from tasks.errors import DataError
 from tasks.vision.config import Cifar10Config, Cifar100Config, DigitsConfig, ImageFolderConfig
 from tasks.vision.data import ImageData, ImageSplit, measure_normalization, place_images, split_tree
@@ -108,9 +107,7 @@ class _CifarTask(NamedModelTask[Any]):
         Raises:
             DataError: nothing there and no network; the message names the folder and the files expected.
         """
-        if data_dir is None:
-            raise DataError(f"{config.name} needs a data folder: set ADMETA_DATA or --data")
-        folder = data_dir if config.data_dir is None else resolve_inside(data_dir, config.data_dir)
+        folder = open_data_folder(config.name, data_dir=data_dir, inner=config.data_dir)
         return split_tree(cls._find(folder, config.name), config=config, device=device)
 
     @classmethod
@@ -118,10 +115,9 @@ class _CifarTask(NamedModelTask[Any]):
         if (folder / "train").is_dir() or folder.is_file():
             return _checked(read_tree(folder, image_size=32, on_bad_image="refuse"), cls.dataset, folder)
         if not (folder / cls.extracted).is_dir():
-            for stem in (name, f"{name}-jpeg", f"{name}-png"):
-                for candidate in (folder / stem, *(folder / f"{stem}{suffix}" for suffix in ARCHIVES)):
-                    if candidate.is_file() or (candidate / "train").is_dir():
-                        return _checked(read_tree(candidate, image_size=32, on_bad_image="refuse"), cls.dataset, folder)
+            for candidate in list_candidates(folder, (name, f"{name}-jpeg", f"{name}-png")):
+                if candidate.is_file() or (candidate / "train").is_dir():
+                    return _checked(read_tree(candidate, image_size=32, on_bad_image="refuse"), cls.dataset, folder)
         return cls._torchvision(folder)
 
     @classmethod
@@ -181,8 +177,6 @@ class ImageFolderTask(NamedModelTask[ImageFolderConfig]):
 
     @classmethod
     def load(cls, config: ImageFolderConfig, *, data_dir: Path | None, device: torch.device) -> ImageData:
-        if data_dir is None:
-            raise DataError("image_folder needs a data folder: set ADMETA_DATA or --data")
-        path = resolve_inside(data_dir, config.data_dir)
+        path = open_data_folder(config.name, data_dir=data_dir, inner=config.data_dir)
         tree = read_tree(path, image_size=config.image_size, on_bad_image=config.on_bad_image)
         return split_tree(tree, config=config, device=device)

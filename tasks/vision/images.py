@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.data.cache import built_once
+from tasks.data.cache import build_once
 from tasks.data.hold_out import Rows
 from tasks.data.trees import ClassFolders, Member, Tree, open_class_folders
 from tasks.errors import DataError
@@ -74,7 +74,7 @@ def read_tree(path: Path, *, image_size: int, on_bad_image: Literal["refuse", "s
     """
     tree = open_class_folders(path)
     digest = hashlib.blake2b(f"{FORMAT}/{image_size}/{on_bad_image}/{tree.fingerprint()}".encode(), digest_size=16)
-    folder = built_once(
+    folder = build_once(
         "images",
         digest.hexdigest(),
         lambda folder: _decode(tree, folder, image_size=image_size, on_bad_image=on_bad_image),

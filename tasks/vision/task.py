@@ -13,12 +13,10 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks.data.hold_out import epoch_order
-from tasks.engine.seeds import derive_seed
+from tasks.engine.seeds import epoch_order, random_stream
 from tasks.engine.task import Batch, Split, Task
 from tasks.metrics import classification_metrics
 from tasks.vision.config import ImageConfig, SplitImageConfig
@@ -38,7 +36,7 @@ class EpochDraws:
     @classmethod
     def draw(cls, n: int, *, pad: int, seed: int, epoch: int, device: torch.device) -> EpochDraws:
         """Draw an epoch's augmentation for n positions; pad 0 flips only."""
-        rng = np.random.Generator(np.random.PCG64(derive_seed(seed, "augment", epoch)))
+        rng = random_stream(seed, "augment", epoch)
         offsets = torch.from_numpy(rng.integers(0, 2 * pad + 1, size=(2, n))).to(device)
         flip = torch.from_numpy(rng.integers(0, 2, size=n)).to(device)
         return cls(top=offsets[0], left=offsets[1], flip=flip, pad=pad)
@@ -90,7 +88,7 @@ class ImageTask(Task[ImageConfigT, ImageData], Generic[ImageConfigT]):
         config, split = self.config, self.data.train
         source = split.images.device
         size = config.batch_size
-        order = epoch_order(self.n_train, seed=seed, epoch=epoch)[: self.batches_per_epoch * size]
+        order = torch.from_numpy(epoch_order(self.n_train, seed=seed, epoch=epoch)[: self.batches_per_epoch * size])
         rows, labels_in_order = split.rows[order.to(source)], split.labels[order.to(self.device)]
         pad = config.pad if config.augment == "crop_flip" else 0
         draws = EpochDraws.draw(len(order), pad=pad, seed=seed, epoch=epoch, device=source)

@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_refused(data_dir: Path) -> None:
     with pytest.raises(DataError, match="all questions are of one passage"):
         check(config(1, batch_size=1), data_dir=data_dir)
     (folder / "dev-v1.1.json").unlink()
-    with pytest.raises(DataError, match=r"dev-v1\.1\.json is missing; it must stand beside train-v1\.1\.json"):
+    with pytest.raises(DataError, match=r"dev-v1\.1\.json is missing; squad_v1 needs train-v1\.1\.json"):
         check(config(1), data_dir=data_dir)
 
 

@@ -130,14 +130,14 @@ def one_class(data_dir: Path) -> None:
 
 REFUSALS: list[tuple[Callable[[Path], object], dict[str, Any], str]] = [
     (empty_class, {}, "class folder train/mid holds no readable recording"),
-    (single, {}, "class 'mid' has 1 recording.* too few for training and validation"),
+    (single, {}, "class 'mid' has 1 recording.* too few to be in validation"),
     (one_class, {}, r"the training set has 1 class\(es\)"),
     (lambda d: (d / "calls/test/mid").rename(d / "calls/test/yak"), {}, "class 'yak' is in test but not in train"),
     (lambda d: (d / "calls/test").rename(d / "calls/rest"), {}, r"class folders in train/ but none in test/"),
     (lambda d: (d / "empty").mkdir(), {"data_dir": "empty"}, "no recording was found"),
     (lambda _: None, {"data_dir": "birds"}, "'birds' is not in the data folder"),
     (lambda _: None, {"data_dir": "calls/train/mid/2.wav"}, "neither a folder nor a tar archive"),
-    (lambda _: None, {"val_fraction": 0.01}, "a validation share of 0.01 of 30 recordings leaves nothing"),
+    (lambda _: None, {"val_fraction": 0.01}, "gives 0 for validation and 30 for training"),
 ]
 
 

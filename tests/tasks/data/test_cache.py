@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.data.cache import built_once, cache_root
+from tasks.data.cache import build_once, cache_root
 from tasks.errors import DataError
 
 BUILDER = """
 import sys, time
 from pathlib import Path
-from tasks.data.cache import built_once
+from tasks.data.cache import build_once
 
 def build(folder):
     with open(sys.argv[1], "a") as log:
@@ -23,7 +23,7 @@ def build(folder):
     time.sleep(0.5)
     (folder / "content").write_text("whole")
 
-print((built_once("things", "key", build) / "content").read_text())
+print((build_once("things", "key", build) / "content").read_text())
 """
 
 
@@ -46,17 +46,17 @@ def test_a_failure_leaves_nothing_and_the_next_one_tries_again() -> None:
         raise DataError("no network")
 
     with pytest.raises(DataError, match="no network"):
-        built_once("things", "key", torn)
+        build_once("things", "key", torn)
     assert [path.name for path in (cache_root() / "things").iterdir()] == ["key.lock"]
-    built_once("things", "key", lambda folder: None)
-    built_once("things", "key", torn)  # is there already
+    build_once("things", "key", lambda folder: None)
+    build_once("things", "key", torn)  # is there already
 
 
 def test_a_cache_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     with pytest.raises(DataError, match=r"cannot be written.*set XDG_CACHE_HOME"):
-        built_once("things", "key", lambda folder: None)
+        build_once("things", "key", lambda folder: None)
 
 
 def test_a_full_disk_is_told_with_the_folder() -> None:
@@ -64,5 +64,5 @@ def test_a_full_disk_is_told_with_the_folder() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(DataError, match=r"cache folder .*/things has no room \(No space left on device\); make room"):
-        built_once("things", "a", fill)
+        build_once("things", "a", fill)
     assert not list((cache_root() / "things").glob(".a-*"))

@@ -22,7 +22,7 @@ from tasks.data.pretrained import (
     tokenizer_digest,
 )
 from tasks.errors import ConfigError, DataError
-from tasks.text.tokens import Tokenized, encode, kept
+from tasks.text.tokens import Tokenized, encode, load_or_build
 from tests.tasks.text.conftest import reviews
 
 HEAD = "AutoModelForSequenceClassification"
@@ -216,7 +216,7 @@ def test_kept_tables_come_back_as_they_were() -> None:
         return Tokenized(tables={"train": table}, facts={"classes": ["a", "b"]})
 
     for parts in ({"x": 1}, {"x": 1}, {"x": 2}):
-        found = kept(parts, build)
+        found = load_or_build(parts, build)
         assert (found.tables["train"].starts == table.starts).all()
         for name, column in {**table.token_columns, **table.row_columns}.items():
             other = {**found.tables["train"].token_columns, **found.tables["train"].row_columns}[name]

@@ -192,7 +192,7 @@ def test_what_is_refused(data_dir: Path) -> None:
     with pytest.raises(DataError, match=r"eng\.testb has the tag 'B-SHIP' \(in .*which the training file does not"):
         check(config(), data_dir=data_dir)
     (folder / "eng.testb").unlink()
-    with pytest.raises(DataError, match=r"eng\.testb is missing; it must stand beside eng\.train"):
+    with pytest.raises(DataError, match=r"eng\.testb is missing; conll2003 needs eng\.train, eng\.testb in one folder"):
         check(config(), data_dir=data_dir)
     (folder / "eng.testb").write_text(good)
     (folder / "eng.train").write_text("Rome O\n")

@@ -174,7 +174,7 @@ BAD_DATA: list[tuple[str, str, dict[str, Any], str]] = [
         r"line 2: class 'maybe' is not one of the classes 'no', 'yes'",
     ),
     ("test.csv", "words,label\na,yes\n", {}, r"test\.csv has no column 'text'; its columns, .* are 'words', 'label'"),
-    ("train.csv", "text,label\na,yes\nb,no\n", {}, "leaves no validation or no training set"),
+    ("train.csv", "text,label\na,yes\nb,no\n", {}, "gives 0 for validation and 2 for training"),
     ("train.csv", "text,label\n" + "a,yes\n" * 9 + "b,no\n", {"val_fraction": 0.8}, "class 'no' has 1 training row"),
 ]
 

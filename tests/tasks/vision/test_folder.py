@@ -199,7 +199,7 @@ REFUSALS: list[tuple[Callable[[Path], None], dict[str, Any], str]] = [
     (single_image, {}, "class 'emu' has 1 training image.* too few to be in"),
     (strange_test_class, {}, "class 'yak' is in test but not in train"),
     (lambda _: None, {"val_fraction": 0.95}, "too few to be in training at val_fraction 0.95; .* lower val_fraction"),
-    (lambda _: None, {"val_fraction": 0.01}, "makes 0 for validation and 30 for training"),
+    (lambda _: None, {"val_fraction": 0.01}, "gives 0 for validation and 30 for training"),
     (no_test, {}, "has no folder 'test'"),
     (only_test, {}, "pets has no folder 'train'"),
     (no_class_folders, {}, "no image lies in train/<class>/"),

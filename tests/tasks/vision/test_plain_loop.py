@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from torchvision.transforms import functional
 
 from admeta import registry
-from tasks.data.hold_out import epoch_order
 from tasks.engine.run import TrainingRun
-from tasks.engine.seeds import derive_seed
+from tasks.engine.seeds import derive_seed, epoch_order
 from tasks.registry import parse_config
 from tasks.runs import open_run
 from tasks.vision.models import build_image_model
@@ -52,7 +51,7 @@ def torchvision_batches(run: TrainingRun, epoch: int, *, draws_seed: int) -> Ite
     """What torchvision's RandomCrop, flip, ToTensor and Normalize make of each image, float64, with given draws."""
     data = run._task.data
     mean, std = ([value / 255 for value in values] for values in (data.mean, data.std))
-    order = epoch_order(len(data.train), seed=SEED, epoch=epoch)
+    order = torch.from_numpy(epoch_order(len(data.train), seed=SEED, epoch=epoch))
     n = len(order) // BATCH * BATCH
     draws = EpochDraws.draw(n, pad=4, seed=draws_seed, epoch=epoch, device=torch.device("cpu"))
     for begin in range(0, n, BATCH):
