@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tasks.answering.squad import read_squad
 from tasks.engine.run import TrainingRun
-from tasks.engine.task import load_task, release_data
+from tasks.engine.task import load_task
 from tasks.errors import DataError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
@@ -46,9 +46,7 @@ def squad(n: int, *, seed: int, unanswerable: bool, filler: int = 0) -> dict[str
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    release_data()
+def data_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "data" / "squad"
     folder.mkdir(parents=True)
     for version, unanswerable in (("v1.1", False), ("v2.0", True)):
@@ -194,7 +192,6 @@ def test_what_does_not_fit_is_refused(data_dir: Path) -> None:
 
 
 def test_nothing_there_and_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def offline(*args: Any, **options: Any) -> Any:
         raise ConnectionError("no route to host")

@@ -18,12 +18,6 @@ from tests.tasks.audio.sounds import encoded, tone, write_tone
 from tests.tasks.shared_data import shared_data
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    release_data()
-
-
 def load(root: Path, **fields: Any) -> Any:
     config = parse_config({"model": "spectrogram", "sample_rate": 8000, "batch_size": 2, "accumulation": 1, **fields})
     check(config, data_dir=root)

@@ -20,10 +20,8 @@ PITCHES = {"high": 1600.0, "low": 300.0, "mid": 800.0}
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_dir(tmp_path: Path) -> Path:
     """`calls`: three classes, 10 training and 4 test recordings each, of two formats and three rates."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    release_data()
     seed = 0
     for split, n in (("train", 10), ("test", 4)):
         for klass, hz in PITCHES.items():

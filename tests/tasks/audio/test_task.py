@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from tasks.audio.models import CheckpointNet, tiny_source
 from tasks.data.pretrained import ModelSource, load_config
 from tasks.engine.run import TrainingRun
-from tasks.engine.task import release_data
 from tasks.errors import ConfigError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
@@ -23,9 +22,7 @@ PITCHES = {"high": 1600.0, "low": 300.0, "mid": 800.0}
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    release_data()
+def data_dir(tmp_path: Path) -> Path:
     for number, (klass, hz) in enumerate(PITCHES.items()):
         for index in range(24):
             split = "test" if index < 4 else "train"

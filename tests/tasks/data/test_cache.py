@@ -27,11 +27,6 @@ print((build_once("things", "key", build) / "content").read_text())
 """
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def test_processes_that_ask_at_once_build_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     program = [sys.executable, "-c", BUILDER, str(log)]

@@ -35,9 +35,7 @@ def sentences(n: int, seed: int) -> str:
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    release_data()
+def data_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "data" / "conll2003"
     folder.mkdir(parents=True)
     for name, n in (("eng.train", 64), ("eng.testa", 20), ("eng.testb", 21)):
@@ -204,7 +202,6 @@ def test_what_is_refused(data_dir: Path) -> None:
 
 
 def test_nothing_there_and_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def offline(*args: Any, **options: Any) -> Any:
         raise ConnectionError("no route to host")
@@ -224,7 +221,6 @@ def test_nothing_there_and_no_network(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_the_hub_has_becomes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     datasets = pytest.importorskip("datasets")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     names = datasets.ClassLabel(names=["O", "B-PER", "I-PER"])
     features = datasets.Features(
         {"tokens": datasets.Sequence(datasets.Value("string")), "ner_tags": datasets.Sequence(names)}

@@ -8,17 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.engine.task import release_data
-
 GOOD = ("fine", "great", "lovely", "superb")
 BAD = ("awful", "bad", "dull", "poor")
 FILLER = ("the", "a", "film", "plot", "actor", "was", "quite", "rather", "and", "scene")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    release_data()
 
 
 def reviews(n: int, *, seed: int) -> list[tuple[str, str, float]]:

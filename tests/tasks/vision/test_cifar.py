@@ -70,7 +70,6 @@ def test_a_file_that_is_no_archive_is_told(tmp_path: Path) -> None:
 def test_another_number_of_classes_is_not_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import Image
 
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for split in ("train", "test"):
         for klass in "ab":
             folder = tmp_path / "data" / "cifar10" / split / klass

@@ -29,10 +29,8 @@ def picture(seed: int, *, width: int = 20, height: int = 16) -> Image.Image:
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data_dir(tmp_path: Path) -> Path:
     """A data folder with `pets`: three classes, 10 training and 4 test pictures each, of several formats and sizes."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    release_data()
     seed = 0
     for split, n in (("train", 10), ("test", 4)):
         for klass in CLASSES:
