@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
-from search import pruners, samplers
+from search import optuna_samplers, pruners
 from search.definition import OptimizerSearch, StudyDefinition
-from search.evidence import FAILURE_KIND
+from search.optuna_samplers import FAILURE_KIND
 from search.records import Point, RunRecord
 from search.space import draw, fit
 from search.states import RunState
@@ -56,7 +56,7 @@ class Trials:
                 study_name=name,
                 storage=storage,
                 direction=definition.objective.direction,
-                pruner=pruners.build(definition.pruner, max_epochs=definition.task.epochs),
+                pruner=optuna.pruners.NopPruner(),
                 load_if_exists=True,
             )
         self._storage = self._study._storage  # the study may have put a cache before the one it was given
@@ -92,7 +92,7 @@ class Trials:
         self._study._thread_local.cached_all_trials = None  # as `Study.ask`: samplers see what has happened since
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            self._study.sampler = samplers.build(
+            self._study.sampler = optuna_samplers.build(
                 self._definition.sampler,
                 self._spec.space,
                 label=self._spec.label,
@@ -120,14 +120,27 @@ class Trials:
 
     def should_prune(self, run: RunRecord) -> bool:
         """Whether the pruner would stop this trial, compared with the others of this search."""
-        return bool(self._trial(run).should_prune())
+        return pruners.stops(
+            self._definition.pruner,
+            trial_number=run.trial_number,
+            curve=self._trial(run)._cached_frozen_trial.intermediate_values,
+            others=lambda: self._others(run.trial_number),
+            direction=self._definition.objective.direction,
+            max_epochs=self._definition.task.epochs,
+        )
+
+    def _others(self, number: int) -> Iterator[pruners.OtherTrial]:
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.number != number:
+                is_complete = trial.state is TrialState.COMPLETE
+                yield pruners.OtherTrial(curve=trial.intermediate_values, is_complete=is_complete)
 
     def note(self, run: RunRecord, key: str, value: int | str) -> None:
         """Add a user attribute to the run's trial."""
         self._trial(run).set_user_attr(key, value)
 
     def tell(self, run: RunRecord) -> None:
-        """Tell how the run ended, and why it failed: samplers learn from a divergence (search.evidence)."""
+        """Tell how the run ended, and why it failed: samplers learn from a divergence (search.optuna_samplers)."""
         try:
             trial = self._trial(run)
             if run.failure is not None and run.state is RunState.FAIL:

@@ -12,11 +12,12 @@ import optuna
 import pytest
 from pydantic import TypeAdapter
 
-from search import samplers
+from search import optuna_samplers, samplers
 from search.assignment import Assignment
 from search.records import RunRecord, StudyRecord
 from search.space import Space
 from search.states import RunState, Stage
+from tasks.engine.seeds import derive_seed
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define
 
@@ -263,7 +264,7 @@ def test_what_diverged_is_avoided(sampler: dict[str, Any]) -> None:
 
 def test_an_accident_is_no_evidence() -> None:
     """A worker's death is recorded as FAIL like a divergence, but says nothing of the settings."""
-    from search.evidence import FAILURE_KIND, as_complete, as_pruned
+    from search.optuna_samplers import FAILURE_KIND, as_complete, as_pruned
     from search.states import FailureKind
 
     study = optuna.create_study(direction="maximize")
@@ -281,7 +282,7 @@ def test_an_accident_is_no_evidence() -> None:
 
 @pytest.mark.parametrize(("direction", "worst"), [("maximize", 0.25), ("minimize", 0.75)])
 def test_numeric_samplers_see_last_values_and_the_worst(direction: str, worst: float) -> None:
-    from search.evidence import FAILURE_KIND, as_complete
+    from search.optuna_samplers import FAILURE_KIND, as_complete
 
     study = optuna.create_study(direction=direction)
     complete, pruned, silent, diverged = (study.ask() for _ in range(4))
@@ -296,8 +297,28 @@ def test_numeric_samplers_see_last_values_and_the_worst(direction: str, worst: f
     assert [trial.value for trial in shown] == [0.75, 0.25, None, worst]
 
 
+def test_cmaes_sees_no_pruned_trial_and_diverged_ones_as_the_worst() -> None:
+    from search.optuna_samplers import FAILURE_KIND, worst_where_diverged
+
+    study = optuna.create_study(direction="maximize")
+    good, poor, pruned, diverged = (study.ask() for _ in range(4))
+    study.tell(good, 0.75)
+    study.tell(poor, 0.5)
+    pruned.report(0.25, step=1)
+    study.tell(pruned, state=optuna.trial.TrialState.PRUNED)
+    diverged.set_user_attr(FAILURE_KIND, "diverged")
+    study.tell(diverged, state=optuna.trial.TrialState.FAIL)
+    shown = worst_where_diverged(study.get_trials(deepcopy=False), study.direction)
+    complete = [trial for trial in shown if trial.state is optuna.trial.TrialState.COMPLETE]
+    assert [trial.value for trial in complete] == [0.75, 0.5, 0.5]
+    built = optuna_samplers.build(
+        samplers.CmaEsSampler(name="cmaes"), TypeAdapter(Space).validate_python(CONTINUOUS), label="a", trial_number=0
+    )
+    assert built._view is worst_where_diverged
+
+
 def test_of_very_many_trials_tpe_sees_the_latest_the_best_and_those_that_run() -> None:
-    from search.evidence import MAX_SHOWN, N_BEST, as_pruned
+    from search.optuna_samplers import MAX_SHOWN, N_BEST, as_pruned
 
     state = optuna.trial.TrialState
     study = optuna.create_study(direction="minimize")
@@ -326,6 +347,29 @@ def test_qmc_covers_the_square_evenly_from_the_first_trial() -> None:
     rows = {math.floor(16 * (math.log10(params["lr"]) + 3) / 3) for params in tried(store, study)}
     columns = {math.floor(16 * (params["lambd"] - 0.02) / 0.38) for params in tried(store, study)}
     assert rows == columns == set(range(16))
+
+
+def test_all_optimizers_of_a_study_have_one_qmc_sequence() -> None:
+    """Equal places in spaces of as many parameters, whatever their names and ranges."""
+    other = {"beta": {"type": "float", "low": 0.0, "high": 0.5}, "lr": CONTINUOUS["lr"]}
+    store = MemoryStore()
+    optimizers = [
+        {"name": "admetar", "space": CONTINUOUS},
+        {"name": "admetar", "label": "again", "space": CONTINUOUS},
+        {"name": "admetas", "space": other},
+    ]
+    study = store.add_study(
+        define(optimizers=optimizers, sampler={"name": "qmc"}, budget={"trials_per_optimizer": 8}, confirm={"top_k": 0})
+    )
+    play(store, study, slots=3)
+    drawn = [
+        [run.params for run in runs_of(store, study) if run.search_id == search.id]
+        for search in store.searches(study.id)
+    ]
+    assert drawn[0] == drawn[1]
+    for ours, theirs in zip(drawn[0], drawn[2], strict=True):
+        assert theirs["beta"] == pytest.approx((ours["lambd"] - 0.02) / 0.38 * 0.5)
+        assert theirs["lr"] == pytest.approx(ours["lr"])
 
 
 def test_the_first_failure_does_not_hold_qmc_in_place() -> None:
@@ -383,7 +427,7 @@ def test_configurations_are_listed_where_they_can_be_counted(space: dict[str, An
 
 def test_what_a_grid_begins_with_takes_one_point_each() -> None:
     space = TypeAdapter(Space).validate_python(FINITE)
-    grid = samplers.build(
+    grid = optuna_samplers.build(
         samplers.GridSampler(name="grid"), space, label="a", trial_number=0, first=[{"lr": 0.1}, {"lr": 0.05}]
     )
     points = grid._points()
@@ -392,10 +436,10 @@ def test_what_a_grid_begins_with_takes_one_point_each() -> None:
 
 
 def test_a_grid_point_lost_by_accident_comes_again_last() -> None:
-    from search.evidence import FAILURE_KIND
+    from search.optuna_samplers import FAILURE_KIND
 
     space = TypeAdapter(Space).validate_python({"lr": FINITE["lr"]})
-    grid = samplers.build(samplers.GridSampler(name="grid"), space, label="a", trial_number=0)
+    grid = optuna_samplers.build(samplers.GridSampler(name="grid"), space, label="a", trial_number=0)
     study = optuna.create_study(sampler=grid)
     failed = {0: "lost", 1: "diverged"}
     drawn = []
@@ -407,3 +451,8 @@ def test_a_grid_point_lost_by_accident_comes_again_last() -> None:
         study.tell(trial, *([None, optuna.trial.TrialState.FAIL] if number in failed else [1.0]))
     assert len(set(drawn[:3])) == 3
     assert drawn[3] == drawn[0]
+
+
+def test_seeds_are_the_same_on_every_machine() -> None:
+    assert derive_seed(0, "admetar", 3, bits=32) == 1_267_691_740
+    assert derive_seed(0, "admetar", bits=32) != derive_seed(0, "admetas", bits=32)

@@ -14,8 +14,8 @@ from fastapi.testclient import TestClient
 from optuna.trial import TrialState
 
 from search.definition import StudyDefinition
-from search.evidence import FAILURE_KIND
 from search.loop import SearchLoop
+from search.optuna_samplers import FAILURE_KIND
 from search.records import Point, RunOutcome
 from search.states import FailureKind, RunState, Scope
 from service.app import create_app

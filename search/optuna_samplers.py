@@ -1,9 +1,11 @@
-"""What a sampler may learn from trials that did not complete, and from configurations tried before.
+"""Optuna's sampler for each one that a study can name, and what it is shown of the trials so far.
+
+A sampler is made anew for every trial, seeded by (study's seed, label, trial number): a restarted driver proposes what
+the uninterrupted one would have, and never repeats a draw. The order of a grid and the Sobol sequence keep one seed.
 
 Optuna's samplers leave FAIL trials out, so a region in which training diverges looks unexplored and is proposed again
-and again; its GP and CMA-ES leave PRUNED ones out too. Here a sampler is shown another view of the study, while the
-trials in the database keep their states: a diverged trial is the worst result, a pruned one stands for its last value.
-In a finite space it is also kept from proposing what was tried already.
+and again. Here a sampler is given a view of the study in which a diverged trial is the worst result, while the trials
+in the database keep their states. In a finite space it is also kept from proposing what was tried already.
 """
 
 from __future__ import annotations
@@ -21,8 +23,11 @@ from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from search.space import Parameter
+from search import samplers
+from search.samplers import SEED_BITS, Sampler, configurations
+from search.space import CategoricalParameter, Parameter, Space
 from search.states import Direction
+from tasks.engine.seeds import derive_seed
 
 FAILURE_KIND = "failure_kind"
 """Name of the user attribute that says why a FAIL trial failed: a `FailureKind`."""
@@ -40,6 +45,94 @@ MAX_SHOWN = 2000
 
 N_BEST = 100
 """Best complete trials that TPE sees however old they are; its good ones are the best 25."""
+
+
+def build(
+    sampler: Sampler, space: Space, *, label: str, trial_number: int, first: Sequence[Mapping[str, Any]] = ()
+) -> BaseSampler:
+    """Optuna's sampler for the trial that comes next in this search.
+
+    Args:
+        first: configurations that a grid begins with, as Optuna stores them; the other samplers are queued theirs.
+    """
+    fixed = derive_seed(sampler.seed, label, bits=SEED_BITS)
+    fresh = derive_seed(sampler.seed, label, trial_number, bits=SEED_BITS)
+    match sampler:
+        case samplers.TpeSampler():
+            return _tpe(sampler, space, seed=fresh)
+        case samplers.GpSampler():
+            return ViewSampler(
+                optuna.samplers.GPSampler(seed=fresh, n_startup_trials=sampler.n_startup_trials),
+                view=as_complete,
+                space=_joint(space),
+                configurations=configurations(space),
+                seed=fresh,
+            )
+        case samplers.CmaEsSampler():
+            numeric = {name: p for name, p in space.items() if not isinstance(p, CategoricalParameter)}
+            return ViewSampler(
+                optuna.samplers.CmaEsSampler(seed=fresh, warn_independent_sampling=False),
+                view=worst_where_diverged,
+                space=_joint(numeric),
+                configurations=None,
+                seed=fresh,
+            )
+        case samplers.QmcSampler():
+            shared = derive_seed(sampler.seed, "sobol", bits=SEED_BITS)
+            return SobolSampler(_joint(space), index=trial_number, seed=shared, independent_seed=fresh)
+        case samplers.RandomSampler():
+            return optuna.samplers.RandomSampler(seed=fresh)
+        case samplers.GridSampler():
+            return GridSampler(space, first=first, seed=fixed)
+
+
+def _joint(space: Mapping[str, Parameter]) -> dict[str, BaseDistribution]:
+    """The parameters that every trial draws, by name: those without a condition and with more than one value."""
+    distributions = {name: space[name].distribution() for name in sorted(space) if space[name].when is None}
+    return {name: distribution for name, distribution in distributions.items() if not distribution.single()}
+
+
+def _tpe(sampler: samplers.TpeSampler, space: Space, *, seed: int) -> BaseSampler:
+    conditional = any(p.when for p in space.values())
+    joint = sampler.multivariate and not conditional
+    tpe = optuna.samplers.TPESampler(
+        seed=seed,
+        n_startup_trials=sampler.n_startup_trials,
+        multivariate=sampler.multivariate,
+        group=sampler.multivariate and conditional,
+        constant_liar=True,  # several trials run at once: don't propose the same place twice
+    )
+    return ViewSampler(
+        tpe,
+        view=as_pruned,
+        space=_joint(space) if joint else None,
+        configurations=configurations(space) if joint else None,
+        seed=seed,
+    )
+
+
+class SobolSampler(optuna.samplers.QMCSampler):  # type: ignore[misc]
+    """One point of a scrambled Sobol sequence: `index`, where Optuna's starts at random and keeps count.
+
+    Every search of a study has the same sequence: optimizers whose spaces have as many parameters are compared at the
+    same points of the unit cube, so that no optimizer has the luckier draws. What is conditional is drawn at random.
+    """
+
+    def __init__(self, space: dict[str, BaseDistribution], *, index: int, seed: int, independent_seed: int) -> None:
+        super().__init__(
+            seed=seed,
+            scramble=True,
+            independent_sampler=optuna.samplers.RandomSampler(seed=independent_seed),
+            warn_independent_sampling=False,
+        )
+        self._space = space
+        self._index = index
+
+    def infer_relative_search_space(self, *_: object) -> dict[str, BaseDistribution]:
+        return dict(self._space)
+
+    def _find_sample_id(self, *_: object) -> int:
+        return self._index
 
 
 def as_pruned(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
@@ -62,14 +155,23 @@ def _latest_and_best(trials: Sequence[FrozenTrial], direction: StudyDirection) -
 
 
 def as_complete(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
-    """Every finished trial as COMPLETE, for samplers that know numbers only.
+    """Every finished trial as COMPLETE, for the GP, which models values only.
 
     Pruned ones have their last reported value, diverged ones the worst value of all.
     """
-    shown = [_with_last_value(trial) if trial.state is TrialState.PRUNED else trial for trial in trials]
-    values = [trial.value for trial in shown if trial.state is TrialState.COMPLETE and trial.value is not None]
+    return worst_where_diverged([_with_last_value(trial) for trial in trials], direction)
+
+
+def worst_where_diverged(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+    """Diverged trials as COMPLETE with the worst value of all, for CMA-ES, which then leaves pruned trials out.
+
+    It ranks the trials of a generation by value, and a trial stopped early is not comparable with complete ones: on the
+    tabulated curves of `python -m benchmarks.search views` leaving those out is better in 40 of 144 searches and worse
+    in 18.
+    """
+    values = [trial.value for trial in trials if trial.state is TrialState.COMPLETE and trial.value is not None]
     worst = Direction(direction.name.lower()).worst(values) if values else 0.0
-    return [_shown(trial, TrialState.COMPLETE, value=worst) if is_result(trial) else trial for trial in shown]
+    return [_shown(trial, TrialState.COMPLETE, value=worst) if is_result(trial) else trial for trial in trials]
 
 
 def is_result(trial: FrozenTrial) -> bool:
@@ -78,7 +180,7 @@ def is_result(trial: FrozenTrial) -> bool:
 
 
 def _with_last_value(trial: FrozenTrial) -> FrozenTrial:
-    if not trial.intermediate_values:
+    if trial.state is not TrialState.PRUNED or not trial.intermediate_values:
         return trial
     return _shown(trial, TrialState.COMPLETE, value=trial.intermediate_values[max(trial.intermediate_values)])
 
@@ -114,7 +216,7 @@ class StudyView:
         return shown if states is None else [trial for trial in shown if trial.state in states]
 
 
-class EvidenceSampler(BaseSampler):  # type: ignore[misc]
+class ViewSampler(BaseSampler):  # type: ignore[misc]
     """Optuna's sampler behind a view of the study, over the search space that the definition states."""
 
     def __init__(
