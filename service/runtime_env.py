@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from service.errors import SettingsError
+from service.errors import SettingsError, StudyFileError
 
 _HINT = "Ray's documentation of runtime environments tells its fields, docs/cluster.md the ones to begin with."
 
@@ -20,14 +20,14 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         SettingsError: no such file, no mapping in it, or a module that is not there.
     """
-    import yaml  # the command line reads settings, and has no use for it
+    from admeta.client import studyfile  # the command line reads settings without a file, and without YAML
 
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SettingsError(f"runtime environment '{path}' cannot be read: {error}.", hint=_HINT) from None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise SettingsError(f"runtime environment '{path}' holds no mapping of fields.", hint=_HINT)
+        found = studyfile.load(path)
+    except StudyFileError as error:
+        raise SettingsError(f"runtime environment: {error.detail}", hint=_HINT) from None
+    if not all(isinstance(key, str) for key in found):
+        raise SettingsError(f"runtime environment '{path}': the names of its fields must be text.", hint=_HINT)
     modules = found.get("py_modules", [])
     if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
         raise SettingsError(f"runtime environment '{path}': py_modules must be a list of texts.", hint=_HINT)

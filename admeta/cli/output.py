@@ -37,9 +37,9 @@ def emit(result: BaseModel | Iterable[BaseModel], output: Output, *, table: Call
 def emit_plain(value: Any, output: Output) -> None:
     """Write JSON values to stdout, as YAML where that is asked for."""
     if output is Output.YAML:
-        import yaml
+        from admeta.client import studyfile
 
-        typer.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True), nl=False)
+        typer.echo(studyfile.dump(value), nl=False)
         return
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 

@@ -1,6 +1,7 @@
-"""Reading a study from a YAML or JSON file, as JSON values that the service can be sent.
+"""Studies as YAML or JSON text: reading, changing values, writing.
 
-Owns the syntax only; what a study may say is checked by the service (`search.definition`).
+Owns the syntax only; the service checks what a study may contain (`search.definition`). The YAML is version 1.2, which
+PyYAML does not read by itself.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import copy
 import json
 import re
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,27 @@ import yaml
 
 from admeta.client.errors import StudyFileError
 
+MAX_NODES = 100_000
+_MAX_SHOWN = 10
+_STDIN = Path("-")
+_KINDS = {list: "a list", type(None): "nothing"}
+_TAG = "tag:yaml.org,2002:"
+_AMBIGUOUS = re.compile(r"[-+]?(0[0-9][0-9_]*|0b[01_]+|[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?|[0-9]+_[0-9_.]*)")
+"""Plain values that YAML 1.1 and YAML 1.2 read as different numbers, or that only one of them reads as a number."""
+_CORE_SCHEMA = {
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+    "null": (r"~|null|Null|NULL|", "~nN"),
+}
+"""What plain values mean in YAML 1.2 (yaml.org/spec/1.2.2, section 10.3.2), and their first characters."""
+
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the numbers people write: 1e-4 is a number, and on, off, yes and no are words, not booleans."""
+    """YAML 1.2: 1e-4 is a number, on, off, yes and no are text, and no number is octal or sexagesimal by surprise."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:  # noqa: FBT001, FBT002
         seen: set[str] = set()
@@ -29,22 +48,23 @@ class _Loader(yaml.SafeLoader):
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
+    def construct_int(self, node: yaml.ScalarNode) -> int:
+        """A decimal number, or 0o17 or 0x1f."""
+        text = str(node.value)
+        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
-_STDIN = Path("-")
-_BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
-_FLOAT = re.compile(
-    r"^([-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+"
-    r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))$"
-)
-MAX_NODES = 100_000
-_TAG = "tag:yaml.org,2002:"
-_REPLACED = ("timestamp", "bool", "float")
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag.removeprefix(_TAG) not in _REPLACED]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(_TAG + "bool", _BOOL, list("tTfF"))
-_Loader.add_implicit_resolver(_TAG + "float", _FLOAT, list("-+0123456789."))
+
+class _Dumper(yaml.SafeDumper):
+    """YAML that `_Loader`, and a loader of YAML 1.1, read as the same values: other text is quoted."""
+
+
+_Loader.yaml_implicit_resolvers = {}
+for _name, (_pattern, _first) in _CORE_SCHEMA.items():
+    _Dumper.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), [*_first])
+    _Loader.add_implicit_resolver(_TAG + _name, re.compile(f"^(?:{_pattern})$"), [*_first])
+_Loader.yaml_implicit_resolvers.setdefault("", []).extend(_Loader.yaml_implicit_resolvers["~"])  # an empty value
+_Loader.add_constructor(_TAG + "int", _Loader.construct_int)
+_Dumper.add_implicit_resolver(_TAG + "int", re.compile(f"^(?:{_AMBIGUOUS.pattern})$"), [*"-+0123456789"])
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -74,35 +94,70 @@ def parse(text: str, *, source: str) -> dict[str, Any]:
         StudyFileError: it is not YAML, or is not one object, or its aliases make it larger than MAX_NODES values.
     """
     try:
-        loader = _Loader(text)  # a SafeLoader
-        node = loader.get_single_node()
-        n_nodes = _size(node, {})
-        value = loader.construct_document(node) if node is not None and n_nodes <= MAX_NODES else None
+        value = _value(text, source=source)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise StudyFileError(f"{source} is not YAML: {_where(error)}", hint="Correct it there.") from None
-    if n_nodes > MAX_NODES:
-        detail = f"{source} holds more than {MAX_NODES:,} values, with those that its aliases repeat."
-        raise StudyFileError(detail, hint="A study is a few hundred values: shorten its choices.")
-    try:
-        json.dumps(value)
-    except (TypeError, ValueError) as error:
-        raise StudyFileError(
-            f"{source} holds what JSON cannot say: {error}.", hint="Use numbers, text, true, false, lists."
-        ) from None
     if not isinstance(value, dict):
         raise StudyFileError(
-            f"{source} holds {type(value).__name__}; it must hold one study, an object with a 'name'.",
-            hint="studies/digits.yaml is an example.",
+            f"{source} holds {_KINDS.get(type(value), 'a single value')}; it must hold one object.",
+            hint="A study is an object with a 'name'; studies/digits.yaml is an example.",
         )
     return value
 
 
+def _value(text: str, *, source: str, path: str = "") -> Any:
+    """The JSON value in a YAML text.
+
+    Args:
+        path: where the value belongs in a study; errors name the fields in it.
+
+    Raises:
+        yaml.YAMLError, ValueError, RecursionError: it is not YAML.
+        StudyFileError: it is too large, has an ambiguous number, or holds something that JSON cannot express.
+    """
+    loader = _Loader(text)  # a SafeLoader
+    node = loader.get_single_node()
+    if _size(node, {}) > MAX_NODES:
+        detail = f"{source} holds more than {MAX_NODES:,} values, with those that its aliases repeat."
+        raise StudyFileError(detail, hint="A study has a few hundred values: shorten its choices.")
+    found = [f"{field} = {plain}" for field, plain in _plain_values(node, path) if _AMBIGUOUS.fullmatch(plain)]
+    if found:
+        raise StudyFileError(
+            f"{source}: YAML 1.1 and YAML 1.2 read these as different values: {', '.join(found[:_MAX_SHOWN])}.",
+            hint="Write a number in decimal digits, without a leading zero, ':' or '_'; quote it where it is text.",
+        )
+    value = None if node is None else loader.construct_document(node)
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError) as error:
+        raise StudyFileError(
+            f"{source} holds something that JSON cannot express: {error}.",
+            hint="Use numbers, text, true, false, null, lists and objects.",
+        ) from None
+    return value
+
+
+def _plain_values(node: yaml.Node | None, path: str) -> Iterator[tuple[str, str]]:
+    """Every value without quotes and without a tag, with the path of its field."""
+    if isinstance(node, yaml.ScalarNode):
+        if node.style is None:
+            yield path, node.value
+        return
+    children: list[tuple[str, yaml.Node]] = []
+    if isinstance(node, yaml.SequenceNode):
+        children = [(str(position), child) for position, child in enumerate(node.value)]
+    elif isinstance(node, yaml.MappingNode):
+        children = [(str(key.value), child) for key, child in node.value]
+    for name, child in children:
+        yield from _plain_values(child, f"{path}.{name}" if path else name)
+
+
 def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """Values that a document has, each as often as aliases repeat it; they can make a few lines endless."""
+    """Number of values in a document, each counted as often as aliases repeat it, which can be exponentially often."""
     if node is None:
         return 0
     if id(node) not in known:
-        known[id(node)] = MAX_NODES + 1  # what an alias to a node within itself counts
+        known[id(node)] = MAX_NODES + 1  # the size of an alias to a node that contains it
         children: list[yaml.Node] = []
         if isinstance(node, yaml.SequenceNode):
             children = node.value
@@ -110,6 +165,11 @@ def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
             children = [part for pair in node.value for part in pair]
         known[id(node)] = 1 + sum(_size(child, known) for child in children)
     return known[id(node)]
+
+
+def dump(value: Any) -> str:
+    """The YAML of a JSON value, which `parse` reads as the same value. Short lists and objects are on one line."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
 
 
 def with_changes(definition: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
@@ -131,12 +191,12 @@ def with_changes(definition: Mapping[str, Any], changes: Sequence[str]) -> dict[
                 f"'{change}' must be path=value.", hint="For example --set budget.trials_per_optimizer=5"
             )
         try:
-            value = yaml.load(text, Loader=_Loader)
+            value = _value(text, source=f"--set {change}", path=path)
             parent: Any = changed
             for key in keys[:-1]:
                 parent = parent.setdefault(key, {}) if isinstance(parent, dict) else parent[int(key)]
             parent[keys[-1] if isinstance(parent, dict) else int(keys[-1])] = value
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, RecursionError) as error:
             raise StudyFileError(f"the value of '{change}' is not YAML: {_where(error)}", hint="Quote it.") from None
         except (TypeError, ValueError, IndexError, AttributeError):
             raise StudyFileError(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
 from sqlalchemy import Engine
 
 from admeta.client import studyfile
@@ -81,7 +80,7 @@ def read(text: str) -> StudyDefinition:
 
 def to_yaml(definition: dict[str, Any]) -> str:
     """A definition as people write it: inner lists and objects on one line."""
-    return yaml.safe_dump(definition, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+    return studyfile.dump(definition)
 
 
 def _named(engine: Engine, name: str) -> StudyView | None:

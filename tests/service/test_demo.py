@@ -39,11 +39,11 @@ def service(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def _ended(state: str) -> object:
     """A stand-in for following a study to its end."""
 
-    def follow(client: Client, study: str, *, console: Console) -> StudyView:
+    def wait(client: Client, study: str, **_: object) -> StudyView:
         client.cancel(study)
         return client.study(study).model_copy(update={"state": state})
 
-    return follow
+    return wait
 
 
 def _run(settings: Settings, study_file: Path) -> tuple[int, str]:
@@ -58,7 +58,7 @@ def _names(settings: Settings) -> list[str]:
 
 
 def test_every_run_is_a_new_study(service: Settings, study_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.demo.follow", _ended("COMPLETED"))
+    monkeypatch.setattr("service.demo.Client.wait", _ended("COMPLETED"))
     for _ in range(3):
         code, text = _run(service, study_file)
         assert code == 0
@@ -71,7 +71,7 @@ def test_every_run_is_a_new_study(service: Settings, study_file: Path, monkeypat
 def test_a_study_that_was_cut_off_goes_on(service: Settings, study_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with live(service) as url, Client(url) as client:
         client.submit(definition("toy"))
-    monkeypatch.setattr("service.demo.follow", _ended("COMPLETED"))
+    monkeypatch.setattr("service.demo.Client.wait", _ended("COMPLETED"))
     code, text = _run(service, study_file)
     assert code == 0
     assert "toy was cut off earlier" in text
@@ -81,7 +81,7 @@ def test_a_study_that_was_cut_off_goes_on(service: Settings, study_file: Path, m
 def test_a_study_that_failed_ends_the_demo_with_1(
     service: Settings, study_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.demo.follow", _ended("FAILED"))
+    monkeypatch.setattr("service.demo.Client.wait", _ended("FAILED"))
     code, text = _run(service, study_file)
     assert code == 1
     assert "toy is FAILED" in text
@@ -91,7 +91,7 @@ def test_ctrl_c_cancels_the_study(service: Settings, study_file: Path, monkeypat
     def interrupted(*_: object, **__: object) -> StudyView:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("service.demo.follow", interrupted)
+    monkeypatch.setattr("service.demo.Client.wait", interrupted)
     code, text = _run(service, study_file)
     assert code == 130
     assert "cancelling study toy" in text

@@ -77,11 +77,11 @@ def test_the_file_is_json_or_yaml_and_its_paths_are_relative_to_it(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("- pip\n", "holds no mapping"),
+        ("- pip\n", "holds a list"),
         ("py_modules: ours.whl\n", "must be a list"),
         ("py_modules: [ours.whl]\n", r"there is no .*ours\.whl"),
         ("working_dir: nowhere\n", "there is no .*nowhere"),
-        ("{", "cannot be read"),
+        ("{", "is not YAML"),
     ],
 )
 def test_a_file_that_says_nothing_useful(tmp_path: Path, text: str, words: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from admeta.client.studyfile import load, with_changes
+from admeta.client.studyfile import dump, load, parse, with_changes
 from search.definition import StudyDefinition
 from service.errors import StudyFileError
 
@@ -28,6 +28,58 @@ def test_numbers_and_words(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+AMBIGUOUS = ["010", "08", "-012", "00", "0b11", "1:30", "12:30:45", "1:30.5", "1_000"]
+
+
+@pytest.mark.parametrize("text", AMBIGUOUS)
+def test_numbers_that_yaml_1_1_reads_otherwise_are_refused_with_their_field(text: str) -> None:
+    with pytest.raises(StudyFileError, match=rf"different values: budget\.max_hours = {text}\.") as caught:
+        parse(f"name: x\nbudget: {{max_hours: {text}}}\n", source="the study")
+    assert "quote it" in caught.value.hint
+    with pytest.raises(StudyFileError, match=rf"different values: budget\.max_hours = {text}\."):
+        with_changes({}, [f"budget.max_hours={text}"])
+    with pytest.raises(StudyFileError, match=rf"different values: a\.choices\.1 = {text}\."):
+        with_changes({}, [f"a.choices=[1, {text}]"])
+    assert with_changes({}, [f"name='{text}'"]) == {"name": text}
+
+
+def test_a_file_with_several_such_numbers_names_them_all() -> None:
+    text = "name: x\ntask: {name: digits, epochs: 010}\nbudget: {trials_per_optimizer: 1, max_hours: 1:30}\n"
+    with pytest.raises(StudyFileError, match=r"task\.epochs = 010, budget\.max_hours = 1:30"):
+        parse(text, source="the study")
+
+
+def test_numbers_of_yaml_1_2() -> None:
+    assert with_changes({}, ["a=0o17", "b=0x1F", "c=+7", "d=-0", "e=0.5", "f=0"]) == {
+        "a": 15, "b": 31, "c": 7, "d": 0, "e": 0.5, "f": 0,
+    }  # fmt: skip
+
+
+def test_what_is_written_is_read_as_the_same() -> None:
+    values = [
+        *AMBIGUOUS,
+        "1e-4",
+        "0o17",
+        "on",
+        "~",
+        "",
+        "null",
+        "true",
+        "2026-01-01",
+        "a: b",
+        "é",
+        1e-4,
+        1e-9,
+        10,
+        0.1,
+        True,
+        None,
+    ]
+    assert parse(dump({"values": values, "nested": {"choices": [[0.9, 0.999]]}}), source="x") == {
+        "values": values, "nested": {"choices": [[0.9, 0.999]]},
+    }  # fmt: skip
+
+
 def test_json_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "study.json"
     path.write_text('{"name": "x", "optimizers": [{"name": "sgdm"}]}')
@@ -39,12 +91,12 @@ def test_json_is_taken(tmp_path: Path) -> None:
     [
         (b"name: [x", "line 1"),
         (b"name: x\nname: y\n", "'name' stands twice"),
-        (b"- a\n- b\n", "holds list"),
-        (b"", "holds NoneType"),
+        (b"- a\n- b\n", "holds a list"),
+        (b"", "holds nothing"),
         (b"\xff\xfe\x00", "not UTF-8"),
         (b"a: !!python/object:os.system x", "line 1"),
-        (b"a: !!binary aGk=", "JSON cannot say"),
-        (b"a: !!set {x}", "JSON cannot say"),
+        (b"a: !!binary aGk=", "JSON cannot express"),
+        (b"a: !!set {x}", "JSON cannot express"),
         (b"? [1, 2]\n: x\n", "line 1"),
     ],
 )

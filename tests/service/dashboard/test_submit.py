@@ -171,7 +171,7 @@ def test_faults_are_told_field_by_field(pages: TestClient) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "it must hold one study"),
+        ("", "it must hold one object"),
         ("name: [x", "the study is not YAML: line 1"),
         (
             "a: &a [x, x]\nb: &b [*a, *a]\n" + "".join(f"c{i}: &c{i} [{', '.join(['*b'] * 9)}]\n" for i in range(3)),
@@ -181,7 +181,7 @@ def test_faults_are_told_field_by_field(pages: TestClient) -> None:
         ("name: .nan", "must be a finite number"),
         (f"name: {'9' * 30}", "64 bits"),
         ("x" * 100_001, "at most 100,000"),
-        ("name: !!binary aGk=", "JSON cannot say"),
+        ("name: !!binary aGk=", "JSON cannot express"),
         ("name: !!python/object/apply:os.system [id]", "is not YAML"),
         ("{}", "task: is required"),
         ("[" * 3000, "is not YAML"),
