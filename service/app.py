@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service import dashboard
 from service.api import (
     best,
     catalog,
@@ -39,7 +40,6 @@ from service.api.etag import ETags
 from service.api.openapi import describe
 from service.api.optuna_pages import OptunaPages
 from service.api.shared import SharedReads
-from service.dashboard import routes as dashboard
 from service.database.engine import make_engine
 from service.database.errors import DatabaseFileError
 from service.database.idempotency import AnsweredBeforeError

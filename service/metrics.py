@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from search.states import RunState, Stage, StudyState
 from service.database.errors import DatabaseUnavailableError
-from service.database.queries.totals import Totals, totals
+from service.database.queries import Totals, totals
 
 _LATENCIES_S: Final = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _READ_AGAIN_AFTER_S = 2.0

@@ -11,7 +11,7 @@ import search.paper
 from search.paper import Cell, Measured, PaperResult
 from search.paper.definitions import PaperStudy, paper_studies
 from search.paper.smoke import smoke
-from service.database.queries.standings import Standing
+from service.database.queries import BestResult
 from service.models import (
     OurNumberView,
     PaperCellView,
@@ -23,7 +23,7 @@ from service.models import (
 )
 
 
-def measured(found: Sequence[Standing], origin: dict[int, Standing]) -> list[Measured]:
+def measured(found: Sequence[BestResult], origin: dict[int, BestResult]) -> list[Measured]:
     """Our test results as the paper's tables take them; `origin` is filled: by `id` of each, where it comes from."""
     made = []
     for one in found:
@@ -37,18 +37,18 @@ def measured(found: Sequence[Standing], origin: dict[int, Standing]) -> list[Mea
     return made
 
 
-def table_list(found: Sequence[Standing]) -> list[PaperTableView]:
+def table_list(found: Sequence[BestResult]) -> list[PaperTableView]:
     """All the paper's result tables, without their cells."""
     return [_listed(name, n_ours=n) for name, n in search.paper.count_ours(measured(found, {})).items()]
 
 
-def table_view(name: str, found: Sequence[Standing]) -> PaperTableCellsView:
+def table_view(name: str, found: Sequence[BestResult]) -> PaperTableCellsView:
     """One of the paper's tables with our test results in it.
 
     Raises:
         SearchError: there is no such table.
     """
-    origin: dict[int, Standing] = {}
+    origin: dict[int, BestResult] = {}
     table = search.paper.beside(name, measured(found, origin))
     return PaperTableCellsView(
         **_listed(name, n_ours=table.n_ours).model_dump(),
@@ -101,7 +101,7 @@ def small_study(study: PaperStudy) -> PaperStudyView:
     return study_view(study).model_copy(update=changes)
 
 
-def _cell(cell: Cell, origin: dict[int, Standing]) -> PaperCellView:
+def _cell(cell: Cell, origin: dict[int, BestResult]) -> PaperCellView:
     paper, ours = cell.paper, cell.ours
     return PaperCellView(
         paper=None if paper is None else _paper_number(paper),
@@ -124,8 +124,8 @@ def _paper_number(paper: PaperResult) -> PaperNumberView:
     )
 
 
-def _our_number(cell: Cell, ours: Measured, standing: Standing) -> OurNumberView:
-    best = standing.best
+def _our_number(cell: Cell, ours: Measured, result: BestResult) -> OurNumberView:
+    best = result.best
     return OurNumberView(
         text=search.paper.texts(cell)[1],
         mean=ours.mean,
@@ -138,7 +138,7 @@ def _our_number(cell: Cell, ours: Measured, standing: Standing) -> OurNumberView
     )
 
 
-def _measured(one: Standing, metric: str, spread: SpreadView, mean: float) -> Measured:
+def _measured(one: BestResult, metric: str, spread: SpreadView, mean: float) -> Measured:
     return Measured(
         task=one.best.task,
         model=one.best.model or "",

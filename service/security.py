@@ -17,7 +17,7 @@ from service.api.gate import Gate
 from service.api.headers import SecurityHeaders
 from service.api.hosts import OwnPagesOnly
 from service.api.observation import Observation
-from service.dashboard.failures import FailurePages
+from service.dashboard.pages import FailurePages
 from service.database import tokens
 from service.database.engine import make_single_engine
 from service.errors import SettingsError

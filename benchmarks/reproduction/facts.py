@@ -12,10 +12,10 @@ from sqlalchemy import Engine, select
 
 from benchmarks.reproduction.work import database_url
 from search.definition import StudyDefinition
-from service.dashboard.curves import Axis, Curves, RunChoice, study_curves
 from service.database import queries
 from service.database.engine import make_engine, reading
 from service.database.models import Attempt, Run, Search
+from service.database.queries import Axis, Curves, RunChoice, study_curves
 from service.models import ComparisonView, StudyRunView, StudyView
 
 

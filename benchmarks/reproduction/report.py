@@ -18,7 +18,7 @@ from benchmarks.reproduction.prose import NOTES, OPENING
 from benchmarks.reproduction.work import sessions
 from search.analysis import expected_best_curve
 from search.states import RunState, Stage
-from service.dashboard.curves import Band
+from service.database.queries.plots import Band
 
 BEGIN_READING = "<!-- written by hand from here; the program keeps it -->"
 END_READING = "<!-- written by the program from here -->"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from service.api.dependencies import Database
-from service.database.queries.activity import active_runs, queued_studies
+from service.database.queries import active_runs, queued_studies
 from service.models import ClusterView
 
 router = APIRouter(prefix="/v1/cluster", tags=["cluster"])

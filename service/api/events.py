@@ -12,7 +12,7 @@ from pydantic import Field
 
 from service.api.dependencies import Database, Filters
 from service.database import events
-from service.database.lookup import study_state
+from service.database.queries import study_state
 from service.events.feed import Feed
 from service.events.stream import EventStream, gap
 from service.models import ErrorView

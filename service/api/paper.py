@@ -15,7 +15,7 @@ from search.paper.definitions import paper_study as find_study
 from service import paper_comparison
 from service.api.dependencies import Database, Filters
 from service.api.errors import ApiError
-from service.database.queries.standings import standings
+from service.database.queries import best_results
 from service.models import ErrorView, PaperStudyView, PaperTableCellsView, PaperTableView
 
 router = APIRouter(prefix="/v1/paper", tags=["paper"])
@@ -39,7 +39,7 @@ class FormFilter(Filters):
 @router.get("/tables")
 def list_paper_tables(engine: Database) -> list[PaperTableView]:
     """The paper's result tables, in its order, with how many of their numbers have one of ours beside them."""
-    return paper_comparison.table_list(standings(engine))
+    return paper_comparison.table_list(best_results(engine))
 
 
 @router.get("/tables/{table}", responses={404: {"model": ErrorView}})
@@ -53,7 +53,7 @@ def get_paper_table(engine: Database, table: str) -> PaperTableCellsView:
             f"the paper has no result table '{table[:100]}'; known: {known}",
             hint="GET /v1/paper/tables lists them.",
         )
-    return paper_comparison.table_view(table, standings(engine))
+    return paper_comparison.table_view(table, best_results(engine))
 
 
 @router.get("/studies")

@@ -17,8 +17,8 @@ from search.states import ExportFormat, ImportanceMethod
 from service import export
 from service.api.dependencies import MAX_PAGE, Database, Filters
 from service.database import queries
-from service.database.importance import search_importance
 from service.database.optuna_storage import optuna_storage
+from service.database.queries.plots import search_importance
 from service.database.retry import REQUEST
 from service.models import ErrorView, ImportanceView, SearchView, TrialView
 

@@ -70,7 +70,7 @@ def list_runs(engine: Database, study: str, filters: Annotated[RunFilters, Query
 def get_run(engine: Database, request: Request, run: RunId) -> StudyRunView:
     """One run with its attempts."""
     view = queries.get_run(engine, run)
-    logs = run_log.logged_attempts(_folder(request, queries.run_place(engine, run).folder))
+    logs = run_log.logged_attempts(_folder(request, queries.run_files(engine, run).folder))
     return view.model_copy(update={"logs": logs})
 
 
@@ -86,14 +86,14 @@ def get_run_log(engine: Database, request: Request, run: RunId, filters: Annotat
 
     Before the run's first attempt the answer is empty.
     """
-    place = queries.run_place(engine, run)
+    place = queries.run_files(engine, run)
     attempt = filters.attempt or max(place.n_attempts, 1)
     if attempt > max(place.n_attempts, 1):
         raise RunNotFoundError(
             f"run {run} has had {place.n_attempts} attempts, and none has the number {attempt}.",
             hint="Leave `attempt` out for the latest.",
         )
-    ended = place.n_attempts > 0 and place.going_on != attempt
+    ended = place.n_attempts > 0 and place.running != attempt
     try:
         folder = _folder(request, place.folder)
         part = run_log.read_log(folder, attempt, offset=filters.offset, tail=filters.tail, whole=ended)

@@ -1,5 +1,15 @@
 """Pages for people: what the API says, drawn. Served at `/` by the service.
 
-Owns templates, static files and the data behind plots. Decides nothing: every number is `service.database.queries`'s
-or `search.analysis`'s. Nothing is loaded from elsewhere, and no script or style stands in a page.
+Owns templates, static files and what they show. Decides nothing: every number is from `service.database.queries` or
+`search.analysis`. Nothing is loaded from elsewhere, and no script or style stands in a page.
 """
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from service.dashboard import explorer, pages, plots, results, study_pages, submit
+
+router = APIRouter(include_in_schema=False)
+for module in (pages, plots, results, study_pages, explorer, submit):
+    router.include_router(module.router)

@@ -1,7 +1,6 @@
-"""EMA against DEMA, worked out for a choice of settings: walks on a surface, the filters' gains, the stable region.
+"""EMA against DEMA, worked out for a choice of settings: paths on a surface, the filters' gains, the stable region.
 
-Owns which numbers the explorer shows and what they may cost. Every number is computed by `admeta` and `tasks` code: the
-walks are those of the optimizers that trials train with.
+Every number is computed by `admeta` and `tasks` code: the paths are those of the optimizers that trials train with.
 """
 
 from __future__ import annotations
@@ -13,6 +12,8 @@ from functools import cache, lru_cache
 from threading import BoundedSemaphore
 from typing import Annotated, Any, Literal, Self
 
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import Field, model_validator
 
 from admeta.theory import (
@@ -26,7 +27,10 @@ from admeta.theory import (
 )
 from service.api.dependencies import Filters
 from service.api.errors import ApiError
+from service.dashboard.pages import as_csv, page
 from tasks.synthetic.surfaces import SURFACES, heights, largest_curvature
+
+router = APIRouter(include_in_schema=False)
 
 MAX_STEPS = 300
 N_FREQUENCIES = 160
@@ -232,7 +236,7 @@ def _facts(choice: Choice) -> dict[str, Any]:
     }
 
 
-def rows(found: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def _path_rows(found: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """The walks as a table, with its header."""
     yield ("optimizer", "step", "x", "y", "loss")
     for title, walk in found["walks"].items():
@@ -247,3 +251,29 @@ def _between(low: float, high: float, n: int) -> list[float]:
 def _short(number: float) -> float:
     """Five significant digits: a drawing shows no more."""
     return float(f"{number:.5g}")
+
+
+@router.get("/explorer")
+def explorer_page(request: Request, choice: Annotated[Choice, Query()]) -> Response:
+    """EMA against DEMA as a tool; the address holds the choice."""
+    return page(
+        request,
+        "explorer.html",
+        choice=choice,
+        surfaces={name: (surface.title, SENSIBLE[name]) for name, surface in SURFACES.items()},
+        slow_steps=list(SLOW_STEPS),
+        titles=list(optimizers(choice)),
+        max_steps=MAX_STEPS,
+    )
+
+
+@router.get("/explorer.json")
+def get_explored(choice: Annotated[Choice, Query()]) -> Response:
+    """Walks, gains, responses and the stable region."""
+    return JSONResponse(explore(choice))
+
+
+@router.get("/explorer.csv")
+def get_walks(choice: Annotated[Choice, Query()]) -> Response:
+    """The walks, a row a step."""
+    return as_csv(_path_rows(explore(choice)), name="explorer-walks")

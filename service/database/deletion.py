@@ -12,8 +12,8 @@ from service.database import events
 from service.database.engine import writing
 from service.database.events import EventKind
 from service.database.lease import lease_is_free
-from service.database.lookup import find_study
 from service.database.models import Search, Study
+from service.database.queries.lookup import find_study
 from service.database.retry import REQUEST, retried
 
 _UNFINISHED = tuple(state for state in StudyState if not state.is_terminal)

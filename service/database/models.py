@@ -11,14 +11,34 @@ A change of a column needs a revision under `migrations/versions`; a test compar
 from __future__ import annotations
 
 from dataclasses import fields
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from sqlalchemy import Enum, ForeignKey, Index, MetaData, UniqueConstraint, inspect, text
-from sqlalchemy.orm import DeclarativeBase, Mapped, composite, declared_attr, mapped_column, relationship
+from sqlalchemy import (
+    ColumnElement,
+    Enum,
+    ForeignKey,
+    Index,
+    MetaData,
+    UniqueConstraint,
+    and_,
+    inspect,
+    literal_column,
+    text,
+)
+from sqlalchemy.orm import (
+    DeclarativeBase,
+    Mapped,
+    composite,
+    declared_attr,
+    foreign,
+    mapped_column,
+    relationship,
+    remote,
+)
 
-from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
+from search.states import AttemptState, Direction, FailureKind, RunState, Stage, StudyState
 from service.database.types import Count, FiniteFloat, Id, JsonText, MetricsText, Name, PlainText, UtcDateTime
 from tasks.engine.protocol import Cost
 
@@ -34,13 +54,13 @@ NAMING_CONVENTION = {
 _UNFINISHED = text("state IN ('WAITING', 'RUNNING')")
 _CONFIRMS = text("stage = 'confirm'")
 RUN_IS_UNFINISHED = text("admeta_runs.state IN ('WAITING', 'RUNNING')")
-RUN_CONFIRMS = text("admeta_runs.stage = 'confirm'")
+CONFIRM: ColumnElement[str] = literal_column("'confirm'")
 """Written out, because the indexes over some runs only serve a query that says the same words."""
 
 
-def _enum(kind: type[StrEnum]) -> Enum:
+def _enum(kind: type[StrEnum], *, length: int = 16) -> Enum:
     """An enum stored by its value in a plain string column: a new member needs no migration."""
-    return Enum(kind, native_enum=False, length=16, values_callable=lambda members: [m.value for m in members])
+    return Enum(kind, native_enum=False, length=length, values_callable=lambda members: [m.value for m in members])
 
 
 class Base(DeclarativeBase):
@@ -91,7 +111,7 @@ class Study(Base):
     task: Mapped[str] = mapped_column(Name(100))
     model: Mapped[str | None] = mapped_column(Name(200))
     metric: Mapped[str] = mapped_column(Name(100))
-    direction: Mapped[str] = mapped_column(Name(8))
+    direction: Mapped[Direction] = mapped_column(_enum(Direction, length=8))
     origin: Mapped[str | None] = mapped_column(PlainText)
     definition: Mapped[dict[str, Any]] = mapped_column(JsonText)
     definition_sha256: Mapped[str] = mapped_column(Name(64))
@@ -121,7 +141,7 @@ class Search(Base):
     fixed: Mapped[dict[str, Any]] = mapped_column(JsonText)
     n_trials: Mapped[int]
     n_confirm_runs: Mapped[int]
-    study: Mapped[Study] = relationship(back_populates="searches", lazy="raise")
+    study: Mapped[Study] = relationship(back_populates="searches", lazy="raise_on_sql")
 
 
 class Run(Costed, Base):
@@ -158,8 +178,59 @@ class Run(Costed, Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    search: Mapped[Search] = relationship(lazy="raise")
-    attempts: Mapped[list[Attempt]] = relationship(order_by="Attempt.attempt", lazy="raise", viewonly=True)
+    search: Mapped[Search] = relationship(lazy="raise_on_sql")
+    attempt_rows: Mapped[list[Attempt]] = relationship(order_by="Attempt.attempt", lazy="raise", viewonly=True)
+    confirm_runs: Mapped[list[Run]] = relationship(
+        primaryjoin=lambda: and_(
+            Run.search_id == remote(foreign(Run.search_id)),
+            Run.trial_number == remote(foreign(Run.trial_number)),
+            remote(Run.stage) == CONFIRM,
+        ),
+        order_by=lambda: Run.seed,
+        lazy="raise",
+        viewonly=True,
+    )
+    """Of a search run: the other runs of its trial."""
+
+    @property
+    def number(self) -> int:
+        """The trial's number; a trial is its run of stage `search`."""
+        return self.trial_number
+
+    @property
+    def trial(self) -> int:
+        """The number of the trial that it belongs to."""
+        return self.trial_number
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs of the trial: the search run first, then the confirm runs by seed."""
+        return [self, *self.confirm_runs]
+
+    @property
+    def attempts(self) -> list[dict[str, Any]]:
+        """What was read of each attempt, first to last."""
+        return [attempt.columns() for attempt in self.attempt_rows]
+
+    @property
+    def study(self) -> str:
+        """The study's name."""
+        return self.search.study.name
+
+    @property
+    def label(self) -> str:
+        """The label of the search."""
+        return self.search.label
+
+    @property
+    def optimizer(self) -> str:
+        """The optimizer's name."""
+        return self.search.optimizer
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What constructs the optimizer: what the study fixed, and what the sampler drew."""
+        return {**self.search.fixed, **self.params}
 
 
 class Attempt(Base):
@@ -225,6 +296,11 @@ class AccessToken(Base):
     expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     last_used_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     revoked_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+
+    @property
+    def active(self) -> bool:
+        """Whether it was neither revoked nor has expired."""
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > datetime.now(UTC))
 
 
 class AnsweredRequest(Base):

@@ -20,13 +20,15 @@ from search.definition import Objective, StudyDefinition
 from search.errors import SearchError, StudyNotFoundError
 from search.records import AttemptStart, Lease, Point, Rival, RunOutcome, RunRecord, SearchRecord, StudyRecord
 from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
-from service.database import events, neighbours, progress, retry
+from service.database import events, progress, retry
 from service.database.engine import insert_for, reading, writing
 from service.database.events import EventKind
 from service.database.lease import lease_end, lease_is_free
 from service.database.leased import leased, leased_run, lost
 from service.database.models import Attempt, CurvePoint, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
+from service.database.queries.activity import driven_studies, rival
+from service.database.queries.best import best_settings
 
 if TYPE_CHECKING:
     import optuna
@@ -152,16 +154,14 @@ class SqlStore:
         self, optimizer: str, *, task: str, objective: Objective, studies: Sequence[str] | None, limit: int
     ) -> list[dict[str, Any]]:
         with reading(self.engine) as session:
-            return neighbours.best_settings(
-                session, optimizer, task=task, objective=objective, studies=studies, limit=limit
-            )
+            return best_settings(session, optimizer, task=task, objective=objective, studies=studies, limit=limit)
 
     @_patient
     def rivals(self, study_id: str) -> list[Rival]:
-        query = neighbours.at_work(study_id, lease_is_free(self.engine))
+        query = driven_studies(study_id, lease_is_free(self.engine))
         with reading(self.engine) as session:
             return [
-                neighbours.rival(self._definition(row), n_runs=n_runs, gpu_s=gpu_s)
+                rival(self._definition(row), n_runs=n_runs, gpu_s=gpu_s)
                 for row, n_runs, gpu_s in session.execute(query)
             ]
 

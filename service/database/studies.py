@@ -27,9 +27,9 @@ from service.database.errors import QueueFullError
 from service.database.events import EventKind
 from service.database.idempotency import Answer, Once
 from service.database.lease import lease_is_free
-from service.database.lookup import by_name, find_study
 from service.database.models import RUN_IS_UNFINISHED, Run, Search, Study
 from service.database.queries import get_study_view, get_trial
+from service.database.queries.lookup import by_name, find_study
 from service.database.queries.studies import study_view
 from service.database.retry import REQUEST, retried
 from service.models import StudyView, TrialView
@@ -241,7 +241,10 @@ def _study_row(study_id: str, definition: StudyDefinition, content: dict[str, An
         definition_sha256=digest,
         priority=definition.priority,
         state=StudyState.QUEUED,
+        reason=None,
         created_at=datetime.now(UTC),
+        started_at=None,
+        finished_at=None,
     )
 
 

@@ -74,8 +74,10 @@ def _create(engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | No
         digest=digest(token),
         created_at=now,
         expires_at=None if lifetime is None else now + lifetime,
+        last_used_at=None,
+        revoked_at=None,
     )
-    view = NewTokenView(**_view(row).model_dump(), token=token)
+    view = NewTokenView(**row.columns(), active=True, token=token)
     with writing(engine) as session:
         idempotency.check(session, once)
         session.add(row)
@@ -113,7 +115,7 @@ def find_bearer(engine: Engine, token: str) -> Bearer | None:
     now = datetime.now(UTC)
     with reading(engine) as session:
         row = session.execute(select(AccessToken).where(AccessToken.digest == digest(token))).scalar_one_or_none()
-    if row is None or not _is_active(row, now):
+    if row is None or not row.active:
         return None
     if row.last_used_at is None or now - row.last_used_at > _USE_NOTED_EVERY:
         with writing(engine) as session:
@@ -126,7 +128,7 @@ def list_tokens(engine: Engine) -> list[TokenView]:
     """All tokens, newest first, also those that no longer work."""
     query = select(AccessToken).order_by(AccessToken.created_at.desc(), AccessToken.id)
     with reading(engine) as session:
-        return [_view(row) for row in session.execute(query).scalars()]
+        return [TokenView.model_validate(row) for row in session.execute(query).scalars()]
 
 
 @retried(REQUEST)
@@ -143,7 +145,7 @@ def revoke_token(engine: Engine, token_id: str) -> TokenView:
                 f"no token has the id {token_id!r}.", hint="The ids are listed by `admeta token list`, GET /v1/tokens."
             )
         row.revoked_at = row.revoked_at or datetime.now(UTC)
-        return _view(row)
+        return TokenView.model_validate(row)
 
 
 @retried(REQUEST)
@@ -165,21 +167,3 @@ def _active_admin(session: Session) -> str | None:
         or_(AccessToken.expires_at.is_(None), AccessToken.expires_at > datetime.now(UTC)),
     )
     return session.execute(query.limit(1)).scalar_one_or_none()
-
-
-def _is_active(row: AccessToken, now: datetime) -> bool:
-    return row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
-
-
-def _view(row: AccessToken) -> TokenView:
-    return TokenView(
-        id=row.id,
-        name=row.name,
-        scope=row.scope,
-        prefix=row.prefix,
-        active=_is_active(row, datetime.now(UTC)),
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        last_used_at=row.last_used_at,
-        revoked_at=row.revoked_at,
-    )

@@ -6,13 +6,17 @@ Imports neither the server nor torch, ray or optuna, so that the client stays li
 
 from __future__ import annotations
 
-from admeta.client.models.base import Page, View
-from admeta.client.models.best import BestView, ImportanceView
-from admeta.client.models.catalog import OptimizerParameterView, OptimizerView, TaskView
-from admeta.client.models.cluster import ActiveRunView, ClusterView, HealthView, NodeView, QueuedStudyView, VersionView
-from admeta.client.models.comparison import ComparisonRow, ComparisonView, PairView, RateView, SpreadView, TargetView
-from admeta.client.models.errors import ErrorView, FieldError
-from admeta.client.models.events import EventView
+from admeta.client.models.base import ErrorView, FieldError, Page, View
+from admeta.client.models.comparison import (
+    BestView,
+    ComparisonRow,
+    ComparisonView,
+    ImportanceView,
+    PairView,
+    RateView,
+    SpreadView,
+    TargetView,
+)
 from admeta.client.models.paper import (
     OurNumberView,
     PaperCellView,
@@ -21,10 +25,22 @@ from admeta.client.models.paper import (
     PaperTableCellsView,
     PaperTableView,
 )
-from admeta.client.models.runs import LogView, StudyRunView
-from admeta.client.models.studies import CloneRequest, SearchView, StudyView
-from admeta.client.models.tokens import NewTokenView, TokenRequest, TokenView
-from admeta.client.models.trials import AttemptView, PointView, RunView, TrialView
+from admeta.client.models.server import (
+    ActiveRunView,
+    ClusterView,
+    HealthView,
+    NewTokenView,
+    NodeView,
+    OptimizerParameterView,
+    OptimizerView,
+    QueuedStudyView,
+    TaskView,
+    TokenRequest,
+    TokenView,
+    VersionView,
+)
+from admeta.client.models.studies import CloneRequest, EventView, SearchView, StudyView
+from admeta.client.models.trials import AttemptView, LogView, PointView, RunView, StudyRunView, TrialView
 
 __all__ = [
     "ActiveRunView",

@@ -1,18 +1,30 @@
-"""The base of every answer, and a page of a list."""
+"""The base of every answer, a page of a list, and what every error says."""
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+import math
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 Item = TypeVar("Item")
 
 
-class View(BaseModel):
-    """Base of every answer. Unknown fields are kept out; numbers that are not finite become null."""
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="null")
+
+Finite = Annotated[float | None, BeforeValidator(_finite)]
+"""A number; NaN and infinities, which JSON has not, become null."""
+
+
+class View(BaseModel):
+    """Base of every answer. It is made from JSON, or from whatever has attributes of the fields' names: a row of SQL.
+
+    What a row has beside them is left out; numbers that are not finite become null.
+    """
+
+    model_config = ConfigDict(frozen=True, from_attributes=True, ser_json_inf_nan="null")
 
 
 class Page(View, Generic[Item]):
@@ -20,3 +32,20 @@ class Page(View, Generic[Item]):
 
     items: list[Item]
     next_cursor: str | None = None
+
+
+class ErrorView(View):
+    """Every error: what went wrong, which value and rule, and the next step."""
+
+    error: str = Field(description="A short machine-readable name.", examples=["study_not_found"])
+    detail: str = Field(description="What is wrong, with the value and the rule.")
+    hint: str = Field(description="What to do next.")
+    fields: list[FieldError] = Field(default=[], description="422 only: each field at fault.")
+
+
+class FieldError(View):
+    """One field of a request body that breaks a rule."""
+
+    field: str = Field(examples=["optimizers.0.space.lr.low"])
+    value: Any = None
+    rule: str

@@ -1,4 +1,7 @@
-"""A study, how far it is, and the request for a clone of it. A new study's is `search.definition.StudyDefinition`."""
+"""A study, how far it is, what happens to it, and the request for a clone of it.
+
+The request for a new study is `search.definition.StudyDefinition`.
+"""
 
 from __future__ import annotations
 
@@ -62,3 +65,13 @@ class CloneRequest(BaseModel):
         "default, lists as a whole.",
         examples=[{"budget": {"trials_per_optimizer": 40}}],
     )
+
+
+class EventView(View):
+    """Something that happened to a study; ids rise in the order in which events became true."""
+
+    id: int
+    at: datetime
+    study: str = Field(description="The study's id.")
+    kind: str = Field(examples=["study.state", "trial.finished", "metric"])
+    data: dict[str, Any] = Field(description="What there is to say: run, label, trial, stage, seed, state, points, …")

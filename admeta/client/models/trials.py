@@ -1,4 +1,4 @@
-"""Trials, their runs, attempts and curves."""
+"""Trials, their runs, attempts, curves and logs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from admeta.client.models.base import View
+from admeta.client.models.base import Finite, View
 
 
 class PointView(View):
@@ -16,7 +16,7 @@ class PointView(View):
     epoch: int
     step: int
     value: float | None
-    metrics: dict[str, float | None]
+    metrics: dict[str, Finite]
     lr: float | None
 
 
@@ -46,7 +46,7 @@ class RunView(View):
     seed: int
     state: str
     value: float | None
-    test_metrics: dict[str, float | None]
+    test_metrics: dict[str, Finite]
     failure: str | None
     error: str | None
     epoch: int
@@ -71,3 +71,24 @@ class TrialView(View):
     settings: dict[str, Any] = Field(description="params and fixed: constructs the optimizer.")
     runs: list[RunView]
     curve: list[PointView] | None = Field(default=None, description="Of the search run; in single reads only.")
+
+
+class StudyRunView(RunView):
+    """A run with what it belongs to."""
+
+    study: str = Field(description="The study's name.")
+    label: str
+    optimizer: str
+    trial: int
+    settings: dict[str, Any] = Field(description="Constructs the optimizer: cls(parameters, **settings).")
+    logs: list[int] = Field(default=[], description="In single reads only: the attempts that left a log.")
+
+
+class LogView(View):
+    """A part of what an attempt of a run printed; REST sends the text, and the rest in headers."""
+
+    run: int
+    attempt: int
+    text: str
+    offset: int = Field(description="Where the next part begins, in bytes since the attempt began.")
+    ended: bool = Field(description="Nothing will be added to this attempt's log.")

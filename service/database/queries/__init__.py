@@ -1,25 +1,50 @@
-"""What the service reads: pages of studies and trials, the comparison, the best settings.
+"""What the service reads: all SQL that answers a request.
 
 SQL does the counting, ordering and paging; nothing here loads a study's trials as a whole, and Optuna is not asked.
 Only COMPLETE runs with a finite value compete.
 """
 
-from service.database.queries.best import best
+from service.database.queries.activity import Totals, active_runs, queued_studies, totals
+from service.database.queries.best import BestResult, best, best_results
 from service.database.queries.comparison import comparison
-from service.database.queries.runs import get_run, get_run_curve, list_runs, run_place
-from service.database.queries.studies import get_study_view, list_studies
-from service.database.queries.trials import get_curve, get_trial, list_trials
+from service.database.queries.lookup import find_study, study_state
+from service.database.queries.plots import Axis, Curves, History, RunChoice, search_history, study_curves
+from service.database.queries.studies import get_study_view, gpu_seconds, list_studies
+from service.database.queries.trials import (
+    get_curve,
+    get_run,
+    get_run_curve,
+    get_trial,
+    list_runs,
+    list_trials,
+    run_files,
+)
 
 __all__ = [
+    "Axis",
+    "BestResult",
+    "Curves",
+    "History",
+    "RunChoice",
+    "Totals",
+    "active_runs",
     "best",
+    "best_results",
     "comparison",
+    "find_study",
     "get_curve",
     "get_run",
     "get_run_curve",
     "get_study_view",
     "get_trial",
+    "gpu_seconds",
     "list_runs",
     "list_studies",
     "list_trials",
-    "run_place",
+    "queued_studies",
+    "run_files",
+    "search_history",
+    "study_curves",
+    "study_state",
+    "totals",
 ]

@@ -1,40 +1,133 @@
-"""The best settings known for a task and an optimizer, over all studies that measured the same thing."""
+"""The best results over all studies: of one task and optimizer, and of all of them.
+
+A trial competes by its confirm runs; a search of which nothing is confirmed by its best COMPLETE run. Confirmed trials
+come before any single run, however good: a single run was selected for being lucky. Among the confirmed, those all of
+whose seeds succeeded come first, then the mean over the seeds decides.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Engine, Row, Select, case, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Engine, ScalarSelect, Select, asc, case, desc, func, literal, select
+from sqlalchemy.orm import Session, aliased, contains_eager, selectinload
 
 import tasks.registry
-from search.states import Direction, RunState, Stage
+from search.analysis import spread
+from search.definition import Objective
+from search.paper import FINETUNED, variant_of
+from search.states import Direction, FailureKind, RunState, Stage, StudyState
 from service.database.engine import reading
-from service.database.models import RUN_CONFIRMS, Run, Search, Study
-from service.database.queries.evidence import Evidence, test_metric, weigh
-from service.database.queries.winners import best_run_id, better_first
+from service.database.models import CONFIRM, Run, Search, Study
+from service.database.queries.lookup import better_first
 from service.database.retry import REQUEST, retried
-from service.models import BestView
+from service.models import BestView, SpreadView
 
-Filters = list[ColumnElement[bool]]
-if TYPE_CHECKING:
-    Found = Row[Run, Search, Study]  # not subscriptable so at run time before SQLAlchemy 2.1
+
+@dataclass(frozen=True, kw_only=True)
+class TrialSummary:
+    """One trial and what its runs showed. Fields but the first three are those of the views that it is part of.
+
+    Attributes:
+        run: its run of stage search.
+        counted: its confirm runs that ended by themselves; its search run where there are none.
+        score: what the trial is ranked by: the mean over its confirm runs, or else the value of the search run. None
+            where every confirm run failed.
+        validation: over its confirm runs; over the search run alone where it has none.
+        test: of the same runs.
+        confirmed: whether at least one confirm run is complete.
+    """
+
+    run: Run
+    counted: Sequence[Run]
+    score: float | None
+    validation: SpreadView
+    test: SpreadView
+    confirmed: bool
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What a comparison and `best` show of the trial."""
+        return {
+            "trial": self.run.trial_number,
+            "settings": self.run.settings,
+            "search_value": self.run.value,
+            "validation": self.validation,
+            "test": self.test,
+        }
+
+
+def summarize(run: Run, confirm_runs: Sequence[Run], *, metric: str) -> TrialSummary:
+    """A trial's summary from its search run and its confirm runs.
+
+    Runs that are not finished, or were cancelled, say nothing of the settings.
+    """
+    finished = [one for one in confirm_runs if one.state.is_finished and one.failure != FailureKind.CANCELLED]
+    counted = finished or [run]
+    validation = spread_of([one.value if one.state == RunState.COMPLETE else None for one in counted])
+    name = test_metric(metric)
+    tested = [one for one in counted if name in one.test_metrics or one.state == RunState.FAIL]
+    return TrialSummary(
+        run=run,
+        counted=counted,
+        score=validation.mean if finished else run.value,
+        validation=validation,
+        test=spread_of([one.test_metrics.get(name) if one.state == RunState.COMPLETE else None for one in tested]),
+        confirmed=bool(finished) and validation.n > 0,
+    )
+
+
+def test_metric(metric: str) -> str:
+    """The test set's name of a validation metric, as `tasks.registry.TaskInfo.test_name` gives it.
+
+    Not asked there: a study may outlive the installation of its task.
+    """
+    return "test_" + metric.removeprefix("val_")
+
+
+def spread_of(values: Sequence[float | None]) -> SpreadView:
+    """Mean and standard deviation; None stands for a run that failed."""
+    return SpreadView.model_validate(spread(values))
+
+
+@cache  # an expression never changes, and making this one costs more than the query
+def best_run_id() -> ColumnElement[int | None]:
+    """SQL: id of the best COMPLETE run of stage search; NULL where there is none.
+
+    Correlated to `Study` and `Search` of the enclosing query; one look into an index for each search. The first of
+    equals wins.
+    """
+    best = {direction: _first_run_id(direction) for direction in Direction}
+    return case((Study.direction == Direction.MAXIMIZE, best[Direction.MAXIMIZE]), else_=best[Direction.MINIMIZE])
+
+
+def _first_run_id(direction: Direction) -> ScalarSelect[Any]:
+    run = aliased(Run)
+    return (
+        select(run.id)
+        .where(
+            run.search_id == Search.id,
+            run.stage == Stage.SEARCH,
+            run.state == RunState.COMPLETE,
+            run.value.is_not(None),
+        )
+        .order_by(run.value.desc() if direction.is_maximize else run.value.asc(), run.trial_number)
+        .limit(1)
+        .correlate(Search)
+        .scalar_subquery()
+    )
 
 
 @retried(REQUEST)
 def best(
-    engine: Engine,
-    *,
-    task: str,
-    optimizer: str,
-    model: str | None = None,
-    metric: str | None = None,
+    engine: Engine, *, task: str, optimizer: str, model: str | None = None, metric: str | None = None
 ) -> BestView | None:
     """The settings with the best validation result; None where no trial is complete.
 
     Studies that train fresh weights come before those that start from trained ones, whose results are others'.
-    Confirmed settings come before any single run, however good: a single run was selected for being lucky. Among the
-    confirmed, those all of whose seeds succeeded come first, then the mean over the seeds decides.
 
     Args:
         task: a registered task.
@@ -48,88 +141,183 @@ def best(
     info = tasks.registry.get(task)
     metric = metric or info.default_metric
     direction = info.metrics.get(metric, Direction.MAXIMIZE)
-    of_interest = [
+    wanted = [
         Study.task == task,
         Study.metric == metric,
         Study.direction == direction,
         Search.optimizer == optimizer,
+        *([] if model is None else [Study.model == model]),
     ]
-    if model is not None:
-        of_interest.append(Study.model == model)
+    in_order = asc if direction is Direction.MINIMIZE else desc
     with reading(engine) as session:
-        fresh = [*of_interest, Study.origin.is_(None)]
-        found = _best(session, fresh, direction) or _best(session, of_interest, direction)
-        if found is None:
-            return None
-        run, search, study = found
-        confirm_runs = session.execute(
-            select(Run).where(
-                Run.search_id == search.id, Run.trial_number == run.trial_number, Run.stage == Stage.CONFIRM
-            )
-        ).scalars()
-        evidence = weigh(run, list(confirm_runs), metric=metric)
-    return view_of(study, search, evidence)
+        for where in ([*wanted, Study.origin.is_(None)], wanted):
+            for candidates in (_confirmed(*where), _single(*where)):
+                order = candidates.order_by("any_failed", in_order("value"), "first_id").limit(1)
+                if (found := session.execute(order).first()) is not None:
+                    (run,) = _load(session, [found.run_id])
+                    return _best_view(run, _summary(run))
+    return None
 
 
-def _best(session: Session, of_interest: Filters, direction: str) -> Found | None:
-    return _best_confirmed(session, of_interest, direction) or _best_single(session, of_interest, direction)
+@dataclass(frozen=True, kw_only=True)
+class BestResult:
+    """An optimizer's best result on a task.
+
+    Attributes:
+        best: as `GET /v1/best` gives it.
+        study_id: of the study that it comes from.
+        variant: the paper's name of the ablation that its settings are, or `FINETUNED` where training started from
+            trained weights; None for a main result.
+        tested: every test metric over the confirm runs, without `test_`; empty where nothing was tested.
+        train_s: seconds of training over the confirm runs.
+    """
+
+    best: BestView
+    study_id: str
+    variant: str | None
+    tested: Mapping[str, SpreadView]
+    train_s: SpreadView
 
 
-def _best_confirmed(session: Session, of_interest: Filters, direction: str) -> Found | None:
-    """A trial some of whose seeds still run is not confirmed yet."""
-    complete = case((Run.state == RunState.COMPLETE, Run.value))
-    failed = case((Run.state == RunState.FAIL, 1), else_=0)
+class _Key(NamedTuple):
+    task: str
+    model: str | None
+    metric: str
+    direction: Direction
+    optimizer: str
+    variant: str | None
+
+
+@retried(REQUEST)
+def best_results(engine: Engine) -> list[BestResult]:
+    """The best of every (task, model, metric, optimizer, variant), chosen as `best` chooses; in order of the key."""
+    with reading(engine) as session:
+        chosen: dict[_Key, Any] = {}
+        for row in [*session.execute(_confirmed()), *session.execute(_single())]:
+            key = _key(row)
+            if key not in chosen or _order(row) < _order(chosen[key]):
+                chosen[key] = row
+        runs = {run.id: run for run in _load(session, [row.run_id for row in chosen.values()])}
+        in_order = sorted(chosen, key=lambda key: tuple(part or "" for part in key))
+        return [_result(runs[chosen[key].run_id], variant=key.variant) for key in in_order]
+
+
+def _order(row: Any) -> tuple[bool, bool, float, int]:
+    return not row.confirmed, row.any_failed, row.direction.cost(row.value), row.first_id
+
+
+def _key(row: Any) -> _Key:
+    found = variant_of(task=row.task, model=row.model, optimizer=row.optimizer, settings={**row.fixed, **row.params})
+    variant = found if row.origin is None else FINETUNED
+    return _Key(row.task, row.model, row.metric, row.direction, row.optimizer, variant)
+
+
+def _confirmed(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """Trials all of whose confirm runs have ended and one is complete, with their mean."""
+    complete: ColumnElement[Any] = case((Run.state == RunState.COMPLETE, Run.value))
+    failed = func.sum(case((Run.state == RunState.FAIL, 1), else_=0)) > 0
     unfinished = case((Run.state.in_((RunState.WAITING, RunState.RUNNING)), 1), else_=0)
-    trial = session.execute(
-        select(Run.search_id, Run.trial_number)
-        .join(Search, Search.id == Run.search_id)
-        .join(Study, Study.id == Search.study_id)
-        .where(RUN_CONFIRMS, *of_interest)
+    trials = (
+        select(
+            Run.search_id,
+            Run.trial_number,
+            failed.label("any_failed"),
+            func.avg(complete).label("value"),
+            func.min(Run.id).label("first_id"),
+        )
+        .join(Run.search)
+        .join(Search.study)
+        .where(Run.stage == CONFIRM, *where)
         .group_by(Run.search_id, Run.trial_number)
         .having(func.count(complete) > 0, func.sum(unfinished) == 0)
-        .order_by(func.sum(failed) > 0, better_first(func.avg(complete), direction), func.min(Run.id))
-        .limit(1)
-    ).one_or_none()
-    if trial is None:
-        return None
-    search_id, number = trial
-    query = _found().where(Run.search_id == search_id, Run.trial_number == number, Run.stage == Stage.SEARCH)
-    return session.execute(query).one_or_none()
-
-
-def _best_single(session: Session, of_interest: Filters, direction: str) -> Found | None:
-    winners = (
-        select(best_run_id().label("run_id"))
-        .select_from(Search)
-        .join(Study, Study.id == Search.study_id)
-        .where(*of_interest)
         .subquery()
     )
-    query = _found().join(winners, winners.c.run_id == Run.id)
-    query = query.order_by(better_first(Run.value.expression, direction), Run.id).limit(1)
-    return session.execute(query).one_or_none()
+    of_trial = (Run.search_id == trials.c.search_id) & (Run.trial_number == trials.c.trial_number)
+    found = trials.c.any_failed, trials.c.value, trials.c.first_id
+    return _candidates(True, *found).join(trials, of_trial & (Run.stage == Stage.SEARCH))  # noqa: FBT003  (a column)
 
 
-def _found() -> Select[Run, Search, Study]:
-    return select(Run, Search, Study).join(Search, Search.id == Run.search_id).join(Study, Study.id == Search.study_id)
+def _single(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """The best run of each search."""
+    winners = select(best_run_id().label("run_id")).select_from(Search).join(Search.study).where(*where).subquery()
+    found = literal(False).label("any_failed"), Run.value, Run.id.label("first_id")  # noqa: FBT003  (a column)
+    return _candidates(False, *found).join(winners, winners.c.run_id == Run.id)  # noqa: FBT003  (a column)
 
 
-def view_of(study: Study, search: Search, evidence: Evidence) -> BestView:
-    """A result as it is answered."""
+def _candidates(confirmed: Any, *columns: Any) -> Select[*tuple[Any, ...]]:
+    of_study = Study.task, Study.model, Study.metric, Study.direction, Study.origin
+    of_trial = Search.optimizer, Search.fixed, Run.params, Run.id.label("run_id")
+    query = select(*of_study, *of_trial, literal(confirmed).label("confirmed"), *columns)
+    return query.select_from(Run).join(Run.search).join(Search.study)
+
+
+def _load(session: Session, run_ids: Iterable[int]) -> Sequence[Run]:
+    """Search runs with their study and the confirm runs of their trial."""
+    query = select(Run).join(Run.search).join(Search.study).where(Run.id.in_(list(run_ids)))
+    with_study = contains_eager(Run.search).contains_eager(Search.study).defer(Study.definition, raiseload=True)
+    return session.execute(query.options(with_study, selectinload(Run.confirm_runs))).scalars().all()
+
+
+def _summary(run: Run) -> TrialSummary:
+    return summarize(run, run.confirm_runs, metric=run.search.study.metric)
+
+
+def _best_view(run: Run, summary: TrialSummary) -> BestView:
+    study = run.search.study
     return BestView(
-        task=study.task,
-        model=study.model,
-        optimizer=search.optimizer,
-        metric=study.metric,
-        direction=study.direction,
-        settings={**search.fixed, **evidence.run.params},
-        search_value=evidence.run.value,
-        validation=evidence.validation,
-        test=evidence.test,
-        test_metric=test_metric(study.metric),
+        **{**study.columns(), **run.search.columns(), **summary.shown},
         study=study.name,
-        label=search.label,
-        trial=evidence.run.trial_number,
-        evidence="confirmed" if evidence.confirmed else "single run",
+        test_metric=test_metric(study.metric),
+        evidence="confirmed" if summary.confirmed else "single run",
         init_from=study.origin,
     )
+
+
+def _result(run: Run, *, variant: str | None) -> BestResult:
+    summary = _summary(run)
+    complete = [one for one in summary.counted if one.state == RunState.COMPLETE] if summary.confirmed else []
+    failed = [None] * (len(summary.counted) - len(complete))
+    names = sorted({name for one in complete for name in one.test_metrics})
+    return BestResult(
+        best=_best_view(run, summary),
+        study_id=run.search.study_id,
+        variant=variant,
+        tested={
+            name.removeprefix("test_"): spread_of([*(one.test_metrics.get(name) for one in complete), *failed])
+            for name in names
+        },
+        train_s=spread_of([one.train_s for one in complete]),
+    )
+
+
+def best_settings(
+    session: Session, optimizer: str, *, task: str, objective: Objective, studies: Sequence[str] | None, limit: int
+) -> list[dict[str, Any]]:
+    """See `search.store.Store.best_settings`."""
+    order = better_first(Run.value.expression, objective.direction)
+    query = (
+        select(Run.params, Search.fixed)
+        .join(Run.search)
+        .join(Search.study)
+        .where(
+            Study.task == task,
+            Study.metric == objective.metric,
+            Study.direction == objective.direction,
+            Study.state.in_([state for state in StudyState if state.is_terminal]),
+            Search.optimizer == optimizer,
+            Run.stage == Stage.SEARCH,
+            Run.state == RunState.COMPLETE,
+            Run.value.is_not(None),
+        )
+        .order_by(order, Run.id)
+    )
+    if studies is not None:
+        query = query.where(Study.name.in_(studies))
+    found: list[dict[str, Any]] = []
+    for params, fixed in session.execute(query).yield_per(100):
+        settings = {**fixed, **params}
+        if settings not in found:
+            found.append(settings)
+        if len(found) == limit:
+            break
+    return found

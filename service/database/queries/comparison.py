@@ -1,37 +1,38 @@
-"""The comparison of a study's optimizers: each one's best trial with its evidence, and what the search cost."""
+"""The comparison of a study's optimizers: each one's best trial, what sets them apart, and what the search cost."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
 from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
-from search.analysis import expected_best_curve
-from search.records import RunOutcome
+import tasks.registry
+from search.analysis import compare_all, divergence_rate, expected_best_curve, time_to_target
+from search.records import Point, RunOutcome
 from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.database.engine import reading
-from service.database.lookup import find_study
-from service.database.models import RUN_CONFIRMS, Run, Search, Study
-from service.database.queries import verdicts
-from service.database.queries.evidence import Evidence, test_metric, weigh
-from service.database.queries.winners import best_run_id
+from service.database.models import CONFIRM, CurvePoint, Run, Search, Study
+from service.database.queries.best import TrialSummary, best_run_id, spread_of, summarize, test_metric
+from service.database.queries.lookup import find_study
 from service.database.retry import REQUEST, retried
-from service.models import ComparisonRow, ComparisonView, SpreadView, TargetView
+from service.models import ComparisonRow, ComparisonView, PairView, RateView, TargetView
+from tasks.engine.protocol import Cost
+from tasks.errors import TaskError
 
 MAX_EXPECTED = 1000
 """Trials up to which the expected best is told: longer curves say nothing more, and cost the square of their length."""
-_NOTHING = SpreadView(mean=None, std=None, n=0, n_failed=0)
 
 
 @retried(REQUEST)
 def comparison(engine: Engine, study: str, *, test: SignificanceTest = SignificanceTest.WELCH) -> ComparisonView:
     """The optimizers of a study, best first; those without a complete trial come last and have no rank.
 
-    An optimizer stands by its best confirmed trial, by mean validation over the confirm seeds; before anything is
-    confirmed by the best value of the search.
+    An optimizer is represented by its best confirmed trial, by mean validation over the confirm seeds; before anything
+    is confirmed by the best value of the search.
 
     Raises:
         StudyNotFoundError: no study has this id or name.
@@ -41,110 +42,106 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
     """
     with reading(engine) as session:
         row = find_study(session, study)
-        searches = session.execute(
-            select(Search, best_run_id())
-            .join(Study, Study.id == Search.study_id)
-            .where(Search.study_id == row.id)
-            .order_by(Search.position)
-        ).all()
-        winners = _winners(session, row, [(search, best) for search, best in searches])
-        costs = _costs(session, row)
+        query = select(Search, best_run_id()).join(Search.study).where(Search.study_id == row.id)
+        searches = [(search, best) for search, best in session.execute(query.order_by(Search.position))]
+        chosen = _chosen_trials(session, row, searches)
+        counts = _counts(session, row)
         values = _complete_values(session, row)
-        targets = _targets(session, row, winners)
-    scored = [
-        (
-            None if (winner := winners.get(search.id)) is None else winner.score,
-            _row(row, search, winner, costs[search.id], values[search.id]).model_copy(
-                update={"target": targets.get(search.id)}
-            ),
+        targets = _targets(session, row, chosen)
+        rows = {
+            search.label: _row(
+                search,
+                chosen.get(search.id),
+                counts.get(search.id, _NO_RUNS),
+                target=targets.get(search.id),
+                expected_best=expected_best_curve(values[search.id][:MAX_EXPECTED], direction=row.direction),
+                test_metric=test_metric(row.metric),
+            )
+            for search, _ in searches
+        }
+        scores = {search.label: chosen[search.id].score if search.id in chosen else None for search, _ in searches}
+        ranked = _ranked(rows, scores, row.direction)
+        confirmed = {search.label: chosen[search.id] for search, _ in searches if search.id in chosen}
+        samples = {one.label: confirmed[one.label].counted for one in ranked if _is_confirmed(confirmed.get(one.label))}
+        return ComparisonView(
+            **{**row.columns(), "study": row.name},
+            complete=row.state == StudyState.COMPLETED,
+            rows=ranked,
+            pairs=_pairs(samples, direction=row.direction, test=test),
         )
-        for search, _ in searches
-    ]
-    ranked = _ranked(scored, direction=row.direction)
-    confirmed = {search.label: winners[search.id].counted for search, _ in searches if _is_confirmed(winners, search)}
-    return ComparisonView(
-        study=row.name,
-        task=row.task,
-        metric=row.metric,
-        direction=row.direction,
-        complete=row.state == StudyState.COMPLETED,
-        rows=ranked,
-        pairs=verdicts.pairs(
-            {found.label: confirmed[found.label] for found in ranked if found.label in confirmed},
-            direction=row.direction,
-            test=test,
-        ),
+
+
+def _is_confirmed(summary: TrialSummary | None) -> bool:
+    return summary is not None and summary.confirmed
+
+
+def _row(search: Search, summary: TrialSummary | None, counts: Mapping[str, Any], **others: Any) -> ComparisonRow:
+    n_diverged, n_judged = counts["n_diverged"], counts["n_judged"]
+    diverged = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED)
+    outcomes = [diverged] * n_diverged + [RunOutcome(state=RunState.COMPLETE)] * (n_judged - n_diverged)
+    nothing = spread_of([])
+    known = {"trial": None, "settings": None, "search_value": None, "validation": nothing, "test": nothing}
+    return ComparisonRow(
+        **{**search.columns(), **counts, **(known if summary is None else summary.shown), **others},
+        rank=None,
+        divergence=RateView.model_validate(divergence_rate(outcomes)),
     )
 
 
-def _is_confirmed(winners: Mapping[int, Evidence], search: Search) -> bool:
-    return search.id in winners and winners[search.id].confirmed
+def _ranked(
+    rows: Mapping[str, ComparisonRow], scores: Mapping[str, float | None], direction: Direction
+) -> list[ComparisonRow]:
+    """Best first; equal ones share a rank (1, 2, 2, 4); those without a score come last, unranked."""
+    scored = {label: score for label, score in scores.items() if score is not None}
+    ranks = {
+        label: 1 + sum(direction.is_better(other, score) for other in scored.values())
+        for label, score in scored.items()
+    }
+    ranked = [
+        rows[label].model_copy(update={"rank": ranks[label]})
+        for label in direction.best_first(scored, lambda label: scored[label])
+    ]
+    return ranked + [row for label, row in rows.items() if label not in scored]
 
 
-def _targets(session: Session, study: Study, winners: Mapping[int, Evidence]) -> dict[int, TargetView]:
-    target = verdicts.target_of(study)
-    if target is None:
-        return {}
-    runs = {search_id: winner.counted for search_id, winner in winners.items()}
-    return verdicts.times_to_target(session, runs, target=target, direction=study.direction)
-
-
-@dataclass(kw_only=True)
-class _Cost:
-    """Counts and seconds of one search. Counts are of trials, seconds of all runs; an outcome for each trial."""
-
-    n_trials: int = 0
-    n_complete: int = 0
-    n_pruned: int = 0
-    n_failed: int = 0
-    n_diverged: int = 0
-    train_s: float = 0.0
-    gpu_s: float = 0.0
-    optimizer_s: float = 0.0
-    outcomes: list[RunOutcome] = field(default_factory=list)
-
-
-def _costs(session: Session, study: Study) -> dict[int, _Cost]:
+def _counts(session: Session, study: Study) -> dict[int, Mapping[str, Any]]:
+    """Of each search: its trials by how they ended, and the cost of all its runs, by the names of the view."""
+    of_search, failed = Run.stage == Stage.SEARCH, Run.state == RunState.FAIL
+    judged = Run.state.in_((RunState.COMPLETE, RunState.PRUNED)) | Run.failure.in_(
+        (FailureKind.DIVERGED, FailureKind.NO_METRIC)
+    )
+    counted = {
+        "n_trials": of_search,
+        "n_complete": of_search & (Run.state == RunState.COMPLETE),
+        "n_pruned": of_search & (Run.state == RunState.PRUNED),
+        "n_failed": of_search & failed,
+        "n_diverged": of_search & (Run.failure == FailureKind.DIVERGED),
+        "n_judged": of_search & judged,
+    }
     query = (
         select(
             Run.search_id,
-            Run.stage,
-            Run.state,
-            Run.failure,
-            func.count(),
-            func.sum(Run.train_s),
-            func.sum(Run.gpu_s),
-            func.sum(Run.optimizer_s),
+            *(func.count().filter(which).label(name) for name, which in counted.items()),
+            *(func.sum(getattr(Run, field.name)).label(field.name) for field in fields(Cost)),
         )
-        .join(Search, Search.id == Run.search_id)
+        .join(Run.search)
         .where(Search.study_id == study.id)
-        .group_by(Run.search_id, Run.stage, Run.state, Run.failure)
+        .group_by(Run.search_id)
     )
-    costs: dict[int, _Cost] = defaultdict(_Cost)
-    for search_id, stage, state, failure, n, train_s, gpu_s, optimizer_s in session.execute(query):
-        cost = costs[search_id]
-        cost.train_s += train_s
-        cost.gpu_s += gpu_s
-        cost.optimizer_s += optimizer_s
-        if stage == Stage.SEARCH:
-            cost.n_trials += n
-            cost.n_complete += n if state == RunState.COMPLETE else 0
-            cost.n_pruned += n if state == RunState.PRUNED else 0
-            cost.n_failed += n if state == RunState.FAIL else 0
-            cost.n_diverged += n if failure == FailureKind.DIVERGED else 0
-            cost.outcomes += [RunOutcome(state=state, failure=failure)] * n
-    return costs
+    return {row.search_id: row._asdict() for row in session.execute(query)}
+
+
+_NO_RUNS: Mapping[str, Any] = {
+    **dict.fromkeys(("n_trials", "n_complete", "n_pruned", "n_failed", "n_diverged", "n_judged"), 0),
+    **vars(Cost()),
+}
 
 
 def _complete_values(session: Session, study: Study) -> dict[int, list[float]]:
     query = (
         select(Run.search_id, Run.value)
-        .join(Search, Search.id == Run.search_id)
-        .where(
-            Search.study_id == study.id,
-            Run.stage == Stage.SEARCH,
-            Run.state == RunState.COMPLETE,
-        )
+        .join(Run.search)
+        .where(Search.study_id == study.id, Run.stage == Stage.SEARCH, Run.state == RunState.COMPLETE)
     )
     values: dict[int, list[float]] = defaultdict(list)
     for search_id, value in session.execute(query):
@@ -153,13 +150,15 @@ def _complete_values(session: Session, study: Study) -> dict[int, list[float]]:
     return values
 
 
-def _winners(session: Session, study: Study, searches: Sequence[tuple[Search, int | None]]) -> dict[int, Evidence]:
-    """The trial by which each search stands."""
+def _chosen_trials(
+    session: Session, study: Study, searches: Sequence[tuple[Search, int | None]]
+) -> dict[int, TrialSummary]:
+    """By search, the trial that represents the optimizer."""
     confirm: dict[tuple[int, int], list[Run]] = defaultdict(list)
-    query = select(Run).join(Search, Search.id == Run.search_id)
-    for run in session.execute(query.where(Search.study_id == study.id, RUN_CONFIRMS)).scalars():
+    query = select(Run).join(Run.search).where(Search.study_id == study.id, Run.stage == CONFIRM)
+    for run in session.execute(query).scalars():
         confirm[run.search_id, run.trial_number].append(run)
-    winners: dict[int, Evidence] = {}
+    chosen: dict[int, TrialSummary] = {}
     for search, best in searches:
         numbers = [number for search_id, number in confirm if search_id == search.id]
         candidates = session.execute(
@@ -169,58 +168,71 @@ def _winners(session: Session, study: Study, searches: Sequence[tuple[Search, in
                 (Run.id == best) | Run.trial_number.in_(numbers),
             )
         ).scalars()
-        weighed = [weigh(run, confirm[run.search_id, run.trial_number], metric=study.metric) for run in candidates]
-        if weighed:
-            winners[search.id] = _first(weighed, direction=study.direction)
-    return winners
+        summaries = [
+            summarize(run, confirm[run.search_id, run.trial_number], metric=study.metric) for run in candidates
+        ]
+        if summaries:
+            chosen[search.id] = _first(summaries, direction=study.direction)
+    return chosen
 
 
-def _first(weighed: Iterable[Evidence], *, direction: str) -> Evidence:
+def _first(summaries: Iterable[TrialSummary], *, direction: Direction) -> TrialSummary:
     """Confirmed before unconfirmed, better before worse, earlier before later."""
-    cost = Direction(direction).cost
 
-    def key(evidence: Evidence) -> tuple[bool, bool, float, int]:
-        score = evidence.score
-        return (
-            not evidence.confirmed,
-            score is None,
-            0.0 if score is None else cost(score),
-            evidence.run.trial_number,
-        )
+    def key(summary: TrialSummary) -> tuple[bool, bool, float, int]:
+        cost = 0.0 if summary.score is None else direction.cost(summary.score)
+        return not summary.confirmed, summary.score is None, cost, summary.run.trial_number
 
-    return min(weighed, key=key)
+    return min(summaries, key=key)
 
 
-def _row(study: Study, search: Search, winner: Evidence | None, cost: _Cost, values: Sequence[float]) -> ComparisonRow:
-    return ComparisonRow(
-        label=search.label,
-        optimizer=search.optimizer,
-        rank=None,
-        trial=None if winner is None else winner.run.trial_number,
-        settings=None if winner is None else {**search.fixed, **winner.run.params},
-        search_value=None if winner is None else winner.run.value,
-        validation=_NOTHING if winner is None else winner.validation,
-        test=_NOTHING if winner is None else winner.test,
-        test_metric=test_metric(study.metric),
-        n_trials=cost.n_trials,
-        n_complete=cost.n_complete,
-        n_pruned=cost.n_pruned,
-        n_failed=cost.n_failed,
-        n_diverged=cost.n_diverged,
-        divergence=verdicts.rate(cost.outcomes),
-        target=None,
-        expected_best=expected_best_curve(values[:MAX_EXPECTED], direction=study.direction),
-        train_s=cost.train_s,
-        gpu_s=cost.gpu_s,
-        optimizer_s=cost.optimizer_s,
+def _pairs(
+    confirm_runs: Mapping[str, Sequence[Run]], *, direction: Direction, test: SignificanceTest
+) -> list[PairView]:
+    """Every two optimizers compared.
+
+    Args:
+        confirm_runs: by label, in the order wanted, the runs of the trial that represents the optimizer.
+    """
+    samples: dict[str, dict[Hashable, float]] = {
+        label: {run.seed: run.value for run in runs if run.state == RunState.COMPLETE and run.value is not None}
+        for label, runs in confirm_runs.items()
+    }
+    confirmed = {label: values for label, values in samples.items() if values}
+    found = compare_all(confirmed, direction=direction, test=test)
+    return [PairView.model_validate({**vars(pair), **vars(pair.result)}) for pair in found]
+
+
+def _targets(session: Session, study: Study, chosen: Mapping[int, TrialSummary]) -> dict[int, TargetView]:
+    """By search, when the runs of the chosen trial first reached the target; those that are not finished count not."""
+    target = _target_of(study)
+    if target is None:
+        return {}
+    runs = {search_id: [run for run in one.counted if run.state.is_finished] for search_id, one in chosen.items()}
+    curves: dict[int, list[Point]] = {run.id: [] for found in runs.values() for run in found}
+    query = (
+        select(CurvePoint.run_id, CurvePoint.epoch, CurvePoint.step, CurvePoint.value, CurvePoint.train_s)
+        .where(CurvePoint.run_id.in_(curves))
+        .order_by(CurvePoint.run_id, CurvePoint.epoch)
     )
+    for run_id, epoch, step, value, train_s in session.execute(query):
+        curves[run_id].append(Point(epoch=epoch, step=step, value=value, metrics={}, cost=Cost(train_s=train_s)))
+    return {
+        search_id: TargetView.model_validate(
+            time_to_target([curves[run.id] for run in found], target=target, direction=study.direction).to_json()
+        )
+        for search_id, found in runs.items()
+        if found
+    }
 
 
-def _ranked(scored: Sequence[tuple[float | None, ComparisonRow]], *, direction: str) -> list[ComparisonRow]:
-    """Best first; equal ones share a rank (1, 2, 2, 4); those without a score come last, unranked."""
-    cost = Direction(direction).cost
-    with_score = sorted(((cost(s), row) for s, row in scored if s is not None), key=lambda pair: pair[0])
-    ranked = [
-        row.model_copy(update={"rank": 1 + sum(other < score for other, _ in with_score)}) for score, row in with_score
-    ]
-    return ranked + [row for score, row in scored if score is None]
+def _target_of(study: Study) -> float | None:
+    """The study's own target, or else the task's for its default metric."""
+    stated: float | None = study.definition["budget"].get("target")
+    if stated is not None:
+        return stated
+    try:
+        info = tasks.registry.get(study.task)
+    except TaskError:  # a study may outlive the installation of its task
+        return None
+    return info.target_value if study.metric == info.default_metric else None

@@ -1,31 +1,29 @@
-"""Trials with their runs: single with the curve, and in pages.
+"""Trials and runs: single with their curves, and in pages.
 
-A trial is its run of stage search; its confirm runs hang on it by trial number.
+A trial is its run of stage search; its confirm runs have the same trial number.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVarTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from sqlalchemy import ColumnElement, Engine, Select, and_, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, contains_eager, joinedload, load_only, selectinload
 
-from search.analysis.checks import finite_or_none
-from search.states import Direction, RunState, Stage
+from search.coordinator import run_folder
+from search.records import RunRecord
+from search.states import AttemptState, Direction, FailureKind, RunState, Stage
 from service.database.engine import reading
-from service.database.errors import TrialNotFoundError
-from service.database.lookup import find_study
-from service.database.models import RUN_CONFIRMS, Attempt, CurvePoint, Run, Search, Study
-from service.database.queries.paging import decode_cursor, encode_cursor
-from service.database.queries.winners import better_first
+from service.database.errors import RunNotFoundError, TrialNotFoundError
+from service.database.models import Attempt, CurvePoint, Run, Search, Study
+from service.database.queries.lookup import better_first, decode_cursor, encode_cursor, find_study, searches_of
 from service.database.retry import REQUEST, retried
-from service.models import AttemptView, Page, PointView, RunView, TrialView
+from service.models import Page, PointView, StudyRunView, TrialView
 
-Ts = TypeVarTuple("Ts")
 TrialOrder = Literal["number", "best"]
-Trial = tuple[Run, Search]
+RunOrder = Literal["id", "best"]
 
 
 @retried(REQUEST)
@@ -56,18 +54,19 @@ def list_trials(
     """
     with reading(engine) as session:
         row = find_study(session, study)
-        searches = _searches(session, row) if label is None else [find_search(session, row, label)]
-        wanted = [Run.stage == Stage.SEARCH] + ([] if state is None else [Run.state == state])
+        searches = searches_of(session, row, label)
+        query = select(Run).where(Run.stage == Stage.SEARCH).options(*_TRIAL)
+        if state is not None:
+            query = query.where(Run.state == state)
         if order == "number":
-            found = _by_number(session, searches, wanted, limit=limit + 1, cursor=cursor)
+            found = _by_number(session, searches, query, limit=limit + 1, cursor=cursor)
         else:
-            found = _by_value(session, searches, wanted, limit=limit + 1, cursor=cursor, direction=row.direction)
+            query = query.where(Run.search_id.in_([search.id for search in searches])).limit(limit + 1)
+            found = session.execute(_by_value(query, cursor, row.direction)).scalars().all()
         page = found[:limit]
-        runs = _runs_of(session, page)
-    return Page(
-        items=[_view(trial, runs[_key(trial[0])]) for trial in page],
-        next_cursor=_cursor_after(page[-1], order) if len(found) > limit else None,
-    )
+        items = [TrialView.model_validate(run) for run in page]
+    after = None if len(found) <= limit else _cursor(page[-1], order)
+    return Page(items=items, next_cursor=after)
 
 
 @retried(REQUEST)
@@ -80,23 +79,91 @@ def get_trial(engine: Engine, study: str, label: str, number: int) -> TrialView:
     """
     with reading(engine) as session:
         row = find_study(session, study)
-        search = find_search(session, row, label)
-        run = session.execute(
-            select(Run).where(Run.search_id == search.id, Run.trial_number == number, Run.stage == Stage.SEARCH)
-        ).scalar_one_or_none()
+        (search,) = searches_of(session, row, label)
+        of_trial = (Run.search_id == search.id, Run.trial_number == number, Run.stage == Stage.SEARCH)
+        run = session.execute(select(Run).where(*of_trial).options(*_TRIAL)).scalar_one_or_none()
         if run is None:
             raise TrialNotFoundError(
                 f"search '{label}' of study '{row.name}' has no trial {number}.",
                 hint=f"GET /v1/studies/{row.name}/trials?label={label} lists its trials.",
             )
-        runs = _runs_of(session, [(run, search)])
-        curve = curve_of(session, run.id)
-    return _view((run, search), runs[_key(run)]).model_copy(update={"curve": curve})
+        return TrialView.model_validate(run).model_copy(update={"curve": _curve(session, run.id)})
+
+
+@retried(REQUEST)
+def list_runs(
+    engine: Engine,
+    study: str,
+    *,
+    label: str | None = None,
+    trial: int | None = None,
+    stage: Stage | None = None,
+    state: RunState | None = None,
+    failure: FailureKind | None = None,
+    order: RunOrder = "id",
+    limit: int = 50,
+    cursor: str | None = None,
+) -> Page[StudyRunView]:
+    """A page of a study's runs, of both stages.
+
+    Args:
+        study: id or name.
+        label, trial, stage, state, failure: only such runs.
+        order: "id": as they were made; "best": best validation value first, those without last.
+
+    Raises:
+        StudyNotFoundError: no study has this id or name.
+        TrialNotFoundError: the study has no search with this label.
+        InvalidCursorError: the cursor is not one of this list.
+    """
+    with reading(engine) as session:
+        row = find_study(session, study)
+        searches = searches_of(session, row, label)
+        query = select(Run).join(Run.search).where(Search.study_id == row.id).limit(limit + 1)
+        query = query.options(contains_eager(Run.search), _ATTEMPTS)
+        if label is not None:
+            query = query.where(Search.id == searches[0].id)
+        wanted = {Run.trial_number: trial, Run.stage: stage, Run.state: state, Run.failure: failure}
+        query = query.where(*(column == value for column, value in wanted.items() if value is not None))
+        if order == "best":
+            query = _by_value(query, cursor, row.direction)
+        else:
+            query = query.order_by(Run.id)
+            if cursor is not None:
+                query = query.where(Run.id > decode_cursor(cursor, int)[0])
+        found = session.execute(query).scalars().all()
+        page = found[:limit]
+        items = [StudyRunView.model_validate(run) for run in page]
+    after = None if len(found) <= limit else _cursor(page[-1], order)
+    return Page(items=items, next_cursor=after)
+
+
+@retried(REQUEST)
+def get_run(engine: Engine, run_id: int) -> StudyRunView:
+    """One run, with what each of its attempts recorded of where and how it ran.
+
+    Raises:
+        RunNotFoundError: no run has this id.
+    """
+    with reading(engine) as session:
+        return StudyRunView.model_validate(_find_run(session, run_id))
+
+
+@retried(REQUEST)
+def get_run_curve(engine: Engine, run_id: int) -> list[PointView]:
+    """A run's curve.
+
+    Raises:
+        RunNotFoundError: no run has this id.
+    """
+    with reading(engine) as session:
+        _find_run(session, run_id)
+        return _curve(session, run_id)
 
 
 @retried(REQUEST)
 def get_curve(engine: Engine, study: str, run_id: int) -> list[PointView]:
-    """The curve of one run, of either stage.
+    """The curve of one run of the study, of either stage.
 
     Raises:
         StudyNotFoundError: no study has this id or name.
@@ -104,183 +171,97 @@ def get_curve(engine: Engine, study: str, run_id: int) -> list[PointView]:
     """
     with reading(engine) as session:
         row = find_study(session, study)
-        query = select(Run.id).join(Search, Search.id == Run.search_id)
-        if session.execute(query.where(Run.id == run_id, Search.study_id == row.id)).scalar_one_or_none() is None:
+        query = select(Run.id).join(Run.search).where(Run.id == run_id, Search.study_id == row.id)
+        if session.execute(query).scalar_one_or_none() is None:
             raise TrialNotFoundError(
                 f"study '{row.name}' has no run {run_id}.",
                 hint=f"GET /v1/studies/{row.name}/trials lists trials with their runs.",
             )
-        return curve_of(session, run_id)
+        return _curve(session, run_id)
 
 
-def find_search(session: Session, study: Study, label: str) -> Search:
-    """The study's search with this label.
+@dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """Where a run keeps its files, and how far its attempts are.
+
+    Attributes:
+        folder: under the storage.
+        n_attempts: 0 before the first has started.
+        running: the attempt that runs, as far as SQL knows.
+    """
+
+    folder: str
+    n_attempts: int
+    running: int | None
+
+
+@retried(REQUEST)
+def run_files(engine: Engine, run_id: int) -> RunFiles:
+    """Where a run keeps its files.
 
     Raises:
-        TrialNotFoundError: it has none.
+        RunNotFoundError: no run has this id.
     """
-    by_label = {search.label: search for search in _searches(session, study)}
-    if label not in by_label:
-        raise TrialNotFoundError(
-            f"study '{study.name}' has no search {label!r}.", hint=f"Its searches are {', '.join(by_label)}."
+    with reading(engine) as session:
+        run = _find_run(session, run_id)
+        running = [one.attempt for one in run.attempt_rows if one.state == AttemptState.RUNNING]
+        folder = run_folder(run.search.study_id, run.label, run.record(RunRecord))
+    return RunFiles(folder=folder, n_attempts=run.attempt, running=max(running, default=None))
+
+
+_ATTEMPTS = selectinload(Run.attempt_rows).defer(Attempt.environment)
+_TRIAL = (_ATTEMPTS, selectinload(Run.confirm_runs).options(_ATTEMPTS))
+_WITH_STUDY = joinedload(Run.search).joinedload(Search.study).options(load_only(Study.name))
+
+
+def _find_run(session: Session, run_id: int) -> Run:
+    query = select(Run).where(Run.id == run_id).options(selectinload(Run.attempt_rows), _WITH_STUDY)
+    run = session.execute(query).scalar_one_or_none()
+    if run is None:
+        raise RunNotFoundError(
+            f"no run has the id {run_id}.", hint="GET /v1/studies/{study}/runs lists a study's runs with their ids."
         )
-    return by_label[label]
+    return run
 
 
-def _searches(session: Session, study: Study) -> Sequence[Search]:
-    query = select(Search).where(Search.study_id == study.id).order_by(Search.position)
-    return session.execute(query).scalars().all()
+def _curve(session: Session, run_id: int) -> list[PointView]:
+    query = select(CurvePoint).where(CurvePoint.run_id == run_id).order_by(CurvePoint.epoch)
+    return [PointView.model_validate(point) for point in session.execute(query).scalars()]
 
 
 def _by_number(
-    session: Session, searches: Sequence[Search], wanted: list[ColumnElement[bool]], *, limit: int, cursor: str | None
-) -> list[Trial]:
+    session: Session, searches: Sequence[Search], query: Select[Run], *, limit: int, cursor: str | None
+) -> Sequence[Run]:
     """Search after search, each along its index: over all of them at once, each page would sort the whole study."""
     position, number = (-1, -1) if cursor is None else decode_cursor(cursor, int, int)
-    found: list[Trial] = []
+    found: list[Run] = []
     for search in searches:
         if search.position < position or len(found) == limit:
             continue
-        query = select(Run).where(Run.search_id == search.id, *wanted)
-        if search.position == position:
-            query = query.where(Run.trial_number > number)
-        query = query.order_by(Run.trial_number).limit(limit - len(found))
-        found += [(run, search) for run in session.execute(query).scalars()]
+        after = number if search.position == position else -1
+        of_search = query.where(Run.search_id == search.id, Run.trial_number > after).order_by(Run.trial_number)
+        found += session.execute(of_search.limit(limit - len(found))).scalars()
     return found
 
 
-def _by_value(
-    session: Session,
-    searches: Sequence[Search],
-    wanted: list[ColumnElement[bool]],
-    *,
-    limit: int,
-    cursor: str | None,
-    direction: str,
-) -> list[Trial]:
-    by_id = {search.id: search for search in searches}
-    query = select(Run).where(Run.search_id.in_(by_id), *wanted).limit(limit)
-    runs = session.execute(in_order_of_value(query, cursor, direction)).scalars()
-    return [(run, by_id[run.search_id]) for run in runs]
-
-
-def in_order_of_value(query: Select[*Ts], cursor: str | None, direction: str) -> Select[*Ts]:
-    """The query over runs, best value first and those without last, after the cursor (value, id)."""
+def _by_value(query: Select[Run], cursor: str | None, direction: Direction) -> Select[Run]:
+    """The query, best value first and those without last, after the cursor (value, id)."""
     query = query.order_by(Run.value.is_(None), better_first(Run.value.expression, direction), Run.id)
     if cursor is None:
         return query
     value, last_id = decode_cursor(cursor, (float, int, type(None)), int)
-    tail: ColumnElement[bool] = and_(Run.value.is_(None), Run.id > last_id)
+    rest: ColumnElement[bool] = and_(Run.value.is_(None), Run.id > last_id)
     if value is not None:
-        worse = Run.value < value if Direction(direction).is_maximize else Run.value > value
-        tail = or_(worse, and_(Run.value == value, Run.id > last_id), Run.value.is_(None))
-    return query.where(tail)
+        worse = Run.value < value if direction.is_maximize else Run.value > value
+        rest = or_(worse, and_(Run.value == value, Run.id > last_id), Run.value.is_(None))
+    return query.where(rest)
 
 
-def _cursor_after(trial: Trial, order: TrialOrder) -> str:
-    run, search = trial
-    if order == "number":
-        return encode_cursor(search.position, run.trial_number)
-    return encode_cursor(run.value, run.id)
-
-
-def _key(run: Run) -> tuple[int, int]:
-    return run.search_id, run.trial_number
-
-
-def _runs_of(session: Session, trials: Sequence[Trial]) -> dict[tuple[int, int], list[RunView]]:
-    """The runs of some trials with their attempts, in two queries: the search run first, then confirm runs by seed."""
-    runs = {_key(run): [run] for run, _ in trials}
-    query = select(Run).where(
-        RUN_CONFIRMS,
-        Run.search_id.in_({search_id for search_id, _ in runs}),
-        Run.trial_number.in_({number for _, number in runs}),
-    )
-    for run in session.execute(query.order_by(Run.search_id, Run.trial_number, Run.seed)).scalars():
-        if _key(run) in runs:
-            runs[_key(run)].append(run)
-    attempts = attempts_of(session, [run.id for found in runs.values() for run in found])
-    return {key: [RunView(**run_fields(run, attempts[run.id])) for run in found] for key, found in runs.items()}
-
-
-def attempts_of(session: Session, run_ids: Sequence[int]) -> dict[int, list[AttemptView]]:
-    """The attempts of some runs, by run, first to last."""
-    attempts: dict[int, list[AttemptView]] = defaultdict(list)
-    query = select(Attempt).where(Attempt.run_id.in_(run_ids))
-    for attempt in session.execute(query.order_by(Attempt.run_id, Attempt.attempt)).scalars():
-        attempts[attempt.run_id].append(_attempt_view(attempt))
-    return attempts
-
-
-def environments_of(session: Session, run_id: int) -> dict[int, dict[str, Any] | None]:
-    """What each attempt of a run recorded of where and how it ran, by attempt."""
-    query = select(Attempt.attempt, Attempt.environment).where(Attempt.run_id == run_id)
-    return {attempt: environment for attempt, environment in session.execute(query)}
-
-
-def curve_of(session: Session, run_id: int) -> list[PointView]:
-    """The curve of a run that exists."""
-    query = select(CurvePoint).where(CurvePoint.run_id == run_id).order_by(CurvePoint.epoch)
-    return [
-        PointView(
-            epoch=point.epoch,
-            step=point.step,
-            value=point.value,
-            metrics=_finite(point.metrics),
-            lr=point.lr,
-        )
-        for point in session.execute(query).scalars()
-    ]
-
-
-def _view(trial: Trial, runs: list[RunView]) -> TrialView:
-    run, search = trial
-    return TrialView(
-        number=run.trial_number,
-        label=search.label,
-        optimizer=search.optimizer,
-        state=run.state,
-        value=run.value,
-        params=run.params,
-        settings={**search.fixed, **run.params},
-        runs=runs,
-    )
-
-
-def run_fields(run: Run, attempts: list[AttemptView]) -> dict[str, Any]:
-    """The fields of a `RunView`."""
-    return {
-        "id": run.id,
-        "stage": run.stage,
-        "seed": run.seed,
-        "state": run.state,
-        "value": run.value,
-        "test_metrics": _finite(run.test_metrics),
-        "failure": run.failure,
-        "error": run.error,
-        "epoch": run.epoch,
-        "step": run.step,
-        "train_s": run.train_s,
-        "gpu_s": run.gpu_s,
-        "created_at": run.created_at,
-        "started_at": run.started_at,
-        "finished_at": run.finished_at,
-        "attempts": attempts,
-    }
-
-
-def _attempt_view(attempt: Attempt) -> AttemptView:
-    return AttemptView(
-        attempt=attempt.attempt,
-        state=attempt.state,
-        started_at=attempt.started_at,
-        finished_at=attempt.finished_at,
-        node=attempt.node,
-        device=attempt.device,
-        resumed_from_epoch=attempt.resumed_from_epoch,
-        error=attempt.error,
-    )
-
-
-def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
-    return {name: finite_or_none(value) for name, value in metrics.items()}
+def _cursor(run: Run, order: TrialOrder | RunOrder) -> str:
+    match order:
+        case "number":
+            return encode_cursor(run.search.position, run.trial_number)
+        case "best":
+            return encode_cursor(run.value, run.id)
+        case "id":
+            return encode_cursor(run.id)

@@ -14,7 +14,7 @@ import yaml
 from admeta.cli.app import run
 from search.run_log import RunLog, log_file
 from service.database.engine import make_engine
-from service.database.queries import list_runs, run_place
+from service.database.queries import list_runs, run_files
 from tests.service.dashboard.fill import fill
 from tests.service.fakes import definition, live, settings_in
 
@@ -27,7 +27,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory, prepared_database: Path) ->
     engine = make_engine(settings.database_url)
     fill(engine, Path(settings.storage))
     first = list_runs(engine, "digits-four", limit=1).items[0]
-    folder = Path(settings.storage) / run_place(engine, first.id).folder
+    folder = Path(settings.storage) / run_files(engine, first.id).folder
     log = RunLog(log_file(folder, 1))
     log._write("epoch 1\nepoch 2\nthe end\n")
     log.close()

@@ -31,7 +31,7 @@ def fill(engine: Engine, storage: Path) -> None:
     create_study(engine, definition("waiting"))
     for label, number in (("admetar", 7), ("sgdm", 10)):
         for each in queries.get_trial(engine, "digits-four", label, number).runs:
-            log = RunLog(log_file(storage / queries.run_place(engine, each.id).folder, 1))
+            log = RunLog(log_file(storage / queries.run_files(engine, each.id).folder, 1))
             for i in range(1, 13):
                 log.say(f"epoch {i}, step {20 * i}: {HOSTILE}")
             log.close()

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from fastapi.testclient import TestClient
 
-from service.dashboard.heat import GRID, heat, rows
-from service.dashboard.history import History
+from service.dashboard.plots import GRID, _heatmap_rows, heatmap
+from service.database.queries import History
 
 
 def history(values: list[float | None], **params: list[Any]) -> History:
@@ -23,7 +23,7 @@ def history(values: list[float | None], **params: list[Any]) -> History:
 def test_better_places_have_larger_shares() -> None:
     draw = np.random.default_rng(0)
     x, y = 10 ** draw.uniform(-4, 0, 300), draw.uniform(0.1, 0.9, 300)
-    found = heat(history(list((np.log10(x) + 1) ** 2 + 10 * (y - 0.7) ** 2), lr=list(x), beta=list(y)), "lr", "beta")
+    found = heatmap(history(list((np.log10(x) + 1) ** 2 + 10 * (y - 0.7) ** 2), lr=list(x), beta=list(y)), "lr", "beta")
     assert found.x is not None
     assert (found.x.log, found.y is not None and found.y.log, found.n_trials) == (True, False, 300)
     share = np.array([[np.nan if cell is None else cell for cell in row] for row in found.share])
@@ -32,13 +32,13 @@ def test_better_places_have_larger_shares() -> None:
     assert abs((i + 0.5) / GRID[0] - 0.75) < 0.1
     assert abs((j + 0.5) / GRID[1] - 0.75) < 0.12
     assert 0.0 <= np.nanmin(share) < np.nanmax(share) <= 1.0
-    header, *cells = rows(found)
+    header, *cells = _heatmap_rows(found)
     assert header == ("lr", "beta", "share")
     assert len(cells) == np.isfinite(share).sum()
 
 
 def test_places_far_from_all_trials_say_nothing() -> None:
-    found = heat(history([1.0, 2.0], lr=[0.0, 1.0], beta=[0.0, 1.0]), "lr", "beta")
+    found = heatmap(history([1.0, 2.0], lr=[0.0, 1.0], beta=[0.0, 1.0]), "lr", "beta")
     assert found.share[0][0] is not None
     assert found.share[0][-1] is None
 
@@ -46,9 +46,9 @@ def test_places_far_from_all_trials_say_nothing() -> None:
 def test_what_is_no_number_has_no_heat() -> None:
     some = history([1.0, 2.0], lr=[0.1, 0.2], kind=["a", "b"], late=[None, 0.5], flag=[True, False])
     for other in ("kind", "late", "flag", "nothing"):
-        assert heat(some, "lr", other).share == []
-    assert heat(history([None, None], lr=[0.1, 0.2], beta=[1.0, 2.0]), "lr", "beta").share == []
-    one = heat(history([1.0], lr=[0.1], beta=[1.0]), "lr", "beta")
+        assert heatmap(some, "lr", other).share == []
+    assert heatmap(history([None, None], lr=[0.1, 0.2], beta=[1.0, 2.0]), "lr", "beta").share == []
+    one = heatmap(history([1.0], lr=[0.1], beta=[1.0]), "lr", "beta")
     assert one.share[GRID[1] // 2][GRID[0] // 2] == 1.0
 
 

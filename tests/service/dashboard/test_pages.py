@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.app import create_app
-from service.dashboard.python_code import as_python
+from service.dashboard.results import as_python
 from service.settings import Settings
 from tests.service.fakes import FakeSupervisor
 

@@ -9,7 +9,7 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
-from service.dashboard.paper_tables import paper_table
+from service.dashboard.results import paper_table
 
 
 def test_the_matrix_has_the_best_of_every_task_and_optimizer(pages: TestClient) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Engine
 
 from service.database import SqlStore
-from service.database.queries.activity import active_runs, queued_studies
+from service.database.queries import active_runs, queued_studies
 from service.database.studies import create_study
 from tests.service.database.fill import complete, definition, leased, run
 

@@ -7,9 +7,11 @@ import pytest
 from sqlalchemy import Engine
 
 from search.errors import TooFewTrialsError
+from search.importance import Importance
 from search.states import ImportanceMethod
-from service.database import SqlStore, importance
-from service.database.importance import search_importance
+from service.database import SqlStore
+from service.database.queries import plots
+from service.database.queries.plots import search_importance
 
 
 def add_trials(store: SqlStore, n: int, *, state: optuna.trial.TrialState = optuna.trial.TrialState.COMPLETE) -> None:
@@ -24,10 +26,10 @@ def test_it_is_worked_out_again_only_after_another_trial_completed(
     store: SqlStore, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    real = importance.importance
-    monkeypatch.setattr(importance, "importance", lambda study, **how: calls.append(how) or real(study, **how))
+    real = plots.importance
+    monkeypatch.setattr(plots, "importance", lambda study, **how: calls.append(how) or real(study, **how))
 
-    def ask(asked: SqlStore, method: ImportanceMethod | None = None) -> importance.Importance:
+    def ask(asked: SqlStore, method: ImportanceMethod | None = None) -> Importance:
         return search_importance(engine, asked.optuna_storage(), "s/a", method=method)
 
     add_trials(store, 12)

@@ -8,7 +8,7 @@ from search.states import RunState, Stage, StudyState
 from service.database import SqlStore
 from service.database.engine import writing
 from service.database.models import Study
-from service.database.queries.totals import totals
+from service.database.queries import totals
 from service.database.studies import create_study, request_cancel
 from tests.service.database.fill import complete, curve, definition, leased, run
 

@@ -8,14 +8,13 @@ from sqlalchemy import Engine
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Stage
 from service.database import SqlStore
-from service.database.queries import best
-from service.database.queries.standings import standings
+from service.database.queries import best, best_results
 from tests.service.database.fill import complete, definition, leased, run
 
 LOST = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged")
 
 
-def test_standings_agree_with_best(store: SqlStore, engine: Engine) -> None:
+def test_best_results_agree_with_best(store: SqlStore, engine: Engine) -> None:
     for i, name in enumerate(("one", "two", "three")):
         lease, (admetar, sgdm) = leased(store, definition(name))
         for number in range(3):
@@ -24,7 +23,7 @@ def test_standings_agree_with_best(store: SqlStore, engine: Engine) -> None:
             run(store, lease, sgdm, number, complete(value) if number else LOST)
         for seed, outcome in enumerate([complete(0.6 + 0.01 * i), complete(0.6), None if i == 2 else LOST]):
             run(store, lease, admetar, i, outcome, stage=Stage.CONFIRM, seed=seed)
-    found = standings(engine)
+    found = best_results(engine)
     assert [one.best.optimizer for one in found] == ["admetar", "sgdm"]
     for one in found:
         assert one.best == best(engine, task="digits", optimizer=one.best.optimizer, model=one.best.model)
@@ -37,7 +36,7 @@ def test_tested_metrics_count_failed_seeds(store: SqlStore, engine: Engine) -> N
     run(store, lease, admetar, 0, complete(0.5))
     for seed, outcome in enumerate([complete(0.6, test_accuracy=0.5, test_loss=2.0), LOST]):
         run(store, lease, admetar, 0, outcome, stage=Stage.CONFIRM, seed=seed)
-    (one,) = standings(engine)
+    (one,) = best_results(engine)
     assert one.tested["accuracy"].mean == pytest.approx(0.5)
     assert (one.tested["loss"].n, one.tested["loss"].n_failed) == (1, 1)
 
@@ -50,7 +49,7 @@ def test_what_started_from_trained_weights_stands_apart(store: SqlStore, engine:
         run(store, tuned, search, 0, complete(0.9))
     fresh, (search, _) = leased(store, definition("fresh"))
     run(store, fresh, search, 0, complete(0.5))
-    assert [(one.best.optimizer, one.variant, one.best.study) for one in standings(engine)] == [
+    assert [(one.best.optimizer, one.variant, one.best.study) for one in best_results(engine)] == [
         ("admetar", None, "fresh"),
         ("admetar", "finetune", "tuned"),
         ("sgdm", "finetune", "tuned"),
@@ -61,5 +60,5 @@ def test_what_started_from_trained_weights_stands_apart(store: SqlStore, engine:
         assert (found.study, found.init_from) == (study, init_from)
 
 
-def test_an_empty_database_has_no_standings(engine: Engine) -> None:
-    assert standings(engine) == []
+def test_an_empty_database_has_no_best_results(engine: Engine) -> None:
+    assert best_results(engine) == []

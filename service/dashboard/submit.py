@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import parse_qs
@@ -9,20 +12,30 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import Field
+from sqlalchemy import Engine
 
 import admeta.registry
 import tasks.registry
+from admeta.client import studyfile
 from admeta.client.terminal import tables
+from search.advice import warnings_for
+from search.definition import StudyDefinition
+from search.errors import StudyNotFoundError
 from search.naming import named_spaces
 from search.paper.best import PAPER_BEST
 from search.space import from_registry
+from service.api.body import parse_object
 from service.api.catalog import known_task
 from service.api.dependencies import Database, Filters, Limits
 from service.api.errors import ApiError
-from service.dashboard import form, submission
+from service.api.studies import check_size, parse_definition
+from service.dashboard import form
 from service.dashboard.form import Filled
-from service.dashboard.templating import page
+from service.dashboard.pages import page
 from service.database import queries, studies
+from service.errors import StudyFileError
+from service.models import FieldError, StudyView
+from service.settings import Quotas
 
 router = APIRouter(include_in_schema=False)
 FIRST_TASK = "digits"
@@ -60,8 +73,8 @@ def submit_page(
     text = _composed(filled)
     if filters.again is not None:
         old = queries.get_study_view(engine, filters.again)
-        text = submission.to_yaml({**(old.definition or {}), "name": f"{old.name[:90]}-again"})
-    return _page(request, filled, text, submission.check(engine, limits, text))
+        text = to_yaml({**(old.definition or {}), "name": f"{old.name[:90]}-again"})
+    return _page(request, filled, text, check_text(engine, limits, text))
 
 
 @router.post("/submit/compose")
@@ -72,7 +85,7 @@ def compose(request: Request, engine: Database, limits: Limits, filled: Form) ->
     if task != shown:  # the fields are still those of the task before
         filled = _of_another_task(filled, task, shown)
     text = _composed(filled)
-    verdict = submission.check(engine, limits, text)
+    verdict = check_text(engine, limits, text)
     if "hx-request" not in request.headers:
         return _page(request, filled, text, verdict)
     parts = _task_parts(filled) if task != shown else {}
@@ -82,14 +95,14 @@ def compose(request: Request, engine: Database, limits: Limits, filled: Form) ->
 @router.post("/submit/check")
 def check(request: Request, engine: Database, limits: Limits, filled: Form) -> Response:
     """What is to be said of the YAML; nothing is submitted."""
-    return page(request, "submit_verdict.html", verdict=submission.check(engine, limits, _text(filled, "definition")))
+    return page(request, "submit_verdict.html", verdict=check_text(engine, limits, _text(filled, "definition")))
 
 
 @router.post("/submit")
 def submit(request: Request, engine: Database, limits: Limits, filled: Form) -> Response:
     """Submit the YAML, and go to the study; the page again, with what is wrong, where it is none."""
     text = _text(filled, "definition")
-    verdict = submission.check(engine, limits, text)
+    verdict = check_text(engine, limits, text)
     if verdict.definition is None:
         return _page(request, _sensible(FIRST_TASK), text, verdict, status=422)
     view, _ = studies.create_study(engine, verdict.definition, max_queued=limits.max_queued)
@@ -123,10 +136,10 @@ def _text(filled: Filled, name: str) -> str:
 
 def _composed(filled: Filled) -> str:
     task = form.task_fields(tasks.registry.get(_text(filled, "task.name")).config)
-    return submission.to_yaml(form.compose(filled, [task, *form.study_sections()]))
+    return to_yaml(form.compose(filled, [task, *form.study_sections()]))
 
 
-def _page(request: Request, filled: Filled, text: str, verdict: submission.Verdict, *, status: int = 200) -> Response:
+def _page(request: Request, filled: Filled, text: str, verdict: Verdict, *, status: int = 200) -> Response:
     return page(
         request,
         "submit.html",
@@ -170,3 +183,73 @@ def _optimizers() -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+MAX_CHARACTERS = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is to be said of a text.
+
+    Attributes:
+        definition: the study, where it is one.
+        problem, hint: what is wrong as a whole, and what to do.
+        fields: what is wrong, field by field.
+        warnings: what is allowed, but ill-advised.
+        n_runs: runs that it asks for in all.
+        same_name: a study that already has the name.
+    """
+
+    definition: StudyDefinition | None = None
+    problem: str = ""
+    hint: str = ""
+    fields: Sequence[FieldError] = ()
+    warnings: Sequence[str] = field(default_factory=list)
+    n_runs: int = 0
+    same_name: StudyView | None = None
+
+
+def check_text(engine: Engine, limits: Quotas, text: str) -> Verdict:
+    """Whether a YAML or JSON text is a study that the service would take; submits nothing."""
+    try:
+        definition = read(text)
+        check_size(definition, limits)
+    except StudyFileError as error:
+        return Verdict(problem=error.detail, hint=error.hint)
+    except ApiError as error:
+        fields = error.view.fields
+        return Verdict(problem="" if fields else error.view.detail, hint=error.view.hint, fields=fields)
+    return Verdict(
+        definition=definition,
+        warnings=warnings_for(definition),
+        n_runs=definition.n_runs,
+        same_name=_named(engine, definition.name),
+    )
+
+
+def read(text: str) -> StudyDefinition:
+    """The study in a text.
+
+    Raises:
+        StudyFileError: it is too long, or not the YAML of one object.
+        ApiError: it is no study.
+    """
+    if len(text) > MAX_CHARACTERS:
+        detail = f"the study has {len(text):,} characters; this page takes at most {MAX_CHARACTERS:,}."
+        raise StudyFileError(detail, hint="Send it with `admeta submit FILE`.")
+    value = studyfile.parse(text, source="the study")
+    return parse_definition(parse_object(json.dumps(value).encode()))
+
+
+def to_yaml(definition: dict[str, Any]) -> str:
+    """A definition as people write it: inner lists and objects on one line."""
+    return studyfile.dump(definition)
+
+
+def _named(engine: Engine, name: str) -> StudyView | None:
+    try:
+        found = queries.get_study_view(engine, name)
+    except StudyNotFoundError:
+        return None
+    return found if found.name == name else None  # not one that has it for an id

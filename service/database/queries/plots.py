@@ -1,7 +1,4 @@
-"""Learning curves of a study's optimizers, each as a median and a band on one common x.
-
-Owns which runs stand for an optimizer, what x is, and how many points a plot gets.
-"""
+"""What plots draw: learning curves of a study, the trials of a search, the importance of its parameters."""
 
 from __future__ import annotations
 
@@ -14,21 +11,27 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Engine, and_, false, or_, select
+import optuna
+from optuna.storages._rdb import models as optuna_models
+from optuna.trial import TrialState
+from sqlalchemy import Engine, and_, false, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from search.analysis import finite_or_none, median_band
-from search.states import RunState, Stage
+from search.analysis import best_so_far, finite_or_none, median_band
+from search.importance import Importance, importance
+from search.states import ImportanceMethod, RunState, Stage
 from service.database.engine import reading
 from service.database.models import CurvePoint, Run, Search
 from service.models import ComparisonView, StudyView
 
 MAX_POINTS = 200
 """Points of a plot's x: a curve on a page is some 600 pixels wide."""
+_FIRST_PARAMS = ("lr", "lambd")
+_IMPORTANCE_KEY = "admeta:importance:"
 
 
 class RunChoice(StrEnum):
-    """Which runs stand for an optimizer.
+    """Which runs represent an optimizer.
 
     BEST: of its best trial, the confirm runs, or the search run where there are none. ALL: every complete trial.
     """
@@ -38,7 +41,7 @@ class RunChoice(StrEnum):
 
 
 class Axis(StrEnum):
-    """What learning is counted in; seconds are of training, evaluation not counted."""
+    """The unit of x; seconds are of training, without evaluation."""
 
     EPOCH = "epoch"
     STEP = "step"
@@ -58,7 +61,7 @@ class Band:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """What a plot of learning curves shows. `metrics` are those that there are to choose from."""
+    """Learning curves on one common x. `metrics` are those that there are to choose from."""
 
     metric: str
     metrics: list[str]
@@ -74,53 +77,40 @@ class _Curve:
 
 
 def study_curves(
-    engine: Engine, study: StudyView, standing: ComparisonView, *, runs: RunChoice, axis: Axis, metric: str | None
+    engine: Engine, study: StudyView, comparison: ComparisonView, *, runs: RunChoice, axis: Axis, metric: str | None
 ) -> Curves:
     """The curves of a study.
 
     Args:
-        standing: its comparison, which knows each optimizer's best trial.
+        comparison: of the study; it knows each optimizer's best trial.
         metric: a name of `Curves.metrics`; None or unknown: the objective.
     """
-    chosen = _run_ids(engine, study, standing, runs)
+    chosen = _run_ids(engine, study, comparison, runs)
     found = dict(_points(engine, chosen, axis=axis, metric=None if metric == study.metric else metric))
     metrics = _metrics(engine, chosen)
-    xs = _grid(sorted({x for curve in found.values() for x in curve.x}))
+    xs = _thinned(sorted({x for curve in found.values() for x in curve.x}))
+    curves = {
+        search.label: [found[run] for run, label in chosen.items() if label == search.label and run in found]
+        for search in study.searches
+    }
     return Curves(
         metric=metric if metric in metrics else study.metric,
         metrics=[study.metric, *(name for name in metrics if name != study.metric)],
         axis=axis,
         x=xs,
-        series=[
-            _band(
-                search.label,
-                [found[run] for run, label in chosen.items() if label == search.label and run in found],
-                xs,
-            )
-            for search in study.searches
-        ],
+        series=[_band(label, of_label, xs) for label, of_label in curves.items()],
     )
 
 
-def rows(curves: Curves) -> Iterator[tuple[str | float | int | None, ...]]:
-    """The curves as a table, with its header."""
-    yield ("label", "runs", curves.axis.value, "low", "median", "high")
-    for band in curves.series:
-        for x, low, median, high in zip(curves.x, band.low, band.median, band.high, strict=True):
-            if median is not None:
-                yield (band.label, band.n_runs, x, low, median, high)
-
-
-def _run_ids(engine: Engine, study: StudyView, standing: ComparisonView, runs: RunChoice) -> dict[int, str]:
+def _run_ids(engine: Engine, study: StudyView, comparison: ComparisonView, runs: RunChoice) -> dict[int, str]:
     """Ids of the runs, with their searches' labels."""
-    query = select(Run.id, Search.label, Run.stage).join(Search, Search.id == Run.search_id)
-    query = query.where(Search.study_id == study.id)
+    query = select(Run.id, Search.label, Run.stage).join(Run.search).where(Search.study_id == study.id)
     if runs is RunChoice.ALL:
         query = query.where(Run.stage == Stage.SEARCH, Run.state == RunState.COMPLETE)
     else:
         of_best = [
             and_(Search.label == row.label, Run.trial_number == row.trial)
-            for row in standing.rows
+            for row in comparison.rows
             if row.trial is not None
         ]
         query = query.where(or_(false(), *of_best), Run.epoch > 0)
@@ -162,7 +152,7 @@ def _metrics(engine: Engine, chosen: Mapping[int, str]) -> list[str]:
         return sorted(session.execute(query).scalar_one_or_none() or {})
 
 
-def _grid(xs: Sequence[float]) -> list[float]:
+def _thinned(xs: Sequence[float]) -> list[float]:
     """At most MAX_POINTS of the x, evenly over their order, both ends kept."""
     if len(xs) <= MAX_POINTS:
         return list(xs)
@@ -186,3 +176,79 @@ def _on(curve: _Curve, xs: Sequence[float]) -> list[tuple[float, float | None]]:
     last = curve.x[-1]
     at = [(x, bisect_right(curve.x, x)) for x in xs if x <= last]
     return [(x, curve.y[n - 1]) for x, n in at if n]
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """The trials of one search as columns, an entry for each trial in order of its number.
+
+    `best` is the best value of the COMPLETE trials so far.
+    """
+
+    metric: str
+    direction: str
+    number: list[int]
+    state: list[str]
+    value: list[float | None]
+    best: list[float | None]
+    params: dict[str, list[Any]]
+    epoch: list[int]
+    runs: list[int]
+    failure: list[str | None]
+
+
+def search_history(engine: Engine, study: StudyView, label: str) -> History:
+    """The trials of a search of this study."""
+    of_search = Search.study_id == study.id, Search.label == label
+    columns = Run.trial_number, Run.state, Run.value, Run.params, Run.epoch, Run.failure
+    trials = select(*columns).join(Run.search).where(*of_search, Run.stage == Stage.SEARCH).order_by(Run.trial_number)
+    confirms = select(Run.trial_number, func.count()).join(Run.search).where(*of_search, Run.stage == Stage.CONFIRM)
+    with reading(engine) as session:
+        found = session.execute(trials).all()
+        n_confirms = {number: n for number, n in session.execute(confirms.group_by(Run.trial_number))}
+    values = [finite_or_none(row.value) for row in found]
+    complete = [value if row.state == RunState.COMPLETE else None for row, value in zip(found, values, strict=True)]
+    names = sorted({name for row in found for name in row.params}, key=lambda name: (name not in _FIRST_PARAMS, name))
+    return History(
+        metric=study.metric,
+        direction=study.direction,
+        number=[row.trial_number for row in found],
+        state=[str(row.state) for row in found],
+        value=values,
+        best=best_so_far(complete, direction=study.direction),
+        params={name: [row.params.get(name) for row in found] for name in names},
+        epoch=[row.epoch for row in found],
+        runs=[1 + n_confirms.get(row.trial_number, 0) for row in found],
+        failure=[row.failure for row in found],
+    )
+
+
+def search_importance(
+    engine: Engine, storage: optuna.storages.BaseStorage, optuna_name: str, *, method: ImportanceMethod | None
+) -> Importance:
+    """As `search.importance.importance`, remembered beside the Optuna study until another of its trials completes.
+
+    The importance rests on the complete trials alone, whose parameters and values never change, so their number tells
+    whether what is remembered still holds. Working it out reads every trial and grows a forest: seconds, where
+    remembering takes milliseconds.
+
+    Args:
+        optuna_name: the search's Optuna study.
+
+    Raises:
+        KeyError: it has none yet: no trial has begun.
+        TooFewTrialsError: see there.
+    """
+    study_id = storage.get_study_id_from_name(optuna_name)
+    trial = optuna_models.TrialModel
+    complete = select(func.count()).where(trial.study_id == study_id, trial.state == TrialState.COMPLETE)
+    with reading(engine) as session:
+        n_complete = session.execute(complete).scalar_one()
+    key = _IMPORTANCE_KEY + ("auto" if method is None else method.value)
+    known = storage.get_study_system_attrs(study_id).get(key)
+    if known is not None and known["n_complete"] == n_complete:
+        return Importance(method=ImportanceMethod(known["method"]), shares=known["shares"], n_trials=known["n_trials"])
+    found = importance(optuna.load_study(study_name=optuna_name, storage=storage), method=method)
+    content = {"method": found.method.value, "shares": found.shares, "n_trials": found.n_trials}
+    storage.set_study_system_attr(study_id, key, {"n_complete": n_complete, **content})
+    return found

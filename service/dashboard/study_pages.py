@@ -1,33 +1,31 @@
-"""The pages: overview, study, search, trial."""
+"""The pages of studies: overview, study, search and trial; and the page of the cluster."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BeforeValidator, Field
+from sqlalchemy import Engine
 
 import tasks.registry
 from admeta.registry import known_optimizers
-from search.states import RunState, StudyState
+from search import run_log
+from search.states import Direction, RunState, StudyState
+from service.api.cluster import get_cluster
 from service.api.dependencies import Database, Filters
-from service.dashboard import assets, cluster_page, data, explorer_pages, results_pages, submit_pages
-from service.dashboard.drawing import common_scale
-from service.dashboard.lookup import find_search, gpu_seconds, readable_logs
-from service.dashboard.python_code import as_python
-from service.dashboard.standing import leaders, verdicts
-from service.dashboard.templating import page
+from service.dashboard.pages import page
+from service.dashboard.results import as_python
 from service.database import events, queries
+from service.database.errors import TrialNotFoundError
+from service.models import ComparisonRow, ComparisonView, RunView, SearchView, SpreadView, StudyView
 from service.settings import Settings
+from tasks.engine.folders import inside
 
 router = APIRouter(include_in_schema=False)
-router.include_router(assets.router)
-router.include_router(data.router)
-router.include_router(results_pages.router)
-router.include_router(cluster_page.router)
-router.include_router(explorer_pages.router)
-router.include_router(submit_pages.router)
 
 _EMPTY = BeforeValidator(lambda value: None if value == "" else value)  # a form sends what was left open as ""
 Text = Annotated[Annotated[str, Field(max_length=100)] | None, _EMPTY]
@@ -70,7 +68,7 @@ def overview(request: Request, engine: Database, filters: Annotated[OverviewFilt
         "overview.html",
         studies=found,
         leaders={study.id: leaders(study) for study in found.items},
-        gpu_s=gpu_seconds(engine, [study.id for study in found.items]),
+        gpu_s=queries.gpu_seconds(engine, [study.id for study in found.items]),
         filters=filters,
         filtered=bool(chosen),
         states=[state.value for state in StudyState],
@@ -86,15 +84,15 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
     """Which optimizer, which settings, how sure."""
     newest_event = events.kept_range(engine)[1]  # before the reading: what happens meanwhile is told again
     view = queries.get_study_view(engine, study)
-    standing = queries.comparison(engine, view.id)
-    scale = common_scale(standing.rows)
+    comparison = queries.comparison(engine, view.id)
+    scale = common_scale(comparison.rows)
     return page(
         request,
         "study.html",
         study=view,
-        standing=standing,
+        comparison=comparison,
         scale=scale,
-        verdicts=verdicts(standing),
+        verdicts=verdicts(comparison),
         positions={search.label: position for position, search in enumerate(view.searches)},
         ended=StudyState(view.state).is_terminal,
         newest_event=newest_event,
@@ -163,3 +161,111 @@ def _pages(path: str, chosen: dict[str, Any], cursor: str | None, next_cursor: s
         "first": first if cursor else None,
         "next": f"{path}?{urlencode({**chosen, 'cursor': next_cursor})}" if next_cursor else None,
     }
+
+
+@router.get("/cluster")
+def show_cluster(request: Request, engine: Database) -> Response:
+    """What `GET /v1/cluster` answers, drawn; read anew every few seconds, since no event tells of a node."""
+    view = get_cluster(engine, request)
+    known = {node.address for node in view.nodes}
+    return page(
+        request,
+        "cluster.html",
+        cluster=view,
+        runs_at={address: [run for run in view.runs if run.node == address] for address in known},
+        elsewhere=[run for run in view.runs if run.node not in known],
+    )
+
+
+def find_search(engine: Engine, study: str, label: str) -> tuple[StudyView, SearchView]:
+    """A study by id or name, and its search with this label.
+
+    Raises:
+        StudyNotFoundError: no study has this id or name.
+        TrialNotFoundError: it has no search with this label.
+    """
+    view = queries.get_study_view(engine, study)
+    for search in view.searches:
+        if search.label == label:
+            return view, search
+    labels = ", ".join(search.label for search in view.searches)
+    raise TrialNotFoundError(f"study '{view.name}' has no search {label!r}.", hint=f"Its searches are {labels}.")
+
+
+def readable_logs(engine: Engine, storage: str, runs: Sequence[RunView]) -> dict[int, list[int]]:
+    """By the id of each run, its attempts whose log there is, and the one that goes on."""
+    found = {}
+    for run in runs:
+        files = queries.run_files(engine, run.id)
+        attempts = run_log.logged_attempts(inside(storage, files.folder))
+        found[run.id] = sorted({*attempts, *([files.running] if files.running else [])})
+    return found
+
+
+def leaders(study: StudyView) -> set[str]:
+    """Labels of the searches with the best value so far, where there are at least two to compare."""
+    values = {search.label: search.best_value for search in study.searches if search.best_value is not None}
+    if len(values) < 2:
+        return set()
+    best = Direction(study.direction).best(values.values())
+    return {label for label, value in values.items() if value == best}
+
+
+def verdicts(comparison: ComparisonView) -> dict[str, str]:
+    """By label, what is shown against the optimizer in the first place; empty before anything is confirmed."""
+    ranked = [row for row in comparison.rows if row.rank is not None]
+    if not ranked:
+        return {}
+    first = ranked[0].label
+    found: dict[str, str] = {}
+    for pair in comparison.pairs:
+        if first not in (pair.a, pair.b):
+            continue
+        other = pair.b if pair.a == first else pair.a
+        if pair.p_holm is None:
+            found[other] = "too few seeds to tell"
+        elif pair.better == first:
+            found[other] = f"behind, p = {pair.p_holm:.2g}"
+        else:
+            found[other] = f"no difference shown, p = {pair.p_holm:.2g}"
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """Mean and one standard deviation to either side, in percent of the drawing's width."""
+
+    low: float
+    mean: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What the drawing's ends stand for, in the metric's unit."""
+
+    low: float
+    high: float
+
+    def mark(self, spread: SpreadView, *, fallback: float | None = None) -> Mark | None:
+        """Where the mean and its whiskers lie; `fallback` stands for the mean of nothing."""
+        mean = spread.mean if spread.mean is not None else fallback
+        if mean is None:
+            return None
+        std = spread.std or 0.0
+        return Mark(low=self._at(mean - std), mean=self._at(mean), high=self._at(mean + std))
+
+    def _at(self, value: float) -> float:
+        share = 0.5 if self.high == self.low else (value - self.low) / (self.high - self.low)
+        return 3.0 + 94.0 * share
+
+
+def common_scale(rows: Sequence[ComparisonRow]) -> Scale | None:
+    """A scale that holds the validation means of all optimizers with their whiskers; None where there are none."""
+    ends: list[float] = []
+    for row in rows:
+        mean = row.validation.mean if row.validation.mean is not None else row.search_value
+        if mean is not None:
+            std = row.validation.std or 0.0
+            ends += [mean - std, mean + std]
+    return Scale(low=min(ends), high=max(ends)) if ends else None

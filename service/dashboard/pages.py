@@ -1,0 +1,223 @@
+"""How a page is made: templates, static files, files to download, errors as pages.
+
+Everything put into a page is escaped. Where a browser asks and not a program, an error
+is a page with the words of the API.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, HTTPException, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from pydantic import ValidationError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from admeta.client.terminal import tables
+from service.api import optuna_pages
+from service.api.signin import COOKIE, is_page_visit
+from service.models import ErrorView
+
+_UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
+
+
+_NAVIGATION = (
+    ("/", "Studies", ("/studies/",)),
+    ("/submit", "New study", ()),
+    ("/results", "Results", ("/results/",)),
+    ("/explorer", "Explorer", ()),
+    ("/cluster", "Cluster", ()),
+    ("/docs", "API", ()),
+)
+"""The pages that every page leads to: asset_address, name, and what else counts as being there."""
+
+
+def page(request: HTTPConnection, template: str, *, status: int = 200, **values: Any) -> Response:
+    """A page from a template of `templates/`."""
+    path: str = request.scope["path"]
+    navigation = [
+        {"href": href, "name": name, "here": path == href or path.startswith(below)}
+        for href, name, below in _NAVIGATION
+    ]
+    text = (
+        _environment()
+        .get_template(template)
+        .render(navigation=navigation, signed_in=COOKIE in request.cookies, **values)
+    )
+    return Response(text, status_code=status, media_type="text/html; charset=utf-8")
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as people say them: 42 s, 3.5 min, 2.1 h; ∞ for None, a target never met."""
+    if seconds is None:
+        return "∞"
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def ago(time: datetime | None) -> str:
+    """How long ago."""
+    if time is None:
+        return "–"
+    seconds = max(0.0, (datetime.now(UTC) - time).total_seconds())
+    return "just now" if seconds < 5 else f"{duration(float(round(seconds)))} ago"
+
+
+def value(setting: Any) -> str:
+    """One setting, as the tables of `admeta` write it."""
+    return tables.settings({"": setting}).removeprefix("=")
+
+
+def part(text: object) -> str:
+    """Text as one part of an address."""
+    return quote(str(text), safe="")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("service.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "ago": ago,
+        "duration": duration,
+        "number": tables.number,
+        "part": part,
+        "settings": tables.settings,
+        "spread": tables.spread,
+        "value": value,
+    }
+    environment.globals |= {
+        "asset": asset_address,
+        "has_optuna_pages": optuna_pages.is_installed(),
+        "n_finished": tables.n_finished,
+    }
+    return environment
+
+
+router = APIRouter(include_in_schema=False)
+
+_MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+_FILES = {
+    "dashboard.css": "dashboard.css",
+    "live.js": "live.js",
+    "charts.js": "charts.js",
+    "svg.js": "svg.js",
+    "search.js": "search.js",
+    "heat.js": "heat.js",
+    "lines.js": "lines.js",
+    "trials.js": "trials.js",
+    "log.js": "log.js",
+    "explorer.js": "explorer.js",
+    "submit.js": "submit.js",
+    "htmx.js": "vendor/htmx.min.js",
+    "uPlot.css": "vendor/uPlot.min.css",
+    "uPlot.js": "vendor/uPlot.iife.min.js",
+}
+
+
+@router.get("/assets/{name}")
+def get_asset(name: str, v: str | None = None) -> Response:
+    """A static file; asked for with its version, it never changes."""
+    if name not in _FILES:
+        raise HTTPException(404)
+    kept = "public, max-age=31536000, immutable" if v == version(name) else "no-cache"
+    media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
+    return Response(_content(name), media_type=media_type, headers={"Cache-Control": kept})
+
+
+def asset_address(name: str) -> str:
+    """Where a page finds the file, with its version."""
+    return f"/assets/{name}?v={version(name)}"
+
+
+@cache
+def version(name: str) -> str:
+    """The first digits of the file's SHA-256."""
+    return hashlib.sha256(_content(name)).hexdigest()[:12]
+
+
+@cache
+def _content(name: str) -> bytes:
+    return resources.files("service.dashboard").joinpath(f"static/{_FILES[name]}").read_bytes()
+
+
+_DOWNLOAD_TYPES = {"csv": "text/csv", "tex": "text/x-latex", "md": "text/markdown", "yaml": "application/yaml"}
+
+
+def as_csv(table: Iterable[Sequence[Any]], *, name: str) -> Response:
+    """A table, its first row the header, as `name`.csv."""
+    text = io.StringIO()
+    csv.writer(text).writerows(table)
+    return as_text(text.getvalue(), name=f"{name}.csv")
+
+
+def as_text(text: str, *, name: str) -> Response:
+    """A text as a file of this name, whose ending tells the media type."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    media_type = _DOWNLOAD_TYPES[name.rpartition(".")[2]]
+    return Response(text, media_type=f"{media_type}; charset=utf-8", headers=headers)
+
+
+class FailurePages:
+    """ASGI middleware: an error in JSON becomes a page with the same status, where the request prefers HTML."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not is_page_visit(scope):
+            await self._app(scope, receive, send)
+            return
+        held: Message | None = None
+        body = b""
+
+        async def shown(message: Message) -> None:
+            nonlocal held, body
+            if message["type"] == "http.response.start" and _is_error(message):
+                held = message
+                return
+            if held is None:
+                await send(message)
+                return
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                start, content = _error_page(HTTPConnection(scope), held, body)
+                await send(start)
+                await send({"type": "http.response.body", "body": content})
+
+        await self._app(scope, receive, shown)
+
+
+def _is_error(start: Message) -> bool:
+    is_json = Headers(raw=start["headers"]).get("content-type", "").startswith("application/json")
+    return start["status"] >= 400 and is_json
+
+
+def _error_page(request: HTTPConnection, start: Message, body: bytes) -> tuple[Message, bytes]:
+    try:
+        view = ErrorView.model_validate_json(body)
+    except ValidationError:
+        return start, body
+    made = page(request, "failure.html", status=start["status"], view=view)
+    content = bytes(made.body)
+    headers = MutableHeaders(raw=list(start["headers"]))
+    headers["Content-Type"] = made.headers["content-type"]
+    headers["Content-Length"] = str(len(content))
+    return {**start, "headers": headers.raw}, content

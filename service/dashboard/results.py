@@ -1,0 +1,290 @@
+"""Tasks by optimizers: the best results of all studies, and the tables of the paper with our results beside them.
+
+Which result is the best is decided by `service.database.queries.best_results`; what the paper prints, and which of our
+models counts as its, by `search.paper`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby, takewhile
+from typing import Any, Literal
+
+from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi.responses import JSONResponse
+
+import search.paper
+from admeta.client import text_tables
+from admeta.client.terminal import tables
+from admeta.registry import known_optimizers
+from search.paper import Measured, PaperResult, TableBeside
+from search.states import Direction
+from service.api.dependencies import Database
+from service.dashboard.pages import as_csv, as_text, page
+from service.database import queries
+from service.database.queries import BestResult
+from service.paper_comparison import measured
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/results")
+def results_page(request: Request, engine: Database) -> Response:
+    """Everything measured here, then table by table beside the paper."""
+    found = queries.best_results(engine)
+    return page(request, "results.html", matrix=matrix(found), papers=paper_tables(found), n=len(found))
+
+
+@router.get("/results.{form}")
+def get_results(engine: Database, form: Literal["csv", "json", "tex"]) -> Response:
+    """The best of every task and optimizer as data, or the matrix as LaTeX."""
+    found = queries.best_results(engine)
+    match form:
+        case "csv":
+            return as_csv(_result_rows(found), name="results")
+        case "json":
+            return JSONResponse([{**one.best.model_dump(mode="json"), "variant": one.variant} for one in found])
+        case "tex":
+            return as_text(to_latex(matrix(found)), name="results.tex")
+
+
+@router.get("/results/{table}.{form}")
+def get_paper_table(engine: Database, table: str, form: Literal["csv", "json", "tex", "md"]) -> Response:
+    """One of the paper's tables with ours beside."""
+    if table not in search.paper.result_tables():
+        raise HTTPException(404)
+    found = paper_table(table, queries.best_results(engine)).beside
+    match form:
+        case "csv":
+            return as_csv(paper_rows(found), name=f"paper-{table}")
+        case "json":
+            return JSONResponse(_plain(asdict(found)))
+        case "tex":
+            return as_text(search.paper.to_latex(found), name=f"paper-{table}.tex")
+        case "md":
+            return as_text(search.paper.to_markdown(found), name=f"paper-{table}.md")
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and tuples as JSON writes them."""
+    if hasattr(value, "items"):
+        return {key: _plain(child) for key, child in value.items()}
+    return [_plain(child) for child in value] if isinstance(value, list | tuple) else value
+
+
+_PAPERS_ORDER = ("sgd", "sgdm", "admetas", "adam", "adamw", "radam", "ranger", "adabelief", "admetar")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A result in a cell, with what its details show. `id` is the details' own within the page."""
+
+    id: str
+    result: BestResult
+    code: str
+    leads: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatrixRow:
+    """One task and model; a cell an optimizer, None where nothing was measured."""
+
+    task: str
+    model: str | None
+    metric: str
+    direction: str
+    cells: list[Entry | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """Tasks by optimizers."""
+
+    optimizers: list[str]
+    rows: list[MatrixRow]
+
+
+def matrix(found: Sequence[BestResult]) -> Matrix:
+    """The main results; variants that the paper calls ablations are in its table of them."""
+    main = [one for one in found if one.variant is None]
+    names = {one.best.optimizer for one in main}
+    order = [*_PAPERS_ORDER, *known_optimizers()]
+    optimizers = sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
+    rows: list[MatrixRow] = []
+    for (task, model, metric, direction), group in groupby(main, key=_row_key):
+        by_name = {one.best.optimizer: one for one in group}
+        cells = [entry(by_name.get(name), place=f"m{len(rows)}-{j}") for j, name in enumerate(optimizers)]
+        rows.append(MatrixRow(task=task, model=model, metric=metric, direction=direction, cells=_led(cells, direction)))
+    return Matrix(optimizers=optimizers, rows=rows)
+
+
+def _row_key(one: BestResult) -> tuple[str, str | None, str, str]:
+    return one.best.task, one.best.model, one.best.metric, one.best.direction
+
+
+def entry(result: BestResult | None, *, place: str) -> Entry | None:
+    """A cell of the result; `place` is its own within the page."""
+    if result is None:
+        return None
+    code = as_python(result.best.optimizer, result.best.settings)
+    return Entry(id=f"cell-{place}", result=result, code=code, leads=False)
+
+
+def _led(cells: list[Entry | None], direction: str) -> list[Entry | None]:
+    """The cells, the best of at least two marked; confirmed results compete with one another alone where there are."""
+    there = [cell for cell in cells if cell is not None]
+    confirmed = [cell for cell in there if cell.result.best.evidence == "confirmed"]
+    values = {cell.id: value for cell in confirmed or there if (value := shown_value(cell.result)) is not None}
+    if len(there) < 2 or not values:
+        return cells
+    best = Direction(direction).best(values.values())
+    return [
+        cell and Entry(id=cell.id, result=cell.result, code=cell.code, leads=values.get(cell.id) == best)
+        for cell in cells
+    ]
+
+
+def shown_value(result: BestResult) -> float | None:
+    """Validation: the mean over the confirm seeds, or what the search saw."""
+    mean = result.best.validation.mean
+    return result.best.search_value if mean is None else mean
+
+
+def _result_rows(found: Sequence[BestResult]) -> Iterator[Sequence[Any]]:
+    """All results as a table, with its header."""
+    yield (
+        "task", "model", "metric", "direction", "optimizer", "variant", "evidence", "validation", "validation_std",
+        "n", "test", "test_std", "study", "label", "trial", "settings",
+    )  # fmt: skip
+    for one in found:
+        best = one.best
+        yield (
+            best.task, best.model, best.metric, best.direction, best.optimizer, one.variant, best.evidence,
+            shown_value(one), best.validation.std, best.validation.n, best.test.mean, best.test.std, best.study,
+            best.label, best.trial, tables.settings(best.settings),
+        )  # fmt: skip
+
+
+def to_latex(table: Matrix) -> str:
+    """The matrix as a booktabs table: validation mean ± standard deviation, the best of a row in bold."""
+    return text_tables.latex(
+        ["task", *table.optimizers],
+        [[f"{row.task} {row.model or ''} {row.metric}", *map(_cell_text, row.cells)] for row in table.rows],
+        bold={(i, j) for i, row in enumerate(table.rows) for j, cell in enumerate(row.cells, 1) if cell and cell.leads},
+    )
+
+
+def _cell_text(cell: Entry | None) -> str:
+    value = None if cell is None else shown_value(cell.result)
+    if cell is None or value is None:
+        return "–"
+    std = cell.result.best.validation.std
+    return f"{value:.4f}" if std is None else f"{value:.4f} ± {std:.4f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperCell:
+    """A cell of the paper's: its number and ours as text, and ours minus its in the paper's unit."""
+
+    paper: str
+    ours: str | None
+    difference: float | None
+    entry: Entry | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperTable:
+    """A table of the paper for a page. `spans` are the upper headings with their widths; None where there is one level.
+
+    Rows are (headings with the rows each spans, 0 where it goes on from above; cells). `ours` tells the columns in
+    which something was measured: those are two wide.
+    """
+
+    beside: TableBeside
+    spans: list[tuple[str, int]] | None
+    heads: list[str]
+    ours: list[bool]
+    rows: list[tuple[list[tuple[str, int]], list[PaperCell]]]
+
+
+def paper_tables(found: Sequence[BestResult]) -> list[PaperTable]:
+    """All the paper's result tables, with our test results in them."""
+    return [paper_table(name, found) for name in search.paper.result_tables()]
+
+
+def paper_table(name: str, found: Sequence[BestResult]) -> PaperTable:
+    """One of them; the paper's numbers are of test sets (GLUE, SQuAD: development sets), so ours are too."""
+    origin: dict[int, BestResult] = {}
+    table = search.paper.beside(name, measured(found, origin))
+    cells = [
+        [_paper_cell(cell, origin, place=f"{name}-{i}-{j}") for j, cell in enumerate(row)]
+        for i, row in enumerate(table.cells)
+    ]
+    two_levels = any(len(column) > 1 for column in table.columns)
+    ours = [any(row[j].ours for row in cells) for j in range(len(table.columns))]
+    spans = [
+        (head, sum(2 if ours[j] else 1 for j, _ in group))
+        for head, group in groupby(enumerate(table.columns), key=lambda pair: pair[1][0])
+    ]
+    return PaperTable(
+        beside=table,
+        spans=spans if two_levels else None,
+        heads=[column[-1] for column in table.columns],
+        ours=ours,
+        rows=list(zip(_row_heads(table.rows), cells, strict=True)),
+    )
+
+
+def _row_heads(rows: Sequence[tuple[str, ...]]) -> list[list[tuple[str, int]]]:
+    heads: list[list[tuple[str, int]]] = []
+    for i, row in enumerate(rows):
+        if len(row) == 1:
+            heads.append([(row[0], 1)])
+            continue
+        goes_on = i > 0 and rows[i - 1][0] == row[0]
+        same = len(list(takewhile(lambda other: other[0] == row[0], rows[i:])))  # noqa: B023  (used at once)
+        heads.append([(row[0], 0 if goes_on else same), (" ".join(row[1:]), 1)])
+    return heads
+
+
+def _paper_cell(cell: search.paper.Cell, origin: dict[int, BestResult], *, place: str) -> PaperCell:
+    paper, ours = search.paper.texts(cell)
+    if cell.ours is None:
+        return PaperCell(paper=paper, ours=None, difference=None, entry=None)
+    return PaperCell(
+        paper=paper,
+        ours=ours,
+        difference=_difference(cell.paper, cell.ours),
+        entry=entry(origin[id(cell.ours)], place=place),
+    )
+
+
+def _difference(paper: PaperResult | None, ours: Measured) -> float | None:
+    if paper is None:
+        return None
+    return (1.0 if ours.metric == "training_time" else 100.0) * (ours.mean - paper.value)
+
+
+def paper_rows(table: TableBeside) -> Iterator[Sequence[Any]]:
+    """A table of the paper as rows of cells, with a header; numbers in our unit: fractions and seconds."""
+    yield ("row", "column", "paper", "paper_std", "ours", "ours_std", "ours_n")
+    for head, row in zip(table.rows, table.cells, strict=True):
+        for column, cell in zip(table.columns, row, strict=True):
+            paper, ours = cell.paper, cell.ours
+            yield (
+                " ".join(head), " ".join(filter(None, column)), paper and paper.value, paper and paper.std,
+                ours and ours.mean, ours and ours.std, ours and ours.n,
+            )  # fmt: skip
+
+
+def as_python(optimizer: str, settings: Mapping[str, Any]) -> str:
+    """Code that makes the optimizer of these settings for a `model`, by its registered name; lists become tuples."""
+    arguments = "".join(f"    {name}={_literal(value)},\n" for name, value in settings.items())
+    return (
+        f"from admeta import create\n\noptimizer = create(\n    {optimizer!r},\n    model.parameters(),\n{arguments})\n"
+    )
+
+
+def _literal(value: Any) -> str:
+    return repr(tuple(value) if isinstance(value, list) else value)
