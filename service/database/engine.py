@@ -22,7 +22,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session
 
-from service.database.errors import DatabaseFileError, DatabaseUrlError
+from service.database.errors import RESTORE_HINT, DatabaseFileError, DatabaseUrlError
 
 BUSY_TIMEOUT_S = 60
 POSTGRES_CONNECT_ARGS: dict[str, str | int] = {
@@ -170,7 +170,7 @@ class _SqliteFile:
             raise DatabaseFileError(
                 f"The database file {self._path} was deleted or replaced while it was in use; nothing more is "
                 "written to it.",
-                hint="Stop the service, put the file back or restore a backup, and start the service again.",
+                hint=RESTORE_HINT,
             )
         connection.exec_driver_sql(_begin.get())
 
@@ -229,7 +229,7 @@ def check_integrity(engine: Engine) -> None:
         raise DatabaseFileError(
             f"The database file {path} was damaged or overwritten while it was in use: "
             f"{'its tables are gone' if found == 'ok' else ' '.join(found.split())}.",
-            hint="Restore a backup, or move the file away to begin with an empty database; then start the service.",
+            hint=RESTORE_HINT,
         )
 
 

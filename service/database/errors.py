@@ -19,6 +19,11 @@
 from search.errors import SearchError, StudyNotFoundError
 from service.errors import ServiceError
 
+RESTORE_HINT = (
+    "Stop the service, put a backup in the file's place, remove the old file's -wal and -shm beside it, and start the "
+    "service again."
+)
+
 
 class DatabaseError(ServiceError):
     """Base of the errors of `service.database`."""

@@ -19,7 +19,7 @@ from typing import ParamSpec, TypeVar
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from service.database.errors import DatabaseFileError, DatabaseUnavailableError
+from service.database.errors import RESTORE_HINT, DatabaseFileError, DatabaseUnavailableError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -149,7 +149,7 @@ def is_damaged(error: BaseException) -> bool:
 def _damaged(error: Exception) -> DatabaseFileError:
     return DatabaseFileError(
         f"The database file is damaged: {in_short(error)}.",
-        hint="Stop the service, restore a backup, and start the service again.",
+        hint=RESTORE_HINT,
     )
 
 

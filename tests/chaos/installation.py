@@ -82,6 +82,11 @@ class Service:
             )
         wait_until(self._answers, timeout_s=START_PATIENCE_S, what=f"the service answers, see {self.home}", poll_s=0.2)
 
+    def wait(self, *, timeout_s: float) -> int:
+        """The exit status, once it has ended by itself."""
+        assert self._process is not None, "the service was not started"
+        return self._process.wait(timeout=timeout_s)
+
     def stop(self) -> None:
         """End it as Ctrl-C does."""
         if self._process is None:

@@ -156,7 +156,7 @@ def test_a_damaged_file_is_not_waited_for() -> None:
     def read() -> None:
         raise DatabaseError("SELECT 1", {}, error)
 
-    with pytest.raises(DatabaseFileError, match=r"damaged: file is not a database\. .*restore a backup"):
+    with pytest.raises(DatabaseFileError, match=r"damaged: file is not a database\. .*put a backup"):
         call(read, REQUEST)
 
 

@@ -1,0 +1,71 @@
+"""What a service does that loses its database file, or may open few files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from service.database.schema import prepare
+from tests.chaos.installation import Service
+from tests.chaos.processes import descendants, is_alive, wait_until
+from tests.chaos.studies import quiet_study
+
+
+def deleted(file: Path, _other: Path) -> None:
+    file.unlink()
+
+
+def replaced(file: Path, other: Path) -> None:
+    other.rename(file)
+
+
+def overwritten(file: Path, other: Path) -> None:
+    shutil.copy(other, file)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("change", [deleted, replaced, overwritten])
+def test_a_service_whose_database_file_is_gone_stops_with_the_reason(
+    tmp_path: Path, change: Callable[[Path, Path], None]
+) -> None:
+    home = tmp_path / "home"
+    file, other = home / "admeta.sqlite3", tmp_path / "other.sqlite3"
+    prepare(f"sqlite:///{other}")
+    service = Service(home, database_url=f"sqlite:///{file}")
+    with service:
+        with service.client as client:
+            study = client.submit(quiet_study("gone")).study
+            wait_until(lambda: client.study(study.id).state == "RUNNING", timeout_s=120, what="it runs")
+        children = descendants(service.pid)
+        change(file, other)
+        assert service.wait(timeout_s=60) == 1
+    wait_until(lambda: not any(map(is_alive, children)), timeout_s=180, what="no child is left")
+    reason = (home / "output.log").read_text()
+    assert f"The database file {file} was" in reason
+    assert "while it was in use" in reason
+    if change is deleted:
+        assert not file.exists()
+    else:
+        # immutable: the old file's log, which the service left beside it, is not taken for this one's
+        with sqlite3.connect(f"file:{file}?immutable=1", uri=True) as connection:
+            assert connection.execute("SELECT state FROM admeta_studies").fetchall() == []
+
+
+def test_a_service_raises_its_limit_of_open_files() -> None:
+    code = (
+        "import resource, service.server as server; server._raise_open_files_limit();"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    for limits, raised in (("256:4096", (4096, 4096)), ("256:256", (256, 256))):
+        command = ["prlimit", f"--nofile={limits}", sys.executable, "-c", code]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ)).stdout
+        assert printed.strip() == str(raised)
