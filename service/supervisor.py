@@ -26,9 +26,9 @@ from search.records import Lease
 from search.retention import clear_up
 from search.states import StudyState
 from service import cluster, compatibility
-from service.database.closing import close_unfinished, unclosed_studies
 from service.database.engine import check_integrity, make_driver_engine, make_engine
 from service.database.errors import DatabaseFileError, DatabaseUnavailableError
+from service.database.lease import close_unfinished, unclosed_studies
 from service.database.retry import REQUEST, in_short, is_transient, lacks_descriptors
 from service.database.store import SqlStore
 from service.database.studies import runnable_studies, study_progress

@@ -1,30 +1,166 @@
-"""When a study's lease is free and until when a new one lasts, by the clock that all its drivers share.
+"""The lease by which one driver has a study: when it is free, writing under it, and closing what its holder left.
 
-That is the server's clock on PostgreSQL, where drivers live on several hosts, and the host's own with SQLite.
+A lease's times are of a clock that all drivers of the study share: the server's on PostgreSQL, the host's with SQLite.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, DateTime, Engine, func, literal, or_
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages._rdb import models as optuna_models
+from optuna.trial import TrialState
+from sqlalchemy import ColumnElement, DateTime, Engine, bindparam, func, literal, or_, select, update
+from sqlalchemy.orm import Session
 
-from service.database.models import Study
+from search.errors import LeaseLostError, SearchError
+from search.records import Lease
+from search.states import AttemptState, FailureKind, RunState, StudyState
+from service.database import events
+from service.database.engine import reading, writing
+from service.database.models import RUN_IS_UNFINISHED, Attempt, Run, Search, Study
+from service.database.retry import REQUEST, retried
 from service.database.types import UtcDateTime
+
+if TYPE_CHECKING:
+    from service.database.store import SqlStore
+
+TERMINAL = tuple(state for state in StudyState if state.is_terminal)
+_OWNER = select(Study.lease_owner).where(Study.id == bindparam("study")).with_for_update()
+_OWNER_AND_RUN = (
+    select(Study.lease_owner, Run)
+    .join(Search, Search.study_id == Study.id)
+    .join(Run, Run.search_id == Search.id)
+    .where(Study.id == bindparam("study"), Run.id == bindparam("run"))
+    .with_for_update(of=(Study, Run))
+)
 
 
 def lease_is_free(engine: Engine) -> ColumnElement[bool]:
-    """SQL: nobody holds the study, or who held it let the lease run out."""
-    return or_(Study.lease_owner.is_(None), Study.lease_expires_at < _in(engine, timedelta()))
+    """SQL: nobody holds the study, or its lease has expired."""
+    return or_(Study.lease_owner.is_(None), Study.lease_expires_at < _now_plus(engine, timedelta()))
 
 
 def lease_end(engine: Engine, ttl_s: float) -> ColumnElement[datetime]:
-    """SQL: the end of a lease taken now."""
-    return _in(engine, timedelta(seconds=ttl_s))
+    """SQL: the end of a lease that is taken now."""
+    return _now_plus(engine, timedelta(seconds=ttl_s))
 
 
-def _in(engine: Engine, delay: timedelta) -> ColumnElement[datetime]:
+def _now_plus(engine: Engine, delay: timedelta) -> ColumnElement[datetime]:
     if engine.dialect.name == "postgresql":
         clock = func.clock_timestamp(type_=DateTime(timezone=True))  # now() would be when the transaction began
         return clock + delay
     return literal(datetime.now(UTC) + delay, UtcDateTime)
+
+
+@contextmanager
+def leased(engine: Engine, lease: Lease) -> Iterator[Session]:
+    """A transaction in which no other driver can take the study.
+
+    Raises:
+        LeaseLostError: another driver holds it.
+    """
+    with writing(engine) as session:
+        if _owner(session, lease) != lease.owner:
+            raise lease_lost(lease)
+        yield session
+
+
+@contextmanager
+def leased_run(engine: Engine, lease: Lease, run_id: int) -> Iterator[tuple[Session, Run]]:
+    """As `leased`, with a run of the study, read and locked by the same statement.
+
+    Raises:
+        LeaseLostError: another driver holds the study.
+        SearchError: the study has no such run.
+    """
+    with writing(engine) as session:
+        found = session.execute(_OWNER_AND_RUN, {"study": lease.study_id, "run": run_id}).one_or_none()
+        owner = _owner(session, lease) if found is None else found[0]
+        if owner != lease.owner:
+            raise lease_lost(lease)
+        if found is None:
+            raise SearchError(f"study {lease.study_id} has no run with id {run_id}")
+        yield session, found[1]
+
+
+def lease_lost(lease: Lease) -> LeaseLostError:
+    """The error for a lease that another driver holds."""
+    return LeaseLostError(f"driver '{lease.owner}' no longer holds study {lease.study_id}; it must stop")
+
+
+def _owner(session: Session, lease: Lease) -> str | None:
+    return session.execute(_OWNER, {"study": lease.study_id}).scalar_one_or_none()
+
+
+@retried(REQUEST)
+def unclosed_studies(engine: Engine, *, limit: int = 100) -> list[str]:
+    """Ids of the ended studies whose driver is gone and left something unfinished: see `close_unfinished`."""
+    unfinished = select(Search.study_id).join(Run, Run.search_id == Search.id).where(RUN_IS_UNFINISHED)
+    query = (
+        select(Study.id)
+        .where(
+            Study.state.in_(TERMINAL),
+            lease_is_free(engine),
+            or_(Study.lease_owner.is_not(None), Study.id.in_(unfinished)),
+        )
+        .order_by(Study.created_at)
+        .limit(limit)
+    )
+    with reading(engine) as session:
+        return list(session.execute(query).scalars())
+
+
+def close_unfinished(store: SqlStore, study_id: str, *, error: str = "the study was cancelled") -> bool:
+    """End the runs and trials of an ended study that has no driver: FAIL, cancelled. A live driver does it itself.
+
+    Returns:
+        False where the study has not ended, or a driver still holds it.
+    """
+    ended = Study.state.in_(TERMINAL), lease_is_free(store.engine)
+    with writing(store.engine) as session:
+        row = session.execute(select(Study).where(Study.id == study_id, *ended).with_for_update()).scalar_one_or_none()
+        if row is None:
+            return False
+        row.lease_owner, row.lease_expires_at = None, None  # an old driver that still lives can write no more
+        _close_runs(session, study_id, error=error)
+        trials = _open_trials(session, study_id)
+    for trial_id in trials:
+        try:
+            store.optuna_storage().set_trial_state_values(trial_id, TrialState.FAIL)
+        except UpdateFinishedTrialError:
+            continue  # its driver ended it meanwhile
+    return True
+
+
+def _close_runs(session: Session, study_id: str, *, error: str) -> None:
+    now = datetime.now(UTC)
+    unfinished = select(Run, Search.label).join(Search, Search.id == Run.search_id)
+    unfinished = unfinished.where(Search.study_id == study_id, RUN_IS_UNFINISHED)
+    session.execute(
+        update(Attempt)
+        .where(Attempt.run_id.in_(unfinished.with_only_columns(Run.id)), Attempt.state == AttemptState.RUNNING)
+        .values(state=AttemptState.LOST, error=error, finished_at=now)
+        .execution_options(synchronize_session=False)
+    )
+    for run, label in session.execute(unfinished):
+        run.state, run.failure = RunState.FAIL, FailureKind.CANCELLED
+        run.error, run.finished_at = error, now
+        events.record_run(session, "finished", run, study_id=study_id, label=label, error=error)
+
+
+def _open_trials(session: Session, study_id: str) -> list[int]:
+    """Optuna's ids of the study's unfinished trials; read with SQL, because Optuna would load all trials."""
+    trial, study = optuna_models.TrialModel, optuna_models.StudyModel
+    query = (
+        select(trial.trial_id)
+        .join(study, study.study_id == trial.study_id)
+        .where(
+            study.study_name.in_(select(Search.optuna_name).where(Search.study_id == study_id)),
+            trial.state.in_((TrialState.WAITING, TrialState.RUNNING)),
+        )
+    )
+    return list(session.execute(query).scalars())

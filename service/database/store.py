@@ -23,8 +23,7 @@ from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
 from service.database import events, progress, retry
 from service.database.engine import insert_for, reading, writing
 from service.database.events import EventKind
-from service.database.lease import lease_end, lease_is_free
-from service.database.leased import leased, leased_run, lost
+from service.database.lease import lease_end, lease_is_free, lease_lost, leased, leased_run
 from service.database.models import Attempt, CurvePoint, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
 from service.database.queries.activity import driven_studies, rival
@@ -111,7 +110,7 @@ class SqlStore:
                 .values(lease_expires_at=lease_end(self.engine, lease.ttl_s))
             )
             if not _n_rows(kept):
-                raise lost(lease)
+                raise lease_lost(lease)
             return session.execute(select(Study.state).where(Study.id == lease.study_id)).scalar_one()
 
     @_patient
@@ -137,7 +136,7 @@ class SqlStore:
         with writing(self.engine) as session:
             row = session.get(Study, lease.study_id, with_for_update=True)
             if row is None or row.lease_owner != lease.owner:
-                raise lost(lease)
+                raise lease_lost(lease)
             paused = state == StudyState.RUNNING and row.state == StudyState.PAUSED
             if row.state.is_terminal or (row.state, row.reason) == (state, reason) or paused:
                 return row.state

@@ -17,9 +17,9 @@ from sqlalchemy import Engine, event, update
 from search.records import Point, RunOutcome
 from search.states import FailureKind, RunState, Stage
 from service.database import SqlStore, make_engine
-from service.database.closing import close_unfinished
 from service.database.engine import writing
 from service.database.events import EventKind, StoredEvent, kept_range, prune, read_events, record
+from service.database.lease import close_unfinished
 from service.database.models import Event
 from service.database.retry import is_transient
 from service.database.studies import create_study, request_cancel, request_pause, request_resume

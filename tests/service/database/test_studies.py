@@ -13,9 +13,9 @@ from sqlalchemy import Engine, func, select, text
 from search.errors import LeaseLostError, StudyConflictError, StudyNotFoundError
 from search.states import FailureKind, RunState, StudyState
 from service.database import SqlStore
-from service.database.closing import close_unfinished, unclosed_studies
 from service.database.engine import reading, writing
 from service.database.errors import QueueFullError, TrialNotFoundError
+from service.database.lease import close_unfinished, unclosed_studies
 from service.database.models import Search, Study
 from service.database.queries import get_study_view
 from service.database.studies import (
