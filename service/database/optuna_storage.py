@@ -1,8 +1,10 @@
-"""Optuna's storage in our database: same connections' set-up, no password in it, and patient when the database is away.
+"""Optuna's storage in our database: the same connection settings, no password in it, calls repeated in an outage.
 
-Optuna's tables are made once, by `service.database.schema.prepare`; a storage here expects them. The single writer of
-a search is its study's driver, so a call that failed half-way may be repeated here: what it may have left behind is
-looked for first.
+Optuna's tables are created by `service.database.schema.prepare`. The only writer of a search is its study's driver, so
+a call that failed in the middle may be repeated; where repeating is not harmless, what it did is looked up first.
+
+Optuna makes the writes of every trial and epoch in many statements. `_Writes` makes the most frequent ones in as few as
+possible. `tests/service/database/test_optuna_private.py` lists every private name of Optuna that is used.
 """
 
 from __future__ import annotations
@@ -13,56 +15,87 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Any, NoReturn, cast
+from datetime import datetime
+from typing import Any, NoReturn, TypeVar, cast
 
 import optuna
-from optuna.distributions import BaseDistribution
-from optuna.exceptions import DuplicatedStudyError, StorageInternalError, UpdateFinishedTrialError
+from optuna.distributions import BaseDistribution, check_distribution_compatibility, distribution_to_json
+from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage, _CachedStorage
-from optuna.storages._rdb import models as optuna_models
-from optuna.storages._rdb.storage import _create_scoped_session
+from optuna.storages._rdb import models
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine, Table, bindparam, func, insert, literal, select, update
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
-from service.database.engine import connector, immediate, one_statement, reading, set_up_transactions
+from service.database.engine import connector, immediate, insert_for, one_statement, reading, set_up_transactions
 from service.database.errors import DatabaseVersionError
-from service.database.optuna_writes import Writes, new_trial
 from service.database.retry import RetryPolicy, call, may_have_committed
 
+T = TypeVar("T")
 NONCE_KEY = "admeta:nonce"
 _POOL_SIZE = 5
 _WRITES = frozenset(
     {
-        "_set_trial_param",
         "delete_study",
         "set_study_system_attr",
         "set_study_user_attr",
-        "set_trial_intermediate_value",
         "set_trial_system_attr",
         "set_trial_user_attr",
     }
 )
 
+_TRIALS: Table = models.TrialModel.__table__
+_PARAMS: Table = models.TrialParamModel.__table__
+_VALUES: Table = models.TrialValueModel.__table__
+_POINTS: Table = models.TrialIntermediateValueModel.__table__
+_ATTRIBUTES: Table = models.TrialSystemAttributeModel.__table__
+_STUDIES: Table = models.StudyModel.__table__
+_OPEN = _TRIALS.c.state.in_((TrialState.RUNNING, TrialState.WAITING))
+_TRIAL_IS_OPEN = select(literal(1)).where(_TRIALS.c.trial_id == bindparam("b_trial_id"), _OPEN).exists()
+_LOCK_STUDY = select(_STUDIES.c.study_id).where(_STUDIES.c.study_id == bindparam("b_study")).with_for_update()
+_NEW_TRIAL = (
+    insert(_TRIALS)
+    .values(
+        study_id=bindparam("b_study"),
+        number=select(func.count()).where(_TRIALS.c.study_id == bindparam("b_study")).scalar_subquery(),
+        state=bindparam("b_state"),
+        datetime_start=bindparam("b_start"),
+    )
+    .returning(_TRIALS.c.trial_id, _TRIALS.c.number)
+)
+_FIND_BY_NONCE = (
+    select(_TRIALS.c.trial_id, _TRIALS.c.number, _TRIALS.c.datetime_start)
+    .join(_ATTRIBUTES, _ATTRIBUTES.c.trial_id == _TRIALS.c.trial_id)
+    .where(
+        _TRIALS.c.study_id == bindparam("b_study"),
+        _ATTRIBUTES.c.key == NONCE_KEY,
+        _ATTRIBUTES.c.value_json == bindparam("b_nonce"),
+    )
+)
+_END = (
+    update(_TRIALS)
+    .where(_TRIALS.c.trial_id == bindparam("b_trial"), _OPEN)
+    .values(state=bindparam("b_state"), datetime_complete=bindparam("b_end"))
+)
+_COUNTED = {"preserve_rowcount": True}  # unless asked, SQLAlchemy answers −1 for an INSERT on some databases
+
 
 def optuna_storage(engine: Engine, policy: RetryPolicy) -> optuna.storages.BaseStorage:
-    """Optuna's cached storage on the engine's database. The heartbeat is off: the driver's lease stands for it.
+    """Optuna's cached storage on the engine's database. The heartbeat is off: the driver's lease replaces it.
 
     Raises:
         DatabaseUnavailableError: the database did not answer within the policy's time.
         RuntimeError: Optuna's tables are missing or of another version; run `prepare` first.
     """
     storage = call(lambda: _rdb_storage(engine), policy, errors=(SQLAlchemyError, StorageInternalError))
-    return _CachedStorage(_PatientStorage(storage, policy))
+    return _CachedStorage(_RetryingStorage(storage, policy))
 
 
 def optuna_study_id(engine: Engine, name: str) -> int | None:
-    """The number that Optuna gave the study of this name; None where no trial of it was asked for yet."""
-    model = optuna_models.StudyModel
+    """Optuna's id of the study of this name; None where it has no trial yet."""
+    model = models.StudyModel
     with reading(engine) as session:
         return session.execute(select(model.study_id).where(model.study_name == name)).scalar_one_or_none()
 
@@ -73,7 +106,7 @@ def upgrade_optuna_tables(engine: Engine) -> None:
     Raises:
         DatabaseVersionError: they are of a newer Optuna.
     """
-    optuna_models.BaseModel.metadata.create_all(engine)
+    models.BaseModel.metadata.create_all(engine)
     storage = _rdb_storage(engine)
     try:
         found, needed = storage.get_current_version(), storage.get_head_version()
@@ -97,14 +130,14 @@ def upgrade_optuna_tables(engine: Engine) -> None:
 
 
 def _rdb_storage(engine: Engine) -> RDBStorage:
-    """Optuna's storage on connections of ours; the URL that it keeps, and would pickle, has no password."""
+    """Optuna's storage on our connections; the URL that it keeps, and would pickle, has no password."""
     storage = RDBStorage(
         _escape(engine.url.set(password=None).render_as_string()),
         engine_kwargs={
             "creator": connector(engine.url),
             "poolclass": QueuePool,
             "pool_size": _POOL_SIZE,
-            "pool_pre_ping": False,  # each call is repeated where a lost connection broke it
+            "pool_pre_ping": False,  # a call that a lost connection broke is repeated
         },
         skip_table_creation=True,
         skip_compatibility_check=True,
@@ -118,182 +151,201 @@ def _escape(url: str) -> str:
     return url.replace("{", "{{").replace("}", "}}")
 
 
-class _PatientStorage:
-    """Optuna's database storage, each call repeated while the database is away.
+class _RetryingStorage:
+    """Optuna's database storage; each call is repeated while the database cannot be used.
 
-    Stands behind `_CachedStorage`, which asks for nothing else. Most calls can simply be repeated; the three that
-    cannot are written out.
+    It stands behind `_CachedStorage`, which calls nothing else. Most calls can simply be repeated. The others name how
+    to recognise that a call whose answer was lost took effect.
     """
 
     def __init__(self, storage: RDBStorage, policy: RetryPolicy) -> None:
         self._storage = storage
         self._policy = policy
-        self._writes = Writes(storage.engine.dialect.name)
+        self._writes = _Writes(storage.engine.dialect.name)
         self._one_statement = one_statement(storage.engine)
-        self._newborn: FrozenTrial | None = None
+        self._new_trial: FrozenTrial | None = None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a database storage cannot be pickled: it would carry the password; open one where it is used")
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._storage, name)
-        if not callable(method):
-            return method
-        return functools.partial(self._call, method, writes=name in _WRITES)
+        found = getattr(self._storage, name)
+        if not callable(found):
+            return found
+        use = self._write if name in _WRITES else self._read
+        return lambda *args, **kwargs: use(functools.partial(found, *args, **kwargs))
 
-    def _call(
-        self,
-        method: Callable[..., Any],
-        *args: Any,
-        writes: bool,
-        on_retry: Callable[[BaseException], None] | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        if writes:
-            self._newborn = None
+    def _read(self, function: Callable[[], T]) -> T:
+        return call(function, self._policy, errors=(SQLAlchemyError, OSError, StorageInternalError))
 
-        def attempt() -> Any:
-            with immediate() if writes else nullcontext():
-                return method(*args, **kwargs)
+    def _write(self, function: Callable[[], T], *, find: Callable[[], T | None] = lambda: None) -> T:
+        """Call until it succeeds.
 
-        return call(attempt, self._policy, errors=(SQLAlchemyError, StorageInternalError), on_retry=on_retry)
+        Args:
+            find: what a call whose answer was lost has returned; None where it did not take effect.
+        """
+        self._new_trial = None
+        is_unknown = False
+
+        def attempt() -> T:
+            if is_unknown and (found := find()) is not None:
+                return found
+            with immediate():
+                return function()
+
+        def note(error: BaseException) -> None:
+            nonlocal is_unknown
+            is_unknown = is_unknown or may_have_committed(error)
+
+        return call(attempt, self._policy, errors=(SQLAlchemyError, OSError, StorageInternalError), on_retry=note)
+
+    def _transaction(self, write: Callable[[Connection], bool], engine: Engine | None = None) -> bool:
+        """Whether a write of few statements was made; it may be repeated."""
+
+        def attempt() -> bool:
+            with (engine or self._storage.engine).begin() as connection:
+                return write(connection)
+
+        return self._write(attempt)
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        broken = _Broken()
-        try:
-            study_id = self._call(
-                self._storage.create_new_study, directions, study_name, writes=True, on_retry=broken.note
-            )
-        except DuplicatedStudyError:
-            if not broken or study_name is None:
-                raise
-            study_id = self._call(self._storage.get_study_id_from_name, study_name, writes=False)
-        return int(study_id)
+        name = study_name or f"no-name-{uuid.uuid4()}"  # as Optuna names it
+
+        def find() -> int | None:
+            try:
+                return int(self._storage.get_study_id_from_name(name))
+            except KeyError:
+                return None
+
+        return self._write(lambda: int(self._storage.create_new_study(directions, name)), find=find)
 
     def _create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> FrozenTrial:
         """Marked by a nonce, so that a trial whose answer was lost is found again instead of made twice."""
         template = copy.deepcopy(template_trial) or create_trial(state=TrialState.RUNNING)
         nonce = uuid.uuid4().hex
         template.system_attrs = {**template.system_attrs, NONCE_KEY: nonce}
-        broken = _Broken()
+        has_content = template.params or template.user_attrs or template.intermediate_values or template.values
 
-        def attempt() -> FrozenTrial:
-            if broken or not _is_plain(template):
-                self._create_or_find(study_id, template, nonce, look=bool(broken))
-                return template
-            with self._storage.engine.begin() as connection:
-                made = new_trial(connection, study_id, template.system_attrs)
-            if made is None:
-                raise KeyError(f"there is no Optuna study with the id {study_id}")
+        def fill(made: Any) -> FrozenTrial:
             template._trial_id, template.number, template.datetime_start = made
             return template
 
-        born = cast(FrozenTrial, self._call(attempt, writes=True, on_retry=broken.note))
-        self._newborn = copy.deepcopy(born)
-        return born
+        def create() -> FrozenTrial:
+            if has_content or template.state.is_finished():  # ours never are
+                return cast(FrozenTrial, self._storage._create_new_trial(study_id, template))
+            with self._storage.engine.begin() as connection:
+                return fill(_insert_trial(connection, study_id, template))
 
-    def _create_or_find(self, study_id: int, template: FrozenTrial, nonce: str, *, look: bool) -> None:
-        with _create_scoped_session(self._storage.scoped_session) as session:
-            row = _find_by_nonce(session, study_id, nonce) if look else None
-            if row is None:
-                optuna_models.StudyModel.find_or_raise_by_id(study_id, session, for_update=True)
-                row = self._storage._get_prepared_new_trial(study_id, template, session)
-            template.number, template._trial_id = row.number, row.trial_id
-            template.datetime_start = row.datetime_start
+        def find() -> FrozenTrial | None:
+            with self._storage.engine.connect() as connection:
+                known = {"b_study": study_id, "b_nonce": json.dumps(nonce)}
+                row = connection.execute(_FIND_BY_NONCE, known).one_or_none()
+                return None if row is None else fill(row)
+
+        made = self._write(create, find=find)
+        self._new_trial = copy.deepcopy(made)
+        return made
 
     def _set_trial_param(
-        self,
-        trial_id: int,
-        param_name: str,
-        param_value_internal: float,
-        distribution: BaseDistribution,
-        previous_distribution: BaseDistribution | None,
+        self, trial_id: int, name: str, value: float, distribution: BaseDistribution, known: BaseDistribution | None
     ) -> None:
-        done = previous_distribution is not None and self._write(
-            lambda connection: self._writes.param(
-                connection, trial_id, param_name, param_value_internal, distribution, previous_distribution
-            ),
-            engine=self._one_statement,
-        )
-        if not done:
-            known = (trial_id, param_name, param_value_internal, distribution, previous_distribution)
-            self._call(self._storage._set_trial_param, *known, writes=True)
+        if known is not None:
+            check_distribution_compatibility(known, distribution)
+            content = {
+                "param_name": name,
+                "param_value": value,
+                "distribution_json": distribution_to_json(distribution),
+            }
+            if self._transaction(lambda c: self._writes.param(c, trial_id, content), self._one_statement):
+                return
+        self._write(lambda: self._storage._set_trial_param(trial_id, name, value, distribution, known))
 
-    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
-        done = self._write(
-            lambda connection: self._writes.point(connection, trial_id, step, intermediate_value),
-            engine=self._one_statement,
-        )
-        if not done:
-            self._call(self._storage.set_trial_intermediate_value, trial_id, step, intermediate_value, writes=True)
-
-    def _write(
-        self,
-        write: Callable[[Connection], bool],
-        *,
-        engine: Engine | None = None,
-        on_retry: Callable[[BaseException], None] | None = None,
-    ) -> bool:
-        """Whether a write of few statements was done; it may be repeated."""
-
-        def attempt() -> bool:
-            with (engine or self._storage.engine).begin() as connection:
-                return write(connection)
-
-        return bool(self._call(attempt, writes=True, on_retry=on_retry))
-
-    def get_trial(self, trial_id: int) -> FrozenTrial:
-        """A trial made just now is what was written, and need not be read: Optuna asks right after it made one."""
-        newborn, self._newborn = self._newborn, None
-        if newborn is not None and newborn._trial_id == trial_id:
-            return newborn
-        return cast(FrozenTrial, self._call(self._storage.get_trial, trial_id, writes=False))
+    def set_trial_intermediate_value(self, trial_id: int, step: int, value: float) -> None:
+        stored, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
+        content = {"step": step, "intermediate_value": stored, "intermediate_value_type": kind}
+        if not self._transaction(lambda c: self._writes.point(c, trial_id, content), self._one_statement):
+            self._write(lambda: self._storage.set_trial_intermediate_value(trial_id, step, value))
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
-        broken = _Broken()
-        if state.is_finished() and self._write(
-            lambda connection: self._writes.end(connection, trial_id, state, values), on_retry=broken.note
-        ):
+        def find() -> bool | None:
+            return True if self._storage.get_trial(trial_id).state == state else None
+
+        def end() -> bool:
+            with self._storage.engine.begin() as connection:
+                return self._writes.end(connection, trial_id, state, values)
+
+        if state.is_finished() and self._write(end, find=find):
             return True
-        try:
-            done = self._call(
-                self._storage.set_trial_state_values, trial_id, state, values, writes=True, on_retry=broken.note
-            )
-        except UpdateFinishedTrialError:
-            if not broken or self.get_trial(trial_id).state != state:
-                raise
-            return True
-        if not done and broken and state == TrialState.RUNNING:
-            return bool(self.get_trial(trial_id).state == TrialState.RUNNING)
-        return bool(done)
+        return self._write(lambda: bool(self._storage.set_trial_state_values(trial_id, state, values)), find=find)
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """The trial. One that was just made need not be read: Optuna asks for it right after making it."""
+        new, self._new_trial = self._new_trial, None
+        if new is not None and new._trial_id == trial_id:
+            return new
+        return self._read(lambda: cast(FrozenTrial, self._storage.get_trial(trial_id)))
 
 
-class _Broken:
-    """Whether a call was cut off after it may have taken effect."""
-
-    def __init__(self) -> None:
-        self._seen = False
-
-    def __bool__(self) -> bool:
-        return self._seen
-
-    def note(self, error: BaseException) -> None:
-        self._seen = self._seen or may_have_committed(error)
-
-
-def _is_plain(template: FrozenTrial) -> bool:
-    """Whether the new trial is a running one without content."""
-    return template.state is TrialState.RUNNING and not (
-        template.params or template.user_attrs or template.intermediate_values or template.values
-    )
+def _insert_trial(connection: Connection, study_id: int, template: FrozenTrial) -> tuple[int, int, datetime | None]:
+    """A RUNNING or WAITING trial with the template's system attributes: its id, number and start."""
+    if connection.execute(_LOCK_STUDY, {"b_study": study_id}).first() is None:
+        raise KeyError(f"there is no Optuna study with the id {study_id}")
+    start = datetime.now() if template.state is TrialState.RUNNING else None  # as Optuna's: local, without a zone
+    row = {"b_study": study_id, "b_state": template.state, "b_start": start}
+    trial_id, number = connection.execute(_NEW_TRIAL, row).one()
+    rows = [
+        {"trial_id": trial_id, "key": key, "value_json": json.dumps(value)}
+        for key, value in template.system_attrs.items()
+    ]
+    connection.execute(insert(_ATTRIBUTES), rows)
+    return trial_id, number, start
 
 
-def _find_by_nonce(session: Session, study_id: int, nonce: str) -> Any:
-    attribute = optuna_models.TrialSystemAttributeModel
-    trial = optuna_models.TrialModel
-    query = (
-        select(trial)
-        .join(attribute, attribute.trial_id == trial.trial_id)
-        .where(trial.study_id == study_id, attribute.key == NONCE_KEY, attribute.value_json == json.dumps(nonce))
-    )
-    return session.execute(query).scalar_one_or_none()
+class _Writes:
+    """The most frequent writes to a trial, as statements of one dialect, built once.
+
+    Each returns whether it was made. It is not where the trial has ended or a row is missing; then Optuna's own method
+    is called, which raises the error that is due.
+    """
+
+    def __init__(self, dialect: str) -> None:
+        insert_into = insert_for(dialect)
+
+        def into_open_trial(table: Table, *columns: str) -> Any:
+            content = (bindparam(f"b_{name}", type_=table.c[name].type) for name in ("trial_id", *columns))
+            return insert_into(table).from_select(["trial_id", *columns], select(*content).where(_TRIAL_IS_OPEN))
+
+        def or_replace(statement: Any, key: str, *columns: str) -> Any:
+            new = {name: statement.excluded[name] for name in columns}
+            return statement.on_conflict_do_update(index_elements=["trial_id", key], set_=new)
+
+        self._param = into_open_trial(
+            _PARAMS, "param_name", "param_value", "distribution_json"
+        ).on_conflict_do_nothing()
+        point = ("intermediate_value", "intermediate_value_type")
+        self._point = or_replace(into_open_trial(_POINTS, "step", *point), "step", *point)
+        self._value = or_replace(insert_into(_VALUES), "objective", "value", "value_type")
+
+    def param(self, connection: Connection, trial_id: int, content: dict[str, Any]) -> bool:
+        """A parameter's value, unless it is there."""
+        return _execute(connection, self._param, trial_id, content)
+
+    def point(self, connection: Connection, trial_id: int, content: dict[str, Any]) -> bool:
+        """The value at a step, in place of one that is there."""
+        return _execute(connection, self._point, trial_id, content)
+
+    def end(self, connection: Connection, trial_id: int, state: TrialState, values: Sequence[float] | None) -> bool:
+        """The trial's end, with its values."""
+        row = {"b_trial": trial_id, "b_state": state, "b_end": datetime.now()}
+        if not connection.execute(_END, row).rowcount:
+            return False
+        for objective, value in enumerate(values or ()):
+            stored, kind = models.TrialValueModel.value_to_stored_repr(value)
+            content = {"trial_id": trial_id, "objective": objective, "value": stored, "value_type": kind}
+            connection.execute(self._value, content)
+        return True
+
+
+def _execute(connection: Connection, statement: Any, trial_id: int, content: dict[str, Any]) -> bool:
+    row = {"b_trial_id": trial_id, **{f"b_{name}": value for name, value in content.items()}}
+    return connection.execute(statement, row, execution_options=_COUNTED).rowcount > 0
