@@ -66,20 +66,19 @@ class Coordinator:
         lease: Lease,
         study: StudyRecord,
         workplace: Workplace,
-        now: Callable[[], float],
+        elapsed_s: Callable[[], float],
     ) -> None:
         """Take up the study where SQL says it stands.
 
         Args:
-            now: seconds since the epoch, for the wall-hours budget.
+            elapsed_s: seconds since the study first ran, for `max_hours`.
         """
         self._store = store
         self._lease = lease
         self._study = study
         self._definition: StudyDefinition = study.definition
         self._workplace = workplace
-        self._now = now
-        self._started_at = study.started_at.timestamp() if study.started_at else now()
+        self._elapsed_s = elapsed_s
         runs = store.runs(study.id)
         self._loops = [
             SearchLoop(
@@ -102,9 +101,9 @@ class Coordinator:
 
     def next(self, ticket: str) -> Assignment | Idle:
         """The run to start under `ticket` (Tune's trial id)."""
+        self._apply_budgets()
         if self.n_live >= self._room() or self._waits_for_a_card():
             return Idle.WAIT
-        self._apply_budgets()
         # Fair turns: the optimizer with the fewest runs at work goes first, then the one that had the fewest turns.
         for loop in sorted(self._loops, key=lambda loop: (loop.n_live, loop.n_started)):
             run = loop.propose()
@@ -125,22 +124,32 @@ class Coordinator:
         logger.info("%s: attempt %d starts", _named(loop, run), run.attempt, extra=_about(loop, run))
 
     def report(self, ticket: str, report: Report) -> bool:
-        """Record what the worker tells. True when the run is over: it reached its end or is pruned."""
+        """Record what the worker tells. True when the run is over: ended by itself, by the pruner or by the budget."""
         if ticket not in self._live:
             return True  # cancelled meanwhile
         loop, run = self._live[ticket]
-        if report.end is not None:
-            loop.finish(run, report.end, points=report.points, start=report.start)
-        else:
+        end = report.end
+        if end is None:
             loop.report(run, report.points, start=report.start)
-            if not loop.should_prune(run):
+            end = self._end_early(loop, run, report)
+            if end is None:
                 return False
-            loop.finish(run, RunOutcome(state=RunState.PRUNED, value=report.points[-1].value))
-        state = RunState.PRUNED if report.end is None else report.end.state
-        logger.info("%s: %s", _named(loop, run), state, extra=_about(loop, run))
+            loop.finish(run, end)
+        else:
+            loop.finish(run, end, points=report.points, start=report.start)
+        logger.info("%s: %s", _named(loop, run), end.state, extra=_about(loop, run))
         del self._live[ticket]
         self._begun.pop(ticket, None)
         return True
+
+    def _end_early(self, loop: SearchLoop, run: RunRecord, report: Report) -> RunOutcome | None:
+        """The outcome of a run that is stopped before its last epoch; None where it goes on."""
+        last = report.points[-1]
+        spent = self._spent_limit() if run.stage is Stage.SEARCH else None
+        if spent is not None:
+            error = f"{spent} during the trial's epoch {last.epoch}"
+            return RunOutcome(state=RunState.PRUNED, value=last.value, error=error)
+        return RunOutcome(state=RunState.PRUNED, value=last.value) if loop.should_prune(run) else None
 
     def fail(self, ticket: str, *, kind: FailureKind, error: str) -> None:
         """The attempt ended with an exception or its worker died: try again, up to max_failures.
@@ -238,29 +247,47 @@ class Coordinator:
             init_from=self._workplace.init_from,
         )
 
-    def _apply_budgets(self) -> None:
-        budget = self._definition.budget
-        study_gpu_s = sum(run.cost.gpu_s for loop in self._loops for run in loop.runs()) if budget.gpu_hours else 0.0
-        hours = (self._now() - self._started_at) / 3600
-        over = (budget.max_hours is not None and hours >= budget.max_hours) or (
-            budget.gpu_hours is not None and study_gpu_s / 3600 >= budget.gpu_hours
-        )
-        for loop in self._loops:
-            if over or self._search_is_spent(loop):
-                loop.end_search()
+    def completion_reason(self) -> str | None:
+        """Why the study is COMPLETED though a search did less than was planned; None where each did all of it."""
+        reasons = [f"{loop.record.label}: {loop.limit}" for loop in self._loops if loop.is_cut_short]
+        return "; ".join(reasons) or None
 
-    def _search_is_spent(self, loop: SearchLoop) -> bool:
+    def _apply_budgets(self) -> None:
+        spent = self._spent_limit()
+        for loop in self._loops:
+            if spent is not None:
+                loop.end_search(spent)
+                loop.drop_waiting_trials(spent)
+            elif (limit := self._spent_limit_of(loop)) is not None:
+                loop.end_search(limit)
+
+    def _spent_limit(self) -> str | None:
+        """The limit of the whole study that is spent, in words; None where none is."""
+        budget = self._definition.budget
+        hours = self._elapsed_s() / 3600
+        if budget.max_hours is not None and hours >= budget.max_hours:
+            return f"budget.max_hours ({budget.max_hours:g}) was spent"
+        if budget.gpu_hours is not None:
+            gpu_hours = sum(run.cost.gpu_s for loop in self._loops for run in loop.runs()) / 3600
+            if gpu_hours >= budget.gpu_hours:
+                return f"budget.gpu_hours ({budget.gpu_hours:g}) was spent"
+        return None
+
+    def _spent_limit_of(self, loop: SearchLoop) -> str | None:
+        """The limit of this optimizer's search that is met, in words; None where none is."""
         budget = self._definition.budget
         if budget.epochs_per_optimizer is None and budget.gpu_hours_per_optimizer is None and budget.target is None:
-            return False
+            return None
         # A configuration that came twice took over a result: it never began, and nothing was trained for it.
         runs = [run for run in loop.runs() if run.stage is Stage.SEARCH and run.attempt > 0]
         epochs, gpu_hours = sum(run.epoch for run in runs), sum(run.cost.gpu_s for run in runs) / 3600
-        return (
-            (budget.epochs_per_optimizer is not None and epochs >= budget.epochs_per_optimizer)
-            or (budget.gpu_hours_per_optimizer is not None and gpu_hours >= budget.gpu_hours_per_optimizer)
-            or (budget.target is not None and any(self._reached(run, budget.target) for run in runs))
-        )
+        if budget.epochs_per_optimizer is not None and epochs >= budget.epochs_per_optimizer:
+            return f"budget.epochs_per_optimizer ({budget.epochs_per_optimizer}) was spent"
+        if budget.gpu_hours_per_optimizer is not None and gpu_hours >= budget.gpu_hours_per_optimizer:
+            return f"budget.gpu_hours_per_optimizer ({budget.gpu_hours_per_optimizer:g}) was spent"
+        if budget.target is not None and any(self._reached(run, budget.target) for run in runs):
+            return f"budget.target ({budget.target:g}) was reached"
+        return None
 
     def _reached(self, run: RunRecord, target: float) -> bool:
         if run.state is not RunState.COMPLETE or run.value is None:

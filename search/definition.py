@@ -191,7 +191,8 @@ class Budget(Strict):
     )
     gpu_hours_per_optimizer: Annotated[Number, Field(gt=0)] | None = None
     max_hours: Annotated[Number, Field(gt=0)] | None = Field(
-        default=None, description="Wall hours of the search stage."
+        default=None,
+        description="Wall hours of the search stage; its running trials then end with their epoch.",
     )
     gpu_hours: Annotated[Number, Field(gt=0)] | None = Field(default=None, description="GPU hours of the whole study.")
     target: Number | None = Field(default=None, description="A search ends once validation reaches this.")

@@ -100,7 +100,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     lease=lease,
                     study=study,
                     workplace=_workplace(study, store, lease, options, stop, origins),
-                    now=lambda: datetime.now(UTC).timestamp(),
+                    elapsed_s=_clock_since(study.started_at),
                 )
                 with Retention(store, study.id, storage=options.storage) as retention:
                     if renewal.state is StudyState.RUNNING:
@@ -135,7 +135,7 @@ def _conclude(
         retention.conclude()
     elif wanted is StudyState.RUNNING and not stop.is_stopping:
         retention.conclude()
-        return store.set_study_state(lease, StudyState.COMPLETED)
+        return store.set_study_state(lease, StudyState.COMPLETED, reason=coordinator.completion_reason())
     return wanted  # PAUSED; or RUNNING again, where it was resumed while its runs came to a halt: the next driver's
 
 
@@ -227,6 +227,13 @@ def _origins(study: StudyRecord, store: Store, *, storage: str) -> tuple[str, ..
     study_id, runs = found
     ordered = sorted(runs, key=lambda run: (run.stage is not Stage.CONFIRM, run.seed))
     return tuple(inside(storage, run_folder(study_id, origin.optimizer, run)) for run in ordered)
+
+
+def _clock_since(began: datetime | None) -> Callable[[], float]:
+    """Seconds since then; a step of the machine's clock from now on does not change them."""
+    before_s = 0.0 if began is None else max(0.0, (datetime.now(UTC) - began).total_seconds())
+    origin = time.monotonic()
+    return lambda: before_s + time.monotonic() - origin
 
 
 def _remembered(call: Callable[[], int], *, for_s: float) -> Callable[[], int]:

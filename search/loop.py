@@ -23,7 +23,11 @@ _ACCIDENTS = (FailureKind.ERROR, FailureKind.LOST, FailureKind.PREEMPTED, Failur
 
 
 class SearchLoop:
-    """The search of one optimizer. A run is live from `propose` until `finish` or `requeue`."""
+    """The search of one optimizer. A run is live from `propose` until `finish` or `requeue`.
+
+    Attributes:
+        limit: the limit of the budget that ended the search stage, in words; None while none did.
+    """
 
     def __init__(
         self,
@@ -35,6 +39,7 @@ class SearchLoop:
         runs: Sequence[RunRecord],
     ) -> None:
         self.record = record
+        self.limit: str | None = None
         self.spec: OptimizerSearch = next(o for o in definition.optimizers if o.label == record.label)
         self._definition = definition
         self._store = store
@@ -77,9 +82,30 @@ class SearchLoop:
     def runs(self) -> list[RunRecord]:
         return list(self._runs.values())
 
-    def end_search(self) -> None:
-        """Ask for no further trials (a budget is spent or the target is met); those that run go on."""
+    def end_search(self, limit: str) -> None:
+        """Ask for no further trials, for the limit that is met; those that run go on."""
         self._search_over = True
+        self.limit = self.limit or limit
+
+    def drop_waiting_trials(self, limit: str) -> None:
+        """End the search trials that wait for a worker: with what they reported, or as never begun."""
+        for run_id in [run_id for run_id in self._waiting if self._runs[run_id].stage is Stage.SEARCH]:
+            self._waiting.remove(run_id)
+            values = [point.value for point in self._store.points(run_id) if point.value is not None]
+            if values:
+                outcome = RunOutcome(state=RunState.PRUNED, value=values[-1], error=f"{limit} while the trial waited")
+            else:
+                reason = f"{limit} before the trial began"
+                outcome = RunOutcome(state=RunState.FAIL, failure=FailureKind.CANCELLED, error=reason)
+            self.finish(self._runs[run_id], outcome)
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether `limit` left out trials, or ended some before their last epoch."""
+        if self.limit is None:
+            return False
+        ended = any(run.error is not None and run.error.startswith(self.limit) for run in self._search_runs())
+        return ended or self._n_asked < self._n_trials
 
     def propose(self) -> RunRecord | None:
         """The run to start next, which is then live; None while there is nothing to start."""

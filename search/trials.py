@@ -146,7 +146,7 @@ class Trials:
             if run.failure is not None and run.state is RunState.FAIL:
                 trial.set_user_attr(FAILURE_KIND, run.failure.value)
             if run.error is not None:
-                trial.set_user_attr("failure", run.error[:2000])
+                trial.set_user_attr("failure" if run.state is RunState.FAIL else "ended_by", run.error[:2000])
             is_result = run.state is not RunState.FAIL and run.value is not None and math.isfinite(run.value)
             values = [run.value] if is_result else None
             self._storage.set_trial_state_values(trial._trial_id, _STATES[run.state], values)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from optuna.trial import TrialState
@@ -301,17 +300,60 @@ def test_ten_trials_by_four_workers_and_a_restart_are_ten() -> None:
     assert optuna_states(store, study, "sgdm") == {TrialState.COMPLETE: 10}
 
 
-def test_wall_hours_end_the_search_stage_but_not_the_confirmation() -> None:
+def test_wall_hours_end_the_search_stage_within_an_epoch_of_each_trial() -> None:
+    """Running trials are closed with what they reported, and the study says why it did not run them all."""
     store = MemoryStore()
     study = store.add_study(define(budget={"trials_per_optimizer": 50, "max_hours": 1.0}))
-    first = Cluster(coordinator_for(store, study, slots=1))
+    clock = [0.0]
+    coordinator = coordinator_for(store, study, slots=2, elapsed_s=lambda: clock[0])
+    cluster = Cluster(coordinator)
+    for number in cluster.rounds():
+        if number == 7:  # six trials are complete, and the next two have trained their first epoch
+            clock[0] = 3700.0
+    stages = Counter((run.stage, run.state) for run in store.runs(study.id))
+    assert stages == {(Stage.SEARCH, RunState.COMPLETE): 4, (Stage.SEARCH, RunState.PRUNED): 2} | {
+        (Stage.CONFIRM, RunState.COMPLETE): 4
+    }
+    for run in store.runs(study.id):
+        if run.state is RunState.PRUNED:
+            assert (run.epoch, run.value) == (2, store.points(run.id)[-1].value)
+            assert run.error == "budget.max_hours (1) was spent during the trial's epoch 2"
+    assert coordinator.completion_reason() == (
+        "adamw: budget.max_hours (1) was spent; sgdm: budget.max_hours (1) was spent"
+    )
+
+
+def test_trials_that_wait_when_the_hours_are_spent_do_not_begin_again() -> None:
+    """A driver that resumes after the limit closes what its predecessor left: curves count, the rest never ran."""
+    store = MemoryStore()
+    study = store.add_study(define(budget={"trials_per_optimizer": 50, "max_hours": 1.0}, confirm={"top_k": 0}))
+    first = Cluster(coordinator_for(store, study, slots=2))
     for number in first.rounds():
-        if number == 12:
+        if number == 4:
             break
-    study = replace(study, started_at=datetime.fromtimestamp(0, UTC))
-    Cluster(coordinator_for(store, study, owner="second", slots=1, now=3700.0)).run()
-    stages = Counter((run.stage, run.state) for run in store.runs(study.id))  # those that ran at the limit go on
-    assert stages == {(Stage.SEARCH, RunState.COMPLETE): 4, (Stage.CONFIRM, RunState.COMPLETE): 4}
+    coordinator_for(store, study, owner="second", slots=2).next("reserved")  # asked for, and its driver died
+    third = coordinator_for(store, study, owner="third", slots=2, elapsed_s=lambda: 3700.0)
+    cluster = Cluster(third)
+    cluster.run()
+    assert not cluster.started
+    assert Counter((run.state, run.failure) for run in store.runs(study.id)) == {
+        (RunState.COMPLETE, None): 2,
+        (RunState.PRUNED, None): 2,
+    }
+    assert third.completion_reason() is not None
+
+
+def test_a_search_that_did_all_it_planned_needs_no_reason() -> None:
+    """Also where the hours were spent afterwards, by the confirmation."""
+    store = MemoryStore()
+    study = store.add_study(define(budget={"trials_per_optimizer": 2, "max_hours": 1.0}))
+    clock = [0.0]
+    coordinator = coordinator_for(store, study, slots=1, elapsed_s=lambda: clock[0])
+    for _ in Cluster(coordinator).rounds():
+        if all(run.state.is_finished for run in store.runs(study.id)) and len(store.runs(study.id)) == 4:
+            clock[0] = 3700.0
+    assert Counter(run.stage for run in store.runs(study.id)) == {Stage.SEARCH: 4, Stage.CONFIRM: 4}
+    assert coordinator.completion_reason() is None
 
 
 def test_the_same_configuration_is_not_trained_twice() -> None:

@@ -195,3 +195,20 @@ def test_a_study_that_no_machine_has_room_for_says_what_it_waits_for(tmp_path: P
 def n_workers_made() -> int:
     """Trial workers that this Ray was ever asked for."""
     return sum("TrialWorker" in actor["ActorClassName"] for actor in ray._private.state.actors().values())
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_max_hours_end_a_study_whose_trials_would_take_an_hour(tmp_path: Path) -> None:
+    """Each running trial ends with its epoch, and the study says why it is COMPLETED."""
+    store = MemoryStore()
+    task = {"name": "synthetic", "model": "quadratic", "epochs": 10_000, "steps_per_epoch": 2, "sleep_s": 0.3}
+    budget = {"trials_per_optimizer": 20, "max_hours": 6 / 3600}
+    before = time.monotonic()
+    study = run(store, define(task=task, budget=budget, max_failures=0), tmp_path)
+    assert time.monotonic() - before < 40
+    assert study.state is StudyState.COMPLETED
+    assert study.reason is not None
+    assert "sgdm: budget.max_hours (0.00166667) was spent" in study.reason
+    runs = store.runs(study.id)
+    assert {run.state for run in runs} == {RunState.PRUNED}
+    assert all(run.value == store.points(run.id)[-1].value for run in runs)

@@ -38,14 +38,20 @@ def by_learning_rate(assignment: Assignment, epoch: int) -> float:
 
 
 def coordinator_for(
-    store: MemoryStore, study: StudyRecord, *, owner: str = "first", slots: int = 2, now: float = 0.0, gpus: float = 0.0
+    store: MemoryStore,
+    study: StudyRecord,
+    *,
+    owner: str = "first",
+    slots: int = 2,
+    elapsed_s: Callable[[], float] = lambda: 0.0,
+    gpus: float = 0.0,
 ) -> Coordinator:
     """A coordinator under a lease of its own, as after a driver's start."""
     store.owners[study.id] = owner
     each = Capacity(cpus=study.definition.resources.cpus, gpus=gpus)
     workplace = Workplace(storage="checkpoints", data_dir=None, each=each, slots=lambda: slots)
     lease = Lease(study_id=study.id, owner=owner, ttl_s=10)
-    return Coordinator(store=store, lease=lease, study=study, workplace=workplace, now=lambda: now)
+    return Coordinator(store=store, lease=lease, study=study, workplace=workplace, elapsed_s=elapsed_s)
 
 
 @dataclass

@@ -67,7 +67,7 @@ class InProcess:
             slots=lambda: 1,
             init_from=origins,
         )
-        return Coordinator(store=self.store, lease=lease, study=study, workplace=workplace, now=lambda: 0.0)
+        return Coordinator(store=self.store, lease=lease, study=study, workplace=workplace, elapsed_s=lambda: 0.0)
 
     def _step(self, assignment: Assignment) -> Report:
         config = assignment.to_config()
