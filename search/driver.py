@@ -12,7 +12,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,6 +50,10 @@ TUNE_ENVIRONMENT = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
+
+
+SCRATCH_PREFIX = "admeta-tune-"
+"""Of a driver's folder for Tune; its process id follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,11 +147,9 @@ def _conclude(
 def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwitch) -> None:
     os.environ.update(TUNE_ENVIRONMENT)
     logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)  # looks for files we don't write
-    # Tune insists on a folder of its own; nothing in it is ever read back.
-    scratch = Path(tempfile.mkdtemp(prefix="admeta-tune-"))
-    try:
-        worker = tune.with_resources(TrialWorker, _held)
-        worker.__qualname__ = TrialWorker.__qualname__  # Ray calls processes by it: ray::TrialWorker.train
+    worker = tune.with_resources(TrialWorker, _held)
+    worker.__qualname__ = TrialWorker.__qualname__  # Ray calls processes by it: ray::TrialWorker.train
+    with scratch_folder() as folder:
         tune.Tuner(
             worker,
             tune_config=tune.TuneConfig(
@@ -159,7 +162,7 @@ def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwit
             ),
             run_config=tune.RunConfig(
                 name="study",
-                storage_path=str(scratch),
+                storage_path=str(folder),
                 stop=stop,
                 callbacks=[AttemptCallback(coordinator, stop)],
                 failure_config=tune.FailureConfig(max_failures=0),  # retries are ours, counted in SQL
@@ -167,8 +170,30 @@ def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwit
                 verbose=0,
             ),
         ).fit()
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder for Tune, which insists on one; nothing in it is ever read back. Those of killed drivers are removed."""
+    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
+        pid = left.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
+        if pid.isdecimal() and not _lives(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-"))
+    try:
+        yield folder
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _held(config: dict[str, Any]) -> tune.PlacementGroupFactory:

@@ -39,7 +39,11 @@ def about(**fields: object) -> Iterator[None]:
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people; what they are about stands at the end in brackets."""
+    """Lines for people, with times in UTC; what they are about stands at the end in brackets."""
+
+    converter = time.gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
 
     def __init__(self) -> None:
         super().__init__(_TEXT)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import subprocess
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ import pytest
 import ray
 
 from search.definition import StudyDefinition
-from search.driver import DriverOptions, drive
+from search.driver import SCRATCH_PREFIX, DriverOptions, drive, scratch_folder
 from search.records import Lease, StudyRecord
 from search.states import RunState, Stage, StudyState
 from tasks.engine import checkpoint
@@ -212,3 +214,16 @@ def test_max_hours_end_a_study_whose_trials_would_take_an_hour(tmp_path: Path) -
     runs = store.runs(study.id)
     assert {run.state for run in runs} == {RunState.PRUNED}
     assert all(run.value == store.points(run.id)[-1].value for run in runs)
+
+
+def test_folders_of_killed_drivers_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A driver that is killed leaves its folder for Tune behind; the next one on the machine removes it."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    left, other = tmp_path / f"{SCRATCH_PREFIX}{dead.pid}-x", tmp_path / f"{SCRATCH_PREFIX}{os.getpid()}-y"
+    for folder in (left, other):
+        (folder / "study").mkdir(parents=True)
+    with scratch_folder() as own:
+        assert sorted(tmp_path.iterdir()) == sorted([other, own])
+    assert list(tmp_path.iterdir()) == [other]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +48,19 @@ def test_json_lines() -> None:
     assert (entry["study"], entry["trial"], entry["request"]) == ("abc", 3, "r1")
     assert "ValueError: cannot use adm_***" in entry["traceback"]
     assert entry["time"].endswith("+00:00")
+
+
+def test_text_lines_begin_with_the_time_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines of a cluster may be in several zones, and an hour comes twice where summer ends."""
+    monkeypatch.setenv("TZ", "Asia/Kolkata")
+    time.tzset()
+    try:
+        record = _record("idle")
+        record.created, record.msecs = 1_700_000_000.25, 250.0
+        assert TextFormatter().format(record) == "2023-11-14T22:13:20.250Z WARNING service.x: idle"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_text_lines_say_what_they_are_about() -> None:
