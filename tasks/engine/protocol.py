@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
 from tasks.config import TaskConfig
@@ -33,7 +33,13 @@ class Cost:
     gpu_s: float = 0.0
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+        both = {one.name: (getattr(self, one.name), getattr(other, one.name)) for one in fields(Cost)}
+        return Cost(**{name: sum(pair) if Cost.adds_up(name) else max(pair) for name, pair in both.items()})
+
+    @staticmethod
+    def adds_up(name: str) -> bool:
+        """Whether the field is a sum, as seconds are; of the others the largest counts."""
+        return name.endswith("_s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +62,9 @@ class Evaluation:
     metrics: Mapping[str, float]
     lr: float
     cost: Cost
-    setup_s: float
-    samples_per_s: float
-    peak_memory_bytes: int
+    setup_s: float = 0.0
+    samples_per_s: float = 0.0
+    peak_memory_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """A plain dictionary of numbers, with `metrics` and `cost` nested."""

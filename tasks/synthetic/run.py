@@ -80,9 +80,6 @@ class SyntheticRun(Progress):
             metrics={"val_score": 1.0 / (1.0 + loss), "val_loss": loss, "train_loss": loss},
             lr=lr,
             cost=Cost(train_s=train_s),
-            setup_s=0.0,
-            samples_per_s=0.0,
-            peak_memory_bytes=0,
         )
 
     def _idle_loss(self, lr: float) -> float:

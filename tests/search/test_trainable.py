@@ -52,7 +52,7 @@ class FakeRun:
         self.epoch += 1
         self.step += 10
         return Evaluation(
-            epoch=self.epoch, step=self.step, metrics=told, lr=0.1, setup_s=0.0, samples_per_s=1.0, peak_memory_bytes=0,
+            epoch=self.epoch, step=self.step, metrics=told, lr=0.1, samples_per_s=1.0,
             cost=Cost(train_s=1.0, eval_s=0.1, optimizer_s=0.1, gpu_s=2.0),
         )  # fmt: skip
 

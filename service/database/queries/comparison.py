@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import ColumnElement, Engine, func, select
 from sqlalchemy.orm import Session
 
 import tasks.registry
@@ -122,13 +122,18 @@ def _counts(session: Session, study: Study) -> dict[int, Mapping[str, Any]]:
         select(
             Run.search_id,
             *(func.count().filter(which).label(name) for name, which in counted.items()),
-            *(func.sum(getattr(Run, field.name)).label(field.name) for field in fields(Cost)),
+            *(_total(field.name).label(field.name) for field in fields(Cost)),
         )
         .join(Run.search)
         .where(Search.study_id == study.id)
         .group_by(Run.search_id)
     )
     return {row.search_id: row._asdict() for row in session.execute(query)}
+
+
+def _total(name: str) -> ColumnElement[Any]:
+    column = getattr(Run, name)
+    return func.sum(column) if Cost.adds_up(name) else func.max(column)
 
 
 _NO_RUNS: Mapping[str, Any] = {
