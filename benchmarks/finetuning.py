@@ -242,7 +242,7 @@ def _speed_of_engine(request: Mapping[str, Any]) -> dict[str, Any]:
         "optimizer_s": seen[-1].cost.optimizer_s,
         "train_s": seen[-1].cost.train_s,
         "train_loss": seen[-1].metrics["train_loss"],
-        "memory_gib": seen[-1].peak_memory_bytes / 2**30,
+        "memory_gib": seen[-1].cost.peak_memory_bytes / 2**30,
         "step": run.step_status,
     }
 

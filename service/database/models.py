@@ -87,6 +87,7 @@ class Costed:
     optimizer_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
     data_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
     gpu_s: Mapped[float] = mapped_column(FiniteFloat, default=0.0)
+    peak_memory_bytes: Mapped[int] = mapped_column(Count, default=0)
 
     @declared_attr
     def cost(cls) -> Mapped[Cost]:  # noqa: N805  (SQLAlchemy hands over the class)

@@ -24,6 +24,7 @@ class Cost:
         optimizer_s: seconds of the optimizer steps alone; on a GPU sampled and scaled up.
         data_s: host seconds spent waiting for batches; part of `train_s`.
         gpu_s: seconds that a GPU was held; 0 on a CPU. A packed run is charged its share of the card.
+        peak_memory_bytes: most device memory held; on a CPU the worker's peak resident set, whatever it ran before.
     """
 
     train_s: float = 0.0
@@ -31,6 +32,7 @@ class Cost:
     optimizer_s: float = 0.0
     data_s: float = 0.0
     gpu_s: float = 0.0
+    peak_memory_bytes: int = 0
 
     def __add__(self, other: Cost) -> Cost:
         both = {one.name: (getattr(self, one.name), getattr(other, one.name)) for one in fields(Cost)}
@@ -54,7 +56,6 @@ class Evaluation:
         cost: of this epoch, with its evaluation; `gpu_s` is that of a whole card.
         setup_s: seconds spent in this epoch on what happens once (capture, compilation); part of `cost.train_s`.
         samples_per_s: training samples a second, without `setup_s`.
-        peak_memory_bytes: most device memory held since the run began (on a CPU: the process's peak resident set).
     """
 
     epoch: int
@@ -64,7 +65,6 @@ class Evaluation:
     cost: Cost
     setup_s: float = 0.0
     samples_per_s: float = 0.0
-    peak_memory_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """A plain dictionary of numbers, with `metrics` and `cost` nested."""

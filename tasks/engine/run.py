@@ -125,10 +125,10 @@ class TrainingRun(Progress):
                 optimizer_s=self._stepper.optimizer_s(),
                 data_s=data_s,
                 gpu_s=train_s + eval_s if self._stream is not None else 0.0,
+                peak_memory_bytes=peak_memory_bytes(self._device),
             ),
             setup_s=setup_s,
             samples_per_s=samples / max(1e-9, train_s - setup_s),
-            peak_memory_bytes=peak_memory_bytes(self._device),
         )
 
     def train_steps(self, n_steps: int) -> float:

@@ -56,3 +56,8 @@ def test_a_checkpoint_keeps_the_curve_and_one_of_version_0_1_is_read() -> None:
     for state in flat:
         state.pop("cost", None)
     assert Curve.from_state(flat) == kept
+
+
+def test_seconds_add_up_and_of_memory_the_peak_counts() -> None:
+    first, second = Cost(train_s=1.0, gpu_s=0.5, peak_memory_bytes=300), Cost(train_s=2.0, peak_memory_bytes=200)
+    assert first + second == Cost(train_s=3.0, gpu_s=0.5, peak_memory_bytes=300)

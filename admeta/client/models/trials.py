@@ -53,6 +53,9 @@ class RunView(View):
     step: int
     train_s: float
     gpu_s: float
+    peak_memory_bytes: int = Field(
+        default=0, description="Most device memory held; without a GPU the process's peak. 0: not measured."
+    )
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None

@@ -48,8 +48,8 @@ def test_the_api_is_as_it_is_kept(tmp_path: Path) -> None:
 def test_examples_are_what_they_are_examples_of() -> None:
     for model in (ErrorView, StudyView, TrialView, StudyRunView, BestView):
         example = examples.ANSWERS[model.__name__]
-        read = model.model_validate_json(json.dumps(example)).model_dump(mode="json")
-        assert {name: read[name] for name in example} == example
+        read = model.model_validate_json(json.dumps(example)).model_dump(mode="json", exclude_unset=True)
+        assert read == example  # a field with a default may be left out
     StudyDefinition.model_validate(examples.STUDY)
     CloneRequest.model_validate(examples.CLONE)
     TokenRequest.model_validate(examples.TOKEN)

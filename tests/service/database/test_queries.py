@@ -24,6 +24,7 @@ from service.database.queries import (
     list_trials,
 )
 from service.database.studies import create_study, request_cancel
+from tasks.engine.protocol import Cost
 from tests.service.database.fill import complete, curve, definition, leased, run
 from tests.service.database.rows import many_trials
 
@@ -238,11 +239,14 @@ def test_filters_of_trials(store: SqlStore, engine: Engine) -> None:
 
 def test_one_trial(store: SqlStore, engine: Engine) -> None:
     lease, (_admetar, sgdm) = filled(store)
-    point = Point(epoch=1, step=5, value=math.nan, metrics={"val_loss": math.inf}, lr=0.1)
+    point = Point(
+        epoch=1, step=5, value=math.nan, metrics={"val_loss": math.inf}, lr=0.1, cost=Cost(peak_memory_bytes=2**31)
+    )
     record = run(store, lease, sgdm, 5, DIVERGED, points=[point])
     trial = get_trial(engine, "digits", "sgdm", 5)
     assert (trial.state, trial.value) == ("FAIL", None)
     assert (trial.runs[0].failure, trial.runs[0].error) == ("diverged", "diverged at step 7")
+    assert trial.runs[0].peak_memory_bytes == 2**31
     assert trial.curve is not None
     assert trial.curve[0].model_dump() == {
         "epoch": 1,

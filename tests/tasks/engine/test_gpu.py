@@ -255,7 +255,7 @@ def test_record_on_a_card(pictures: Path) -> None:
     assert first.setup_s > 0 == second.setup_s
     assert 0 < second.cost.optimizer_s < second.cost.train_s
     assert second.cost.gpu_s == second.cost.train_s + second.cost.eval_s
-    assert second.peak_memory_bytes > 2**20
+    assert second.cost.peak_memory_bytes > 2**20
     environment = run.environment()
     assert environment["device_name"] == torch.cuda.get_device_name(0)
     assert environment["precision"] == "bf16"

@@ -214,7 +214,7 @@ def test_record_of_a_run() -> None:
     evaluation = run.advance().as_dict()
     assert evaluation["metrics"].keys() == {"val_accuracy", "val_loss", "train_loss"}
     assert 0 < evaluation["cost"]["optimizer_s"] < evaluation["cost"]["train_s"]
-    assert evaluation["peak_memory_bytes"] > 10_000_000
+    assert evaluation["cost"]["peak_memory_bytes"] > 10_000_000
     assert evaluation["cost"]["gpu_s"] == 0
     environment = run.environment()
     assert environment["step"] == run.step_status == "eager: no GPU"
