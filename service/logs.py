@@ -41,12 +41,12 @@ def about(**fields: object) -> Iterator[None]:
 class TextFormatter(logging.Formatter):
     """Lines for people, with times in UTC; what they are about stands at the end in brackets."""
 
-    converter = time.gmtime
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
     def __init__(self) -> None:
         super().__init__(_TEXT)
+        self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
         """The line, before any traceback."""
