@@ -1,6 +1,6 @@
 """What a user may write under `task:` in a study definition: the part common to every task.
 
-Owns the fields, their bounds and their defaults. Each task subclasses `TaskConfig` with its own name, models and
+Each task subclasses `TaskConfig` with its own name, models and
 defaults (tasks/*/config.py). Never imports torch: the service and the client read these models too.
 """
 
@@ -25,14 +25,14 @@ from pydantic import (
 
 from tasks.errors import DataError, nearest
 
-# JSON's true is not the number 1, nor is "3" the number 3.
+# Strict: JSON's true is not 1, and "3" is not 3.
 Count = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 
 
 def check_relative(value: str) -> str:
-    """A path as it may stand in a definition: relative, forward slashes, without `..`; resolved under the data folder.
+    """A path of a definition: relative, with forward slashes and without `..`; resolved under the data folder.
 
     Raises:
         ValueError: the path is empty, absolute, or could leave the data folder.
@@ -72,14 +72,14 @@ class Part(BaseModel):
 
 
 _OWNERS = {"milestones": ("multistep",), "gamma": ("multistep",), "final": ("linear", "cosine")}
-"""Fields of a schedule that say nothing to the other schedules."""
+"""Fields that only these schedules use."""
 
 
 class Schedule(Part):
     """The learning rate as a factor on the optimizer's own, over fractions of the run.
 
     Fractions, so that a shorter budget keeps the shape: the paper's 80 and 120 of 160 epochs are 0.5 and 0.75.
-    A plain name stands for that schedule with its defaults: `schedule: cosine`.
+    A plain name means that schedule with its defaults: `schedule: cosine`.
     """
 
     name: Literal["constant", "linear", "cosine", "multistep"] = "constant"
@@ -139,7 +139,7 @@ class Schedule(Part):
 
 
 def named_schedule(value: object) -> object:
-    """Let a plain name stand for the schedule with that name and its defaults."""
+    """A plain name means the schedule of that name with its defaults."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -163,7 +163,7 @@ def _kind_of_origin(value: object) -> str:
     return "path" if isinstance(value, str) else "TrialRef"
 
 
-# Told apart by hand: pydantic would blame a bad path for not being an object as well.
+# Chosen by hand: for a bad path pydantic would also report that it is not an object.
 Origin = Annotated[
     Annotated[TrialRef, Tag("TrialRef")] | Annotated[RelativePath, Tag("path")], Discriminator(_kind_of_origin)
 ]
@@ -174,7 +174,7 @@ class TaskConfig(Part):
 
     models: ClassVar[tuple[str, ...]] = ()
     open_models: ClassVar[str | None] = None
-    """A regular expression of further model names that a task accepts (hub names, say); None: only `models`."""
+    """A regular expression of further model names that a task accepts (such as hub names); None: only `models`."""
 
     name: str
     model: str

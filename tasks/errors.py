@@ -4,8 +4,8 @@ TaskError
 ├── UnknownTaskError      no task of that name
 ├── ConfigError           a configuration that cannot be trained, known before training
 ├── DataError             a data set that is missing, broken or does not fit the task
-├── CheckpointError       a torn, foreign or mismatching checkpoint
-│   └── UnreadableError   the storage did not give it
+├── CheckpointError       a damaged checkpoint, or one of another run
+│   └── UnreadableError   the storage could not be read
 ├── OutOfMemory           the device has no room for this run
 ├── RankLost              a process of a run over several cards died
 └── Diverged              the loss became NaN or infinite: a result, not a crash
@@ -30,7 +30,7 @@ class UnknownTaskError(TaskError):
         super().__init__(f"unknown task {name!r}; known tasks: {', '.join(self.known)}.{nearest(name, self.known)}")
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Both arguments: the error travels between processes."""
+        """Both arguments: the error is sent between processes."""
         return (UnknownTaskError, (self.name, self.known))
 
 
@@ -43,15 +43,15 @@ class DataError(TaskError):
 
 
 class CheckpointError(TaskError):
-    """A checkpoint is torn, not ours, or of another model, optimizer or task."""
+    """A checkpoint is damaged, of another program, or of another model, optimizer or task."""
 
 
 class UnreadableError(CheckpointError):
-    """A checkpoint could not be read just now: the storage is away, say. What is in it may be fine."""
+    """A checkpoint could not be read, for example because the storage is unreachable; it may be intact."""
 
 
-class OutOfMemory(TaskError):  # noqa: N818 - the search's words: a state of a run, not a kind of mistake
-    """The device ran out of memory; this run alone fails, and may succeed with fewer neighbours."""
+class OutOfMemory(TaskError):  # noqa: N818 - a state of a run
+    """The device ran out of memory; only this run fails, and it may succeed with fewer trials on the card."""
 
     def __init__(self, *, phase: str, device: str, detail: str) -> None:
         self.phase = phase
@@ -63,11 +63,11 @@ class OutOfMemory(TaskError):  # noqa: N818 - the search's words: a state of a r
         )
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Keyword arguments need telling how to be pickled: the error travels from a worker to the driver."""
+        """Keyword arguments are not pickled by default, and the error is sent from a worker to the driver."""
         return (_rebuild_out_of_memory, (self.phase, self.device, self.detail))
 
 
-class RankLost(TaskError):  # noqa: N818 - an event, as those around it
+class RankLost(TaskError):  # noqa: N818 - an event
     """A process of a run over several cards died or failed; the run may succeed in another attempt."""
 
 
@@ -80,7 +80,7 @@ class Diverged(TaskError):  # noqa: N818 - a result of a run
         super().__init__(f"diverged at step {step}: {what} is {loss}")
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Pickle by message: the error travels from a worker to the driver."""
+        """By message: the error is sent from a worker to the driver."""
         return (_rebuild_diverged, (self.step, self.loss, str(self)))
 
 

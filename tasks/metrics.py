@@ -1,6 +1,7 @@
-"""Accuracy and cross-entropy of a split.
+"""Metrics of predictions: accuracy and cross-entropy on the device, GLUE's metrics on the host.
 
-GLUE's metrics from predictions on the host. Tested against scikit-learn and scipy, which take seconds to import."""
+The latter are tested against scikit-learn and SciPy, which take seconds to import.
+"""
 
 from __future__ import annotations
 

@@ -51,11 +51,11 @@ class TaskInfo:
         metrics: what each evaluation reports, with the direction that is better. All names start with `val_`;
             the test set's are the same with `test_` (see `test_name`).
         default_metric: the objective where a study names none.
-        target_value: a value of `default_metric` worth timing the way to, or None.
+        target_value: a value of `default_metric`; comparisons report the time until it is reached. None: none.
         extra_test_metrics: what the test set has besides (MNLI's mismatched genres).
         needs_data: whether files in the data folder (or a network) are needed.
         space: which of an optimizer's spaces is searched where a study names none: "finetune" for pretrained models.
-        kind: what an example is; decides nothing, only listed.
+        kind: what an example is; only listed.
     """
 
     name: str

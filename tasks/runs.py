@@ -1,4 +1,4 @@
-"""Start a run, and refuse in advance what could not run: the two things `search` asks of `tasks`."""
+"""Opening a run, and checking before a study that its task can be trained."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_run(
             trains no network takes one.
 
     Raises:
-        TaskError: the configuration does not fit, data are missing, or the checkpoint is foreign.
+        TaskError: the configuration does not fit, data are missing, or the checkpoint is of another model.
     """
     info = get(config.name)
     distributed = n_devices > 1 and info.run == ENGINE_RUN
@@ -70,7 +70,7 @@ def open_run(
 
 
 def check(config: TaskConfig, *, data_dir: Path | None = None, origins: Sequence[str] | None = None) -> None:
-    """Refuse before the first trial what no trial could train; reads the data set, so call it once a study.
+    """Check before the first trial that the task can be trained. Reads the data set, so call it once a study.
 
     Args:
         origins: as in `initial_weights`.
@@ -78,7 +78,7 @@ def check(config: TaskConfig, *, data_dir: Path | None = None, origins: Sequence
     Raises:
         ConfigError: a batch larger than the training set, a model that does not fit the inputs or cannot be built.
         DataError: data missing or broken, or no such file to start from.
-        CheckpointError: what to start from is missing, torn, foreign or of another model.
+        CheckpointError: the checkpoint to start from is missing, damaged or of another model.
     """
     if get(config.name).target is None:
         return
@@ -90,7 +90,7 @@ def check(config: TaskConfig, *, data_dir: Path | None = None, origins: Sequence
     with initial_weights(config, data_dir=data_dir, origins=origins) as weights:
         task = load_task(config, data_dir=data_dir, device=torch.device("cpu"))
         task.check_fit()
-        model = task.build_model()  # a checkpoint may be torn, or have no head for the task
+        model = task.build_model()  # fails if the checkpoint is damaged or has no such head
         if weights is not None:
             origin = config.init_from
             source = _named(origin) if isinstance(origin, TrialRef) else str(origin)
@@ -101,7 +101,7 @@ def check(config: TaskConfig, *, data_dir: Path | None = None, origins: Sequence
 def initial_weights(
     config: TaskConfig, *, data_dir: Path | None, origins: Sequence[str] | None
 ) -> Iterator[Path | None]:
-    """A file of this machine with what `config.init_from` names, for as long as it is read; None for fresh weights.
+    """A local file with the weights that `config.init_from` names, for the duration of the context; None: new weights.
 
     Args:
         origins: folders or addresses of the runs of the trial that it names; the first with a checkpoint gives its

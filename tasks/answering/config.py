@@ -27,7 +27,7 @@ class SquadConfig(TextConfig):
         384, ge=96, le=8192, description="tokens of question and window together, special ones included"
     )
     doc_stride: Count = Field(128, ge=0, description="tokens that neighbouring windows of a passage share")
-    max_answer_tokens: Count = Field(30, ge=1, le=1000, description="longer spans are no answer")
+    max_answer_tokens: Count = Field(30, ge=1, le=1000, description="longer spans are not considered")
     on_bad_answer: Literal["refuse", "skip"] = Field("refuse", description="an answer that is not in its passage")
 
     @model_validator(mode="after")
@@ -36,7 +36,7 @@ class SquadConfig(TextConfig):
         if self.doc_stride >= room:
             raise ValueError(
                 f"doc_stride {self.doc_stride} must be less than max_length − {MAX_QUESTION + SPECIAL} = {room}: "
-                "beside a long question a window must hold more than it shares with the one before"
+                "next to a long question a window must hold more than it shares with the one before"
             )
         return self
 

@@ -1,8 +1,7 @@
-"""SQuAD's JSON files, versions 1.1 and 2.0: where they are, their passages, questions and answers, and validation.
+"""SQuAD's JSON files, versions 1.1 and 2.0: where they are, what they hold, and the questions held out.
 
 Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016); Rajpurkar et al., "Know
 What You Don't Know: Unanswerable Questions for SQuAD" (2018).
-
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ def read_squad(
                 )
             if bad := next(_misplaced(asked, paragraph.context), None):
                 if on_bad_answer == "refuse":
-                    raise DataError(f"{path}: {bad}; mend the file, or set on_bad_answer: skip")
+                    raise DataError(f"{path}: {bad}; correct the file, or set on_bad_answer: skip")
                 n_skipped += 1
                 continue
             questions.append(Question(id=asked.id, text=asked.question, passage=passage, answers=tuple(asked.answers)))

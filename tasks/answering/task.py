@@ -186,7 +186,7 @@ class SquadV2Task(SquadTask[SquadV2Config]):
     """Rajpurkar et al. (2018): the best span, or none where "none" scores higher by more than a threshold.
 
     `best_f1` and `best_exact_match` are those of the threshold that suits the split best, which the official evaluation
-    reports too: what a perfect choice of it would bring.
+    reports too: what the best choice of it would give.
     """
 
     unanswerable = "keep"

@@ -1,6 +1,4 @@
-"""Questions and passages to tokens: each passage in windows that fit, with the answer's place in each window.
-
-From the logits of windows to answers: the best spans of each window, then the best of each question's windows."""
+"""Passages in windows of tokens, with the answer's place in each, and answers from the logits of windows."""
 
 from __future__ import annotations
 

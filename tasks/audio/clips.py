@@ -1,6 +1,4 @@
-"""Recordings on a device, and batches of them by length: cut to the longest allowed, padded with silence.
-
-From recordings whose class and split are known by name to the three splits on a device."""
+"""Recordings on a device in three splits, and batches of them by length, cut or padded with silence."""
 
 from __future__ import annotations
 
@@ -138,7 +136,7 @@ TEST_SEED = 20240229  # the test set never moves, whatever split_seed says
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Recordings, and where those of a name belong (None: nowhere).
+    """Recordings, and the place of each by its name (None: not used).
 
     Attributes:
         place_file, place_folder: of a name in the tree; a folder that has a place must hold a recording.
@@ -163,7 +161,7 @@ class AudioData:
 
 @dataclass(frozen=True, kw_only=True)
 class HoldOut:
-    """Shares held out where a data set does not say: of all for the test, of what trains for validation."""
+    """Shares held out where a data set has no such split: of all for the test, of what trains for validation."""
 
     val_fraction: float
     split_seed: int

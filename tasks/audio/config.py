@@ -45,7 +45,7 @@ class AudioConfig(TaskConfig):
         16.0,
         ge=0.1,
         le=60.0,
-        description="seconds; of longer recordings training hears a random part, evaluation the middle",
+        description="seconds; training uses a random part of longer recordings, evaluation the middle",
     )
     freeze_features: Flag = Field(
         default=True, description="checkpoints: their convolutional feature encoder is not trained"
@@ -54,7 +54,7 @@ class AudioConfig(TaskConfig):
         "spec",
         description="spec: spans of time and of frequency are masked in training, as a checkpoint's config has it",
     )
-    on_bad_audio: Literal["refuse", "skip"] = Field("refuse", description="a file that cannot be read, or is torn")
+    on_bad_audio: Literal["refuse", "skip"] = Field("refuse", description="a file that cannot be read, or is truncated")
 
 
 class SuperbKsConfig(AudioConfig):

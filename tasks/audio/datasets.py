@@ -1,10 +1,4 @@
-"""Anyone's own recordings in class folders, with a test folder or without.
-
-The Free Spoken Digit Dataset: small enough for a CPU.
-
-SUPERB's keyword spotting on Speech Commands v0.01.
-
-Common Language: which of 45 languages is spoken."""
+"""The audio data sets: Spoken Digits, SUPERB's keywords, Common Language, and own recordings in folders."""
 
 from __future__ import annotations
 
@@ -127,7 +121,7 @@ class SuperbKsTask(AudioTask[SuperbKsConfig]):
     """Ten words, silence, and every other word: 51,094 / 6,798 / 3,081 recordings of a second.
 
     Validation is what `validation_list.txt` names; what `testing_list.txt` names is left out, as the test set is an
-    archive of its own. Silence in training is six long recordings of noise, of which each epoch hears a second.
+    archive of its own. Silence in training is six long recordings of noise, of which each epoch uses a second.
 
     Source: Yang et al., "SUPERB" (2021), section 3.1; Warden, "Speech Commands" (2018).
     """

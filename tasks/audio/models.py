@@ -1,11 +1,7 @@
-"""From samples to what models hear: waves of unit variance, log-mel spectrograms, and masks over spans of either.
+"""Audio models: a small convolutional net on log-mel spectrograms, and wav2vec 2.0 and similar checkpoints.
 
-A small convolutional net on log-mel spectrograms, trained from scratch.
-
-wav2vec 2.0 and its kin, from transformers' checkpoints, so that a step can be captured and repeats from its seed.
-
-Transformers draws the masks of SpecAugment and the layers to drop on the host, from numpy's generator too. Here both
-are drawn on the device from torch's generator, by hooks; the probabilities are the checkpoint's own.
+Transformers draws the masks of SpecAugment and the layers to drop on the host. Here hooks draw both on the device from
+torch's generator, so that a step can be captured and is reproducible; the probabilities are the checkpoint's own.
 """
 
 from __future__ import annotations
@@ -138,11 +134,11 @@ class SpectrogramNet(nn.Module):
         self.head = nn.Linear(2 * CHANNELS[-1], n_classes)
 
     def forward(self, waves: Tensor, lengths: Tensor) -> Tensor:
-        """Logits (b, classes) of waves (b, width) whose clips have these lengths (b,); how loud they are is nothing."""
+        """Logits (b, classes) of waves (b, width) whose clips have these lengths (b,); loudness has no effect."""
         bands = self.features(standardize(waves, lengths)) - math.log(FLOOR)  # silence is 0, as padding is
         if self.training and self._augment == "spec":
             bands = _mask(bands)
-        heard = lengths // self.features.hop + 1  # frames; what lies beyond stays silent, however much it is
+        heard = lengths // self.features.hop + 1  # frames; padding stays silent
         maps = bands.unsqueeze(1) * _inside(heard, bands.shape[2])
         for place, block in enumerate(self.blocks):
             if place:
@@ -150,7 +146,7 @@ class SpectrogramNet(nn.Module):
             maps = block(maps) * _inside(heard, maps.shape[3])
         maps = maps.mean(dim=2)
         mean = maps.sum(dim=2) / heard[:, None]
-        largest = maps.amax(dim=2)  # of nothing negative, so silence never is
+        largest = maps.amax(dim=2)  # values are ≥ 0, so padding does not change it
         logits: Tensor = self.head(self.dropout(torch.cat([mean, largest], dim=1)))
         return logits
 
@@ -224,7 +220,7 @@ class CheckpointNet(nn.Module):
 
 
 def check_checkpoint(source: ModelSource, *, sample_rate: int) -> None:
-    """Refuse a checkpoint that does not hear waves, or hears another rate.
+    """Check that a checkpoint takes waves of this rate.
 
     Raises:
         ConfigError: with what it is and the next step.
@@ -237,15 +233,15 @@ def check_checkpoint(source: ModelSource, *, sample_rate: int) -> None:
     rate = _preprocessor(source).get("sampling_rate", sample_rate)
     if not isinstance(rate, int):
         raise ConfigError(
-            f"{source.folder / PREPROCESSOR} says sampling_rate {rate!r}, which is no whole number of Hz; copy the "
+            f"{source.folder / PREPROCESSOR} says sampling_rate {rate!r}, which is not a whole number of Hz; copy the "
             "checkpoint again"
         )
     if rate != sample_rate:
-        raise ConfigError(f"{source.origin} hears {rate} Hz; set sample_rate: {rate} (recordings are resampled)")
+        raise ConfigError(f"{source.origin} expects {rate} Hz; set sample_rate: {rate} (recordings are resampled)")
 
 
 def expects_standardized(source: ModelSource) -> bool:
-    """Whether clips are to have zero mean and unit variance, as the checkpoint's preprocessor says."""
+    """Whether clips must have zero mean and unit variance, as the checkpoint's preprocessor says."""
     return bool(_preprocessor(source).get("do_normalize", True))
 
 

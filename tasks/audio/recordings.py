@@ -1,8 +1,6 @@
-"""One sound file to samples: any format that libsndfile reads, all channels mixed to one, resampled, 16 bits.
+"""Sound files decoded to 16-bit samples of one channel and one rate, once a node, into one flat file.
 
-The recordings of a tree, decoded once a node into one flat file of 16-bit samples, with their names.
-
-Whose class and split a recording is follows from names, so it is not kept here; nor are batches.
+Any format that libsndfile reads. The class and split of a recording follow from its name and are not kept here.
 """
 
 from __future__ import annotations
@@ -46,8 +44,8 @@ def decode(content: bytes, *, sample_rate: int) -> Samples:
         int16 (n,), n ≥ 1; full scale is ±`FULL_SCALE`. The mean of all channels.
 
     Raises:
-        DataError: not a sound file, a torn one, one without sound, one whose rate is not within `RATES_HZ`, or one that
-            holds NaN or infinite values. The message is a reason without the file's name.
+        DataError: not a sound file, a truncated one, one without sound, one whose rate is outside `RATES_HZ`, or one
+            that holds NaN or infinite values. The message is a reason without the file's name.
     """
     import soundfile
 
@@ -60,9 +58,9 @@ def decode(content: bytes, *, sample_rate: int) -> Samples:
     except soundfile.SoundFileError as error:
         raise DataError(str(error).partition(": ")[2].strip() or str(error)) from error
     if missing := _missing_bytes(content):
-        raise DataError(f"torn: {missing} bytes of sound are missing")
+        raise DataError(f"truncated: {missing} bytes of sound are missing")
     if len(channels) < n_frames:
-        raise DataError(f"torn: {len(channels)} of {n_frames} samples can be read")
+        raise DataError(f"truncated: {len(channels)} of {n_frames} samples can be read")
     if len(channels) == 0:
         raise DataError("it holds no sound")
     mono = channels.mean(axis=1)
@@ -84,7 +82,7 @@ def resample(samples: NDArray[np.float32], from_hz: int, to_hz: int) -> NDArray[
 
 
 def _missing_bytes(content: bytes) -> int:
-    """Bytes that a WAV file's header promises and the file lacks; libsndfile reads what is there and says nothing."""
+    """Bytes that a WAV file has less than its header says; libsndfile reads such a file without an error."""
     if content[:4] != b"RIFF" or content[8:12] != b"WAVE":
         return 0
     place = 12
@@ -142,7 +140,7 @@ def read_recordings(
         wanted: which of the sound files to read, by name; None: all.
 
     Raises:
-        DataError: a file is torn or no sound file, and is to be refused; the message names it. Or there is none.
+        DataError: a file cannot be decoded and `on_bad_audio` is "refuse", or there is no sound file.
     """
     chosen = partial(_is_chosen, wanted)
     key = f"{FORMAT}/{sample_rate}/{on_bad_audio}/{tree.fingerprint()}"
@@ -196,7 +194,7 @@ def _decode_tree(
             if isinstance(samples, DataError):
                 if on_bad_audio == "refuse":
                     raise DataError(
-                        f"recording {name} cannot be read ({samples}); mend or remove it, or set on_bad_audio: skip"
+                        f"recording {name} cannot be read ({samples}); repair or remove it, or set on_bad_audio: skip"
                     ) from samples
                 n_skipped += 1
                 log.warning("skipped %s: %s", name, samples)

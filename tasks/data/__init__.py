@@ -1,1 +1,1 @@
-"""Data sets: finding or fetching them, their files, validation held out of them, and what a node keeps of them."""
+"""Data sets: finding and fetching files, reading trees, holding out validation, and the node's cache."""

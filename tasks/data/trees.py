@@ -1,10 +1,8 @@
-"""The files of a tree: a folder, or a tar archive that is read from front to back; nothing is unpacked to disk.
+"""The files of a tree, which is a folder or a tar archive read from front to back, and its class folders.
 
-Owns where files come from. What their paths mean (splits, classes) and what they hold is the tasks' matter. Hidden
-files and folders, whose names begin with a dot, are other programs' and are passed over.
-
-
-Class folders: <split>/<class>/…/<file>, perhaps under one folder of its own, in a folder or an archive."""
+Nothing is unpacked to disk. Files and folders whose names begin with a dot are ignored. Class folders are
+<split>/<class>/…/<file>, at the top of the tree or in its only folder.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +71,7 @@ class FolderTree:
             try:
                 content = path.read_bytes() if (path.is_file() or is_dangling) and wanted(name) else None
             except OSError as error:
-                raise DataError(f"{_text(path)} cannot be read: {error.strerror}; mend or remove it") from error
+                raise DataError(f"{_text(path)} cannot be read: {error.strerror}; repair or remove it") from error
             yield Entry(name, path.is_dir(), content)
 
     def _name(self, path: Path) -> str:
@@ -105,7 +103,7 @@ def _text(path: Path) -> str:
 
 
 class ArchiveTree:
-    """A tar archive's files, in its order; links in it lead nowhere."""
+    """A tar archive's files, in its order; links in it are not followed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -132,7 +130,7 @@ class ArchiveTree:
 
 
 class _Header(tarfile.TarInfo):
-    """A member's header. Of itself tarfile takes a damaged or missing one for the end, and the rest would be lost."""
+    """A member's header. By default tarfile takes a damaged or missing one for the end, and ignores the rest."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Header:
@@ -172,7 +170,7 @@ class Member:
 
 @dataclass
 class ClassFolders:
-    """What was seen of a tree while its files were read: the class folders of each split, empty ones too."""
+    """The class folders of each split that were found while a tree was read, including empty ones."""
 
     found: dict[str, set[str]] = field(default_factory=dict)
 

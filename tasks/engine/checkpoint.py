@@ -1,9 +1,9 @@
-"""Checkpoints: written whole or not at all, checked when read, pruned to the last and the best.
+"""Checkpoints: written atomically, verified when read; only the newest and the best are kept.
 
-A file is a magic word, a digest of what follows, and torch's own format; so a torn or foreign file is told from a good
-one before anything is unpickled, and unpickling takes tensors and plain containers only (`weights_only=True`).
+A file is a magic word, a digest of what follows, and torch's own format; so a damaged file or one of another
+program is detected before anything is unpickled, and only tensors and plain containers are (`weights_only=True`).
 
-A directory is a path or an address: see `tasks.engine.folders`; `tasks.engine.folders` tells what is in it.
+A directory is a path or an address: see `tasks.engine.folders`.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ UNREADABLE = (
     AttributeError,
     MemoryError,
 )
-"""What torch.load raises for bytes that are not its own."""
+"""What torch.load raises for bytes of another format."""
 
 
 def save(directory: str | Path, state: Mapping[str, Any], *, epoch: int, best: Mapping[str, Any] | None = None) -> str:
-    """Write a checkpoint, then drop the older ones; a newer one, of an attempt that was thought dead, stays.
+    """Write a checkpoint, then remove the older ones; a newer one, of an attempt that was presumed dead, is kept.
 
     Args:
         directory: made where missing.
@@ -71,7 +71,7 @@ def save(directory: str | Path, state: Mapping[str, Any], *, epoch: int, best: M
     try:
         if best is not None:
             folder.write(BEST_CHECKPOINT, _packed(best))
-        folder.write(name, content)  # after the best: a state that says it has been saved is not ahead of it
+        folder.write(name, content)  # written after the best weights, which it says are saved
         for other_epoch, other in find_checkpoints(folder.names()):
             if other_epoch < epoch:
                 folder.remove(other)
@@ -95,7 +95,7 @@ def load_latest(directory: str | Path) -> dict[str, Any] | None:
     """The newest checkpoint of a directory, on the CPU; None where there is none.
 
     Raises:
-        CheckpointError: the newest file is torn or not ours.
+        CheckpointError: the newest file is damaged or of another program.
         UnreadableError: the storage did not give it.
     """
     folder = open_folder(directory)
@@ -104,10 +104,10 @@ def load_latest(directory: str | Path) -> dict[str, Any] | None:
 
 
 def fetch_best(directory: str | Path, *, into: Path) -> Path | None:
-    """A file of this machine with a run's best weights, the newest where none were the best; None where it has none.
+    """A local file with a run's best weights, or the newest ones if no best are saved; None if there is no checkpoint.
 
     Args:
-        into: a folder for what must be fetched from an address first.
+        into: a folder for a file that must be downloaded first.
     """
     folder = open_folder(directory)
     name = find_best_checkpoint(folder.names())
@@ -123,7 +123,7 @@ def load(path: str | Path) -> dict[str, Any]:
     """One checkpoint file, on the CPU.
 
     Raises:
-        CheckpointError: the file is missing, torn, foreign, or holds more than tensors and plain containers.
+        CheckpointError: the file is missing, damaged, of another program, or holds more than tensors and containers.
     """
     path = Path(path)
     return _load(LocalFolder(path.parent), path.name, path.parent)
@@ -141,15 +141,15 @@ def _load(folder: Folder, name: str, directory: str | Path) -> dict[str, Any]:
 
 
 def _open(raw: bytes, path: str | Path, *, instead: str) -> dict[str, Any]:
-    """What a file of ours holds.
+    """The content of a file in this format.
 
     Args:
-        instead: what to do where it is torn.
+        instead: advice where it is damaged.
     """
     head = len(_MAGIC) + _DIGEST_BYTES
     digest, payload = raw[len(_MAGIC) : head], raw[head:]
     if hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest() != digest:
-        raise CheckpointError(f"{path} is torn or damaged ({len(raw)} bytes, its digest does not match); {instead}")
+        raise CheckpointError(f"{path} is damaged ({len(raw)} bytes, its digest does not match); {instead}")
     return _unpickle(payload, path)
 
 
@@ -157,7 +157,7 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
     """The model weights in a checkpoint of ours, or in a plain `torch.save` of a state dict.
 
     Raises:
-        CheckpointError: the file is torn or foreign, or holds no weights, or such as nothing could be trained from.
+        CheckpointError: the file is damaged or holds no weights, or weights that nothing can be trained from.
     """
     try:
         raw = path.read_bytes()
@@ -201,16 +201,16 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str
                 f"{source} is of another model: {name!r} is {_shape(have)} there and {_shape(want)} here; "
                 "use the model it was trained with, or start without it"
             )
-    model.load_state_dict(weights, strict=False)  # names are checked; torch would ask for norms' batch counters
+    model.load_state_dict(weights, strict=False)  # names are checked above; strict loading would require batch counters
 
 
 def _unpickle(payload: bytes, path: str | Path) -> dict[str, Any]:
     try:
         content = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
     except UNREADABLE as error:
-        # torch's own words would have its reader switch the safe loading off.
+        # torch's own message advises to disable safe loading.
         held = re.search(r"GLOBAL (\S+) was not an allowed global", str(error))
-        reason = f"it holds a {held[1]}" if held else "it is torn, or no file of torch.save"
+        reason = f"it holds a {held[1]}" if held else "it is damaged, or not a file of torch.save"
         raise CheckpointError(
             f"{path} cannot be loaded: {reason}; a checkpoint holds tensors and plain containers, as "
             "torch.save(model.state_dict(), …) writes them"

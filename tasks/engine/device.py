@@ -1,6 +1,4 @@
-"""Which device a run uses and how torch is set while it runs.
-
-What a run's record says of where it ran: device, versions, commit, memory."""
+"""The device of a run, torch's settings while it runs, and what its record says about the machine."""
 
 from __future__ import annotations
 
@@ -25,9 +23,9 @@ _NO_ROOM = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_F
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether the device had no room: torch's own error, or what CUDA, cuBLAS and cuDNN say of their own memory.
+    """Whether the device ran out of memory: torch's own error, or one of CUDA, cuBLAS or cuDNN that says so.
 
-    Where an error hid another (a capture that cannot end after one), the hidden one counts too.
+    The errors before it (`__context__`) count too: a failing capture can hide the first one.
     """
     while error is not None:
         told = isinstance(error, RuntimeError) and any(words in str(error) for words in _NO_ROOM)
@@ -83,7 +81,7 @@ def configure_torch(
     """Set torch for one run: threads, matrix precision, deterministic kernels.
 
     Returns:
-        A function that puts the former settings back.
+        A function that restores the former settings.
     """
     before = (
         torch.get_num_threads(),
@@ -115,7 +113,7 @@ def configure_torch(
 
 
 def _set_deterministic(*, strict: bool) -> None:
-    if torch.are_deterministic_algorithms_enabled() != strict:  # the call itself imports the compiler: seconds
+    if torch.are_deterministic_algorithms_enabled() != strict:  # the call imports the compiler, which takes seconds
         torch.use_deterministic_algorithms(strict)
 
 

@@ -1,12 +1,12 @@
-"""One run over several cards of a host: data parallel, a process a card, the caller's among them as rank 0.
+"""One run over several cards of a host: data parallelism with a process for each card; the caller is rank 0.
 
-The other processes (`python -m tasks.engine.distributed`) open the same run and do what rank 0 does, told by a line of
-JSON on their stdin. They end with it: at the end of that pipe, however rank 0 died. Where one of them fails, the run
-raises its error; the process group is aborted first, as rank 0 may be waiting in it.
+The other processes (`python -m tasks.engine.distributed`) open the same run and execute the orders that rank 0 writes
+to their stdin, a line of JSON each. They end when that pipe closes, for whatever reason rank 0 ended. If one of them
+fails, the run raises its error, after aborting the process group, because rank 0 may be waiting in it.
 
-What several cards change is the order of sums, and dropout's masks, which are other ones on each rank: batch norm's
-statistics are the whole batch's, and a mean over words is over all ranks' words. On CPUs, where torch has no batch norm
-over several processes, its statistics are of a rank's share, and rank 0's are kept.
+Several cards change the order of sums, and the dropout masks, which differ by rank. Batch norm's statistics are those
+of the whole batch, and a mean over words is over the words of all ranks. On CPUs, where torch has no synchronized
+batch norm, the statistics are those of each rank's share, and rank 0's are kept.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from tasks.engine.step import Ranks
 from tasks.errors import CheckpointError, ConfigError, Diverged, OutOfMemory, RankLost, TaskError
 from tasks.registry import parse_config
 
-PATIENCE = timedelta(minutes=10)  # of a collective, and of a peer's start
-LAST_WORDS_S = 2.0  # for the ranks to say what happened, once something has
+TIMEOUT = timedelta(minutes=10)  # of a collective, and of a process's start
+EXIT_REPORT_S = 2.0  # for the other ranks to report their errors, after a failure
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -172,15 +172,15 @@ class DistributedRun:
 
     @contextlib.contextmanager
     def _together(self, verb: str, **arguments: str) -> Iterator[None]:
-        """All ranks do it: the others are told first, and have done it at the end."""
+        """All ranks execute an order: it is sent to the others first, and they have finished at the end."""
         for peer in self._peers:
-            peer.tell({"do": verb, **arguments})
+            peer.send({"do": verb, **arguments})
         try:
             yield
             for peer in self._peers:
                 peer.expect(verb)
         except BaseException as error:
-            own = Diverged | OutOfMemory | CheckpointError  # rank 0 tells these as well as any
+            own = Diverged | OutOfMemory | CheckpointError  # rank 0 reports these itself
             cause = None if isinstance(error, own) else self._first_cause()
             for peer in self._peers:
                 peer.kill()
@@ -189,8 +189,8 @@ class DistributedRun:
             raise
 
     def _first_cause(self) -> TaskError | None:
-        """The ranks' failure that made the others: where one dies, the others' collectives break off too."""
-        deadline = time.monotonic() + LAST_WORDS_S
+        """The failure that caused the others: if one rank dies, the collectives of the others fail too."""
+        deadline = time.monotonic() + EXIT_REPORT_S
         for peer in self._peers:
             peer.listen_until(deadline)
         failures = sorted((peer for peer in self._peers if peer.failure), key=lambda peer: not peer.died)
@@ -198,7 +198,7 @@ class DistributedRun:
 
 
 class _Peer:
-    """Another rank's process, seen from rank 0. A thread reads what it says, so that its end is seen at once."""
+    """The process of another rank, seen from rank 0. A thread reads its output, so that its end is noticed at once."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.failure: TaskError | None = None
@@ -215,26 +215,26 @@ class _Peer:
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, name=f"rank-{self._rank}", daemon=True)
         self._listener.start()
-        self.tell(request)
+        self.send(request)
 
-    def tell(self, message: Mapping[str, Any]) -> None:
+    def send(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its end is told by `_listen`
+        with contextlib.suppress(BrokenPipeError):  # `_listen` reports its end
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
 
     def expect(self, verb: str) -> None:
-        """Wait until the rank has done it; raises its failure."""
+        """Wait until the rank has finished an order; raises its failure."""
         try:
-            answer = self._answers.get(timeout=PATIENCE.total_seconds())
+            answer = self._answers.get(timeout=TIMEOUT.total_seconds())
         except queue.Empty:
-            raise RankLost(f"rank {self._rank} has not done {verb!r} within {PATIENCE}") from None
+            raise RankLost(f"rank {self._rank} has not finished {verb!r} within {TIMEOUT}") from None
         if answer == verb:
             return
-        raise self.failure or RankLost(f"rank {self._rank} answered {answer!r} where {verb!r} was asked")
+        raise self.failure or RankLost(f"rank {self._rank} answered {answer!r} to {verb!r}")
 
     def listen_until(self, deadline: float) -> None:
-        """Until the rank has ended and all it said is known, or the time has come."""
+        """Wait until the rank has ended and its output is read, or until the deadline."""
         self._listener.join(timeout=max(0.0, deadline - time.monotonic()))
 
     def kill(self) -> None:
@@ -257,7 +257,7 @@ class _Peer:
         if self.failure is None and not self._killed:
             code = self._process.wait()
             self.died = True
-            self._fail(RankLost(f"the process of rank {self._rank} ended with exit code {code} in mid-run"))
+            self._fail(RankLost(f"the process of rank {self._rank} ended with exit code {code} during the run"))
         self._answers.put(None)
 
     def _fail(self, failure: TaskError) -> None:
@@ -270,18 +270,18 @@ class _Peer:
 def _check(config: TaskConfig, *, n_devices: int, device: str | None) -> None:
     if config.batch_size % n_devices:
         raise ConfigError(
-            f"batch_size {config.batch_size} cannot be shared evenly by {n_devices} cards; make it a multiple of "
+            f"batch_size {config.batch_size} cannot be divided evenly among {n_devices} cards; make it a multiple of "
             f"{n_devices}, or ask for another number of cards (resources.gpus)"
         )
     if device != "cpu" and torch.cuda.device_count() < n_devices:
         raise ConfigError(
-            f"the run is to have {n_devices} cards, but this process sees {torch.cuda.device_count()}; "
+            f"the run needs {n_devices} cards, but this process sees {torch.cuda.device_count()}; "
             "lower resources.gpus, or let a node with as many cards join"
         )
 
 
 def _open(request: Mapping[str, Any]) -> TrainingRun:
-    """A rank's run, once all ranks have met."""
+    """A rank's run, after all ranks have joined the group."""
     device, ranks = request["device"], Ranks(rank=request["rank"], n=request["n"])
     own = pick_device(device) if device == "cpu" else pick_device(f"cuda:{ranks.rank}")
     if own.type == "cuda":
@@ -291,7 +291,7 @@ def _open(request: Mapping[str, Any]) -> TrainingRun:
         init_method=f"file://{request['rendezvous']}",
         rank=ranks.rank,
         world_size=ranks.n,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         device_id=own if own.type == "cuda" else None,
     )
     return TrainingRun(
@@ -308,13 +308,13 @@ def _open(request: Mapping[str, Any]) -> TrainingRun:
 
 
 def _abort() -> None:
-    """End the group without waiting for ranks that are gone."""
-    with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # another thread was first
+    """Abort the group without waiting for ranks that have ended."""
+    with contextlib.suppress(RuntimeError, ValueError, AssertionError):  # another thread aborted it
         dist.distributed_c10d._abort_process_group()
 
 
 def _parsed(line: str) -> dict[str, Any]:
-    """A message; libraries may print other lines."""
+    """A message, or nothing for other lines, which libraries may print."""
     try:
         message = json.loads(line)
     except ValueError:
@@ -333,15 +333,15 @@ def _error(message: Mapping[str, Any], *, rank: int) -> TaskError:
 
 
 def main() -> None:
-    """Another rank: does what it is told, and ends with rank 0."""
-    told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    """The process of another rank: executes the orders of rank 0, and ends with it."""
+    orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_hear, args=(sys.stdin, told), daemon=True).start()
+    threading.Thread(target=_read_orders, args=(sys.stdin, orders), daemon=True).start()
     run: TrainingRun | None = None
     _print({"done": "ready"})
     try:
         while True:
-            order = told.get()
+            order = orders.get()
             match order["do"]:
                 case "open":
                     run = _open(request)
@@ -358,19 +358,19 @@ def main() -> None:
         _print(
             {"error": "out_of_memory", "fields": {"phase": error.phase, "device": error.device, "detail": error.detail}}
         )
-    except Exception as error:  # noqa: BLE001 - told to rank 0, which raises it
+    except Exception as error:  # noqa: BLE001 - sent to rank 0, which raises it
         _print({"error": f"{type(error).__name__}: {error}"})
     _end()
 
 
-def _hear(pipe: IO[str], told: queue.SimpleQueue[dict[str, Any]]) -> None:
+def _read_orders(pipe: IO[str], orders: queue.SimpleQueue[dict[str, Any]]) -> None:
     for line in pipe:
-        told.put(json.loads(line))
-    _end()  # rank 0 is gone, and this rank may be waiting for it in a collective
+        orders.put(json.loads(line))
+    _end()  # rank 0 has ended, and this rank may be waiting for it in a collective
 
 
 def _end() -> NoReturn:
-    """Without the clean-up of a group in which nobody answers."""
+    """End without cleaning up the process group, in which no rank answers."""
     sys.stdout.flush()
     os._exit(0)
 

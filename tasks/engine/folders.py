@@ -1,14 +1,12 @@
-"""Where a run keeps its files: a folder of this machine or a network file system, or a place of S3 or GCS.
+"""Where a run keeps its files: a folder of this machine or of a network file system, or a prefix of S3 or GCS.
 
-Owns how files are listed, read, written whole and removed there; what is in them is their writers' business. Remote
-places go through pyarrow's file systems, which are imported only where one is named. Needs no torch, so that a worker
-finds out that there is no checkpoint without it.
-
-
-The files of a run's checkpoints, by name. Needs no torch: who counts or clears them need not read them.
+Lists, reads, writes and removes files, and knows the names of checkpoints:
 
 epoch-000012.pt    the newest: everything that an exact resume needs
 best.pt            the weights of the best evaluation that was saved
+
+Object stores are reached through pyarrow, imported only when one is used. Imports no torch, so that a worker can look
+for a checkpoint without it.
 """
 
 from __future__ import annotations
@@ -33,14 +31,14 @@ SCHEMES = ("s3", "gs", "gcs")
 
 
 class Folder(Protocol):
-    """A folder that need not exist before something is written into it. What fails raises OSError."""
+    """A folder, created by the first write. Failures raise OSError."""
 
     def names(self) -> list[str]:
-        """Names of the files in it, not of those in folders within; none where it does not exist."""
+        """Names of the files directly in it; empty if it does not exist."""
         ...
 
     def all_names(self) -> list[str]:
-        """As `names`, with those in folders within, as paths from here: `a/b.pt`."""
+        """Paths of all files below it, relative to it: `a/b.pt`."""
         ...
 
     def read(self, name: str) -> bytes:
@@ -48,15 +46,15 @@ class Folder(Protocol):
         ...
 
     def write(self, name: str, content: Sequence[bytes]) -> None:
-        """Put a file there, whole or not at all, in place of one of that name. `name` may lead into folders within."""
+        """Write or replace a file atomically. `name` may be a path below this folder."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a file; one that is not there is fine."""
+        """Remove a file if it exists."""
         ...
 
     def remove_all(self) -> None:
-        """Remove the folder with everything in it; one that does not exist is fine."""
+        """Remove the folder with everything in it, if it exists."""
         ...
 
 
@@ -64,7 +62,7 @@ def open_folder(place: str | Path) -> Folder:
     """The folder at a path, or at an address such as s3://bucket/path.
 
     Raises:
-        ConfigError: the address is of a kind that is not known.
+        ConfigError: the scheme of the address is unknown.
     """
     if not is_remote(place):
         return LocalFolder(Path(place))
@@ -130,7 +128,7 @@ class LocalFolder:
 
     def remove_all(self) -> None:
         while self.path.exists():
-            with contextlib.suppress(FileNotFoundError):  # somebody else removes a file of it too
+            with contextlib.suppress(FileNotFoundError):  # another process removes files of it too
                 shutil.rmtree(self.path)
 
 
@@ -221,7 +219,7 @@ def _file_system(address: str) -> Any:
 
 BEST_CHECKPOINT = "best.pt"
 _EPOCH = re.compile(r"epoch-(\d{6,})\.pt")
-_PART = re.compile(r"\.(?:epoch-\d{6,}|best)\.pt-.*\.tmp")  # what a process left that was killed while it wrote
+_PART = re.compile(r"\.(?:epoch-\d{6,}|best)\.pt-.*\.tmp")  # left by a process that was killed while writing
 
 
 def checkpoint_name(epoch: int) -> str:
@@ -242,7 +240,7 @@ def find_best_checkpoint(names: Iterable[str]) -> str | None:
 
 
 def find_unneeded(names: Iterable[str], *, keep_best: bool) -> list[str]:
-    """Of an ended run's files, those that nobody will read again; logs and files that are not ours stay."""
+    """The files of a finished run that will not be read again; logs and other programs' files are not among them."""
     found = list(names)
     gone = [name for name in found if _EPOCH.fullmatch(name) or _PART.fullmatch(name)]
     if keep_best and BEST_CHECKPOINT not in found and (newest := find_best_checkpoint(found)) is not None:

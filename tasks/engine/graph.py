@@ -1,10 +1,10 @@
-"""The whole step captured in CUDA graphs: forward and backward, one graph for each batch shape; and the update, one.
+"""The step captured in CUDA graphs: forward and backward, one graph for each batch shape; and one for the update.
 
-The first steps of a shape run eagerly, and they are real training steps: nothing is trained twice or undone. The first
-capture gives the gradients fixed addresses; every other way to make gradients (another shape's graph, an eager step)
-copies into those, so a single update graph, captured after one eager update on them, serves all. An optimizer that
-cannot be captured still gets its gradients from a graph. What makes a capture fail sends that half back to eager, and
-the run's record says why.
+The first steps of a shape run eagerly; they are training steps, so nothing is trained twice or undone. The first
+capture fixes the addresses of the gradients. Every other way to compute gradients (another shape's graph, an eager
+step) copies into those, so a single update graph, captured after one eager update on them, serves all shapes. An
+optimizer that cannot be captured gets its gradients from a graph all the same. If a capture fails, that half runs
+eagerly, and the run's record says why.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tasks.engine.device import first_words, is_out_of_memory
 from tasks.engine.step import EagerStep, StepParts
 from tasks.engine.task import Batch
 
-N_EAGER = 3  # workspaces, algorithm choice and optimizer state are made in the first steps
-N_EAGER_LATER = 1  # a further shape only has its own algorithms to choose
+N_EAGER = 3  # the first steps create workspaces and optimizer state and choose algorithms
+N_EAGER_LATER = 1  # a further shape only chooses its algorithms
 MAX_GRAPHS = 64
 
 _Key = tuple[tuple[tuple[str, torch.Size, torch.dtype], ...], ...]
@@ -35,7 +35,7 @@ class _Captured:
 
 
 class GraphStep(EagerStep):
-    """As `EagerStep`, replaying captured halves where they exist; works on the stream that is current.
+    """As `EagerStep`, but replays captured halves where they exist; uses the current stream.
 
     Args:
         eager_update: why the update must not be captured; empty: capture it.
@@ -72,7 +72,7 @@ class GraphStep(EagerStep):
         self.setup_steps += 1
 
     def close(self) -> None:
-        """Drop the graphs and their memory."""
+        """Release the graphs and their memory."""
         self._stream.synchronize()
         for parameter in self._trained:
             parameter.grad = None
@@ -109,7 +109,7 @@ class GraphStep(EagerStep):
             parameter.grad = None
 
     def _settle_gradients(self) -> None:
-        """Move fresh gradients to the fixed addresses, once there are such and where they are not there already."""
+        """Copy new gradients to the fixed addresses, after these exist, unless they are there already."""
         if self._gradients is None:
             return
         found = [
@@ -146,7 +146,7 @@ class GraphStep(EagerStep):
         self._update_graph, self._update_refused = self._capture(self._update)
 
     def _capture(self, body: Callable[[], None]) -> tuple[torch.cuda.CUDAGraph | None, str]:
-        """The graph of what `body` launches, without running it; or None and why not."""
+        """The graph of what `body` launches, which is not executed; or None and the reason."""
         graph = torch.cuda.CUDAGraph()
         self._stream.synchronize()
         try:

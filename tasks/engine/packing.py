@@ -1,10 +1,9 @@
-"""How much memory and time a trial takes on this card, alone and beside copies of itself.
+"""How many trials to put on one card (`resources.gpus: auto`), from the memory and time that a trial takes there.
 
-Copies are processes of their own, as trials are. `python -m tasks.engine.packing` is the body of one: it reads a
-request from stdin, warms up, says "ready", waits for "go", trains for the asked seconds and prints what it saw.
-
-
-How many trials to put on one card: as many as fit and still raise the total (`resources.gpus: auto`)."""
+A trial is measured alone and next to copies of itself, each in its own process, as trials are. Such a process
+(`python -m tasks.engine.packing`) reads a request from stdin, warms up, prints "ready", waits for "go", trains for the
+requested seconds and prints its measurement.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from tasks.engine.run import TrainingRun
 from tasks.errors import OutOfMemory, TaskError
 from tasks.registry import parse_config
 
-CONTEXT_BYTES = 600 * 2**20  # of a process on the card beside torch's allocator: CUDA context, cuDNN, cuBLAS
+CONTEXT_BYTES = 600 * 2**20  # of a process on the card besides torch's allocator: CUDA context, cuDNN, cuBLAS
 WARM_UP_STEPS = 20
 STEPS_AT_ONCE = 10
 
@@ -65,7 +64,7 @@ def measure(
 
     Args:
         seconds: length of the window after the warm-up.
-        wait: entered between warm-up and window; processes that are measured together meet in it.
+        wait: entered between warm-up and window; processes that are measured together wait for each other in it.
 
     Raises:
         OutOfMemory: the card has no room.
@@ -110,7 +109,7 @@ def measure_together(
 
     Raises:
         OutOfMemory: one of them had no room.
-        TaskError: one of them failed; with the end of what it wrote.
+        TaskError: one of them failed; with its message.
     """
     request = {
         "config": config.model_dump(mode="json"),
@@ -158,7 +157,7 @@ def _process(environment: Mapping[str, str] | None) -> Iterator[subprocess.Popen
 
 def _say(stream: IO[str] | None, line: str) -> None:
     assert stream is not None
-    with contextlib.suppress(BrokenPipeError):  # a process that died is told by what it printed last
+    with contextlib.suppress(BrokenPipeError):  # `_answer` reports a process that died
         stream.write(line + "\n")
         stream.flush()
 
@@ -227,13 +226,13 @@ Measure = Callable[[int], Sequence[Measurement]]
 
 @dataclass(frozen=True)
 class Packing:
-    """The choice, and what it rests on.
+    """The choice and the measurements behind it.
 
     Attributes:
         trials_per_gpu: trials at once on one card.
         totals: training samples a second of all trials together, by number of trials tried.
         memory_bytes: device memory of one trial.
-        reason: why no more, in words, for the study's record.
+        reason: why no more, for the study's record.
     """
 
     trials_per_gpu: int
@@ -248,7 +247,7 @@ class Packing:
 
 
 def choose_packing(measure: Measure, *, card_bytes: int, at_most: int = CANDIDATES[-1]) -> Packing:
-    """Try more and more trials at once until memory or speed says stop.
+    """Try more and more trials at once until memory runs out or the total stops rising.
 
     Args:
         measure: measures that many trials at once.
@@ -317,8 +316,8 @@ def measure_packing(
 
     card_bytes = torch.cuda.get_device_properties(device).total_memory
     packing = choose_packing(together, card_bytes=card_bytes, at_most=at_most)
-    told = [packing.reason, *dict.fromkeys(filter(None, refusals))]
-    return replace(packing, reason="; ".join(told))
+    reasons = [packing.reason, *dict.fromkeys(filter(None, refusals))]
+    return replace(packing, reason="; ".join(reasons))
 
 
 def _gib(n_bytes: int) -> str:

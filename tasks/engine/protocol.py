@@ -1,6 +1,7 @@
-"""What a run is to those who drive it (`search`), without torch: the verbs and what an evaluation reports.
+"""What a run is for the code that drives it (`search`): its methods, what an evaluation reports, its identity.
 
-What every run keeps besides its training: its place in the budget, and what it is a run of. Imports no torch."""
+Imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ class Run(Protocol):
         """The test set's metrics of the current weights, named `test_…`."""
 
     def environment(self) -> dict[str, Any]:
-        """What the run's record needs to be judged: device, versions, commit, precision, `step_status` as `step`."""
+        """For the run's record: device, versions, commit, precision, `step_status` as `step`."""
 
     def state_dict(self) -> dict[str, Any]:
         """Everything an exact resume needs; loads with `torch.load(weights_only=True)`."""
@@ -119,7 +120,7 @@ class Run(Protocol):
         """
 
     def close(self) -> None:
-        """Give back device memory and child processes; may be called twice."""
+        """Release device memory and child processes; may be called twice."""
 
 
 class Progress:
@@ -161,7 +162,7 @@ class Progress:
         return {"identity": dict(self._identity), "epoch": self._epoch, "step": self._step}
 
     def _return_to(self, state: Mapping[str, Any]) -> None:
-        """Take the place of a state of this very run.
+        """Take the position of a state of this run.
 
         Raises:
             CheckpointError: the state is another run's; nothing was changed.
@@ -171,7 +172,7 @@ class Progress:
 
 
 def identity(config: TaskConfig, *, optimizer: str, params: Mapping[str, Any], seed: int) -> dict[str, str]:
-    """What a checkpoint must share with the run that resumes it, as plain text by field."""
+    """What a checkpoint must have in common with the run that resumes it, as text by field."""
     return {
         "task": config.name,
         "model": config.model,
@@ -183,7 +184,7 @@ def identity(config: TaskConfig, *, optimizer: str, params: Mapping[str, Any], s
 
 
 def check_identity(state: Mapping[str, Any], expected: Mapping[str, str]) -> None:
-    """Refuse a state of another run.
+    """Check that a state is of this run.
 
     Raises:
         CheckpointError: naming the first field that differs, with both values.
@@ -200,7 +201,7 @@ def check_identity(state: Mapping[str, Any], expected: Mapping[str, str]) -> Non
 
 
 def _is_older(found: Any, value: str) -> bool:
-    """Whether an earlier release, which lacked some fields, wrote this configuration: they had today's defaults."""
+    """Whether an earlier release wrote this configuration: it lacks fields, which had today's defaults."""
     try:
         return _is_part(json.loads(found), json.loads(value))
     except (TypeError, ValueError):

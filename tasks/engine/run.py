@@ -1,6 +1,6 @@
-"""The training run: one loop for every task. Owns the model, the optimizer and the place in the budget.
+"""The training run: one loop for every task. Holds the model, the optimizer and the position in the budget.
 
-The task gives model, batches, loss and evaluation; `step.py` and `graph.py` make the steps; `schedule.py` sets lr.
+The task gives model, batches, loss and evaluation; `step.py` and `graph.py` make the steps.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class TrainingRun(Progress):
     def train_steps(self, n_steps: int) -> float:
         """Make optimizer steps from epoch 0's batches, over and over, and return their wall seconds.
 
-        For measuring (`tasks.engine.packing`): it moves the weights but not the place in the budget.
+        For `tasks.engine.packing`: it changes the weights but not the position in the budget.
         """
         self._model.train()
         factor = self._factor(0)
@@ -171,7 +171,7 @@ class TrainingRun(Progress):
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer and place: batch order, augmentation and noise follow from the seed and the epoch."""
+        """Weights, optimizer and position: batch order, augmentation and noise follow from the seed and the epoch."""
         if self._stream is not None:
             torch.cuda.synchronize(self._device)
         return {
@@ -194,7 +194,7 @@ class TrainingRun(Progress):
             self._stepper = self._build_stepper()
 
     def close(self) -> None:
-        """Give the device memory back and torch its settings; may be called twice."""
+        """Release the device memory and restore torch's settings; may be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -269,7 +269,7 @@ class TrainingRun(Progress):
     def _train_epoch(self) -> float:
         """Make the epoch's steps; returns the host seconds spent on getting batches."""
         self._model.train()
-        # Dropout's stream starts anew each epoch, so that nothing the process does in between can move it.
+        # Dropout's stream is seeded in each epoch, so that other uses of the generator do not change it.
         others = [self._ranks.rank] if self._ranks.rank else []
         torch.manual_seed(derive_seed(self._seed, "noise", self._epoch, *others))
         data_s = 0.0
@@ -313,7 +313,7 @@ class TrainingRun(Progress):
 
     @contextlib.contextmanager
     def _guard(self, phase: str) -> Iterator[None]:
-        """Work on the run's own stream; out of memory becomes our error, with the phase."""
+        """Use the run's own stream; an out-of-memory error becomes `OutOfMemory`, with the phase."""
         on_stream = torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext()
         try:
             with on_stream:
@@ -331,6 +331,6 @@ def _own_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 def _finish(batches: Iterator[Batch]) -> None:
-    """Let a generator of batches end its work (worker processes) even where accumulation leaves some unread."""
+    """Close a generator of batches (it may hold worker processes), also if accumulation leaves some unread."""
     if (close := getattr(batches, "close", None)) is not None:
         close()

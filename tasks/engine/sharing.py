@@ -1,4 +1,4 @@
-"""Let several trials use one card at the same time instead of by turns: NVIDIA's multi-process service (MPS).
+"""Several trials on one card at the same time, not by turns: NVIDIA's multi-process service (MPS).
 
 Without it the processes on a card take turns, each alone for a slice of time; a small network's kernels fill a
 fraction of the card, so packed trials gain little. Under it they run side by side. It is a program of the driver's
@@ -9,7 +9,7 @@ Each process is held to a part of the card's multiprocessors: twice its share, s
 gaps. Libraries then choose kernels that do the work in the least time on that part, where on the whole idle card they
 choose those that spread it thinnest; on a full card the former are the cheaper (docs/benchmarks.md).
 
-One fatal fault (an illegal access, say) ends all processes under the service; running out of memory does not.
+A fatal fault, such as an illegal memory access, ends all processes under the service; running out of memory does not.
 
 Source: NVIDIA, "Multi-Process Service", CUDA documentation.
 """

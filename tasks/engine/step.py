@@ -1,13 +1,9 @@
-"""Sums kept on the device during an epoch, so that no step waits for the host.
+"""One optimizer step: forward and backward over the micro-batches, clipping, update. graph.py captures the same.
 
-One run's part of a step that several processes make together: its share of each batch, the mean of all gradients.
-
-Each rank computes the same batch and keeps its slice, so the samples of a step are those of one card with the same
-`batch_size`. The mean over ranks of mean losses is the batch's mean loss: slices have as many samples, and where the
-mean is over something else (`Task.loss_terms`), `step.py` divides by it.
-
-
-One optimizer step: forward and backward over the micro-batches, clipping, update. graph.py captures the same."""
+Several processes may make a step together (`Ranks`). Each rank computes the same batch and takes its slice, so a step
+has the samples of one card with the same `batch_size`. The mean over ranks of their mean losses is the batch's mean
+loss, as slices are equally large; where the mean is over something else (`Task.loss_terms`), the step divides by it.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +51,11 @@ class LossMeter:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranks:
-    """This process's place among those of a run; all share torch.distributed's default group.
+    """This process's rank among those of a run; all share torch.distributed's default group.
 
     Attributes:
         rank: from 0; rank 0 evaluates and reports.
-        n: how many there are; 1 needs no group.
+        n: number of ranks; 1 needs no group.
     """
 
     rank: int = 0
@@ -148,7 +144,7 @@ class EagerStep:
     """Makes optimizer steps one after another; the learning rate is set by the caller before each.
 
     Attributes:
-        setup_s: seconds spent so far on what happens once (here nothing).
+        setup_s: seconds spent so far on what happens once (none here).
         setup_steps: steps made during that time.
         status: how steps are run, for the run's record.
     """
@@ -175,7 +171,7 @@ class EagerStep:
         return self._clock.read()
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Release what the steps hold: nothing here."""
 
     def _forward_backward(self, micro_batches: Sequence[Batch]) -> None:
         """Leave the mean gradient of the micro-batches in `.grad`, and the mean loss with the meter."""
@@ -192,7 +188,7 @@ class EagerStep:
         parts.meter.add(parts.ranks.average(self._trained, total.float()))
 
     def _divisors(self, micro_batches: Sequence[Batch]) -> Sequence[int | Tensor]:
-        """What the parts' mean losses are divided by, so that the mean over ranks of their sums is the step's mean."""
+        """Divisors of the micro-batches' mean losses: with them the mean over ranks of the sums is the step's mean."""
         n_parts, ranks = len(micro_batches), self._parts.ranks
         counts = [self._parts.task.loss_terms(batch) for batch in micro_batches] if n_parts * ranks.n > 1 else []
         terms = [count for count in counts if count is not None]
@@ -214,7 +210,7 @@ def step_clipped(optimizer: torch.optim.Optimizer, trained: Sequence[nn.Paramete
 
     What they divide by is the inverse of the factor that `clip_grad_norm_` multiplies by, so the two ways differ by the
     rounding of one division. It saves a pass over the gradients: 8 bytes a parameter, of which torch's own spend 4
-    again, as they write the divided gradients back. The gradients are of no use after either.
+    again, as they write the divided gradients back. Do not use the gradients afterwards.
     """
     norm = _total_norm([p.grad for p in trained if p.grad is not None])
     if norm.dtype != torch.float32 or not getattr(optimizer, "_step_supports_amp_scaling", False):

@@ -1,6 +1,7 @@
 """What a task gives the engine: a model, batches, a loss and an evaluation. The engine knows no task by name.
 
-Loaded data sets, kept for the process: a reused worker runs many trials on one of them."""
+Loaded data sets are cached in the process, as a reused worker runs many trials on one of them.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ class Task(ABC, Generic[ConfigT, DataT]):
 
     @abstractmethod
     def train_batches(self, *, seed: int, epoch: int) -> Iterator[Batch]:
-        """The batches of one epoch, a function of (configuration, seed, epoch): a resume needs no place in the data."""
+        """The batches of one epoch, a function of (configuration, seed, epoch), so a resume needs no position."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -97,7 +98,7 @@ class Task(ABC, Generic[ConfigT, DataT]):
     def loss_terms(self, batch: Batch) -> Tensor | None:
         """How many terms `loss` is the mean of, without host reads, where batches of one shape differ in that; or None.
 
-        So the parts of a step (micro-batches, cards' shares) weigh as much as they hold.
+        Micro-batches and the shares of ranks are weighted by it.
         """
         return None
 
@@ -110,7 +111,7 @@ class Task(ABC, Generic[ConfigT, DataT]):
         return {"n_train": self.n_train}
 
     def check_fit(self) -> None:
-        """Refuse a configuration that does not fit the loaded data; overriders call this first.
+        """Check that the configuration fits the loaded data; overriding methods call this first.
 
         Raises:
             ConfigError: with the reason and the next step.
@@ -130,7 +131,7 @@ _loaded: OrderedDict[Hashable, Any] = OrderedDict()
 def load_task(config: TaskConfig, *, data_dir: Path | None, device: torch.device) -> Task[Any, Any]:
     """The task of this configuration on this device, over data from the cache or freshly loaded.
 
-    At most `MAX_LOADED` data sets stay; the one used longest ago goes first.
+    At most `MAX_LOADED` data sets are kept; the least recently used is released first.
 
     Raises:
         DataError: the data set is missing or broken.
@@ -149,7 +150,7 @@ def load_task(config: TaskConfig, *, data_dir: Path | None, device: torch.device
 
 
 def release_data() -> None:
-    """Drop every cached data set, and with it its device memory."""
+    """Release every cached data set and its device memory."""
     _loaded.clear()
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # a no-op where CUDA was never touched
+        torch.cuda.empty_cache()  # does nothing if CUDA was never used

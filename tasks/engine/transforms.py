@@ -1,22 +1,12 @@
-"""bf16 copies of float32 weights, made by one launch a step, and their gradients handed to the weights.
+"""What the engine changes in a model before it trains: bf16 weights, batch norm, joined linear layers.
 
-Two uses. Autocast casts every convolution's and linear layer's weight in each forward pass, and each gradient back, by
-kernels that take longer to start than to run; `CastWeights.of_layers` saves those, with autocast's own numbers.
-`CastWeights.of_all` runs the whole model in bf16 without autocast, norms and embeddings too (they add up in float32
-inside their kernels), so that no activation is cast between layers; only the weights, their gradients' sum over
-micro-batches and the update are float32.
-
-Gradients are widened to float32 by one launch more, or left as they are (`keep_gradients_narrow`) where nothing is
-added to them and the update widens them itself: 8 bytes a parameter less to move, and the same numbers, as widening is
-exact.
-
-
-Batch norm as the engine has it: without its batch counter, and over all cards of a run.
-
-torch.compile's default backend, with linear layers of one input joined: a transformer's query, key and value.
-
-A short batch's products wait for their weights, so three cost three times what one of three times the width costs;
-joined they also have one sum of bias gradients, and their input's gradient needs no adding up.
+`CastWeights` keeps bf16 copies of float32 weights, updated by one kernel launch a step. Autocast casts the weight of
+every convolution and linear layer in each forward pass, and each gradient back, by kernels whose launch takes longer
+than their work; `CastWeights.of_layers` avoids that and computes the same numbers. `CastWeights.of_all` runs the whole
+model in bf16 without autocast, norms and embeddings included (they accumulate in float32 inside their kernels), so
+that no activation is cast between layers; the weights, the sum of gradients over micro-batches and the update are
+float32. Gradients are converted to float32 by one more launch, or left as bf16 (`keep_gradients_narrow`) where nothing
+is added to them and the update converts them itself: 8 bytes a parameter less to move, with the same numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +32,7 @@ class CastWeights:
     """Some float32 parameters of a model and their bf16 copies.
 
     Args:
-        slots: where they stand, as (module, name); a parameter with several slots has one copy for all of them.
+        slots: the places of the parameters, as (module, name); a parameter in several places has one copy.
     """
 
     def __init__(self, slots: Sequence[_Slot]) -> None:
@@ -60,9 +50,9 @@ class CastWeights:
 
     @classmethod
     def of_layers(cls, model: nn.Module) -> Self:
-        """The trained parameters of linear and convolutional layers; the rest is left to autocast.
+        """The trained parameters of linear and convolutional layers; autocast casts the rest.
 
-        So are parameters that several places share: their gradients come from more than one of them.
+        Shared parameters are left to autocast too: their gradients come from several places.
         """
         slots = _slots(model)
         uses = Counter(id(module._parameters[name]) for module, name in slots)
@@ -79,11 +69,11 @@ class CastWeights:
 
     @classmethod
     def of_all(cls, model: nn.Module) -> Self:
-        """Every float32 parameter, those that are not trained too."""
+        """Every float32 parameter, also those that are not trained."""
         return cls(_slots(model))
 
     def keep_gradients_narrow(self) -> None:
-        """From now on hand bf16 gradients over as bf16, for an update that reads those; one backward pass a step."""
+        """From now on keep bf16 gradients as bf16, for an update that reads them; one backward pass a step."""
         for master in self._masters:
             master.grad_dtype = None
         self._narrow = True
@@ -94,7 +84,7 @@ class CastWeights:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Refresh the copies and let them stand in the layers; for one forward pass."""
+        """Update the copies and use them in the layers, for one forward pass."""
         with torch.no_grad():
             torch._foreach_copy_([*self._copies], [*self._masters])
         self._place(self._copies)
@@ -138,7 +128,7 @@ class CastWeights:
 
 
 def _slots(model: nn.Module) -> list[_Slot]:
-    """Where float32 parameters stand."""
+    """The places of float32 parameters."""
     return [
         (module, name)
         for module in model.modules()
@@ -153,7 +143,7 @@ _COUNTER = "num_batches_tracked"
 def drop_batch_counters(model: nn.Module) -> None:
     """Remove `num_batches_tracked` from every norm whose running statistics have a fixed momentum.
 
-    One launch fewer a norm and step. The counter only serves cumulative averages (momentum None); torch skips its
+    This saves one launch a norm and step. Only cumulative averages (momentum None) use the counter; torch skips its
     update where it is None.
     """
     for module in model.modules():
@@ -169,10 +159,10 @@ def is_batch_counter(name: str) -> bool:
 def share_batch_norm(model: nn.Module, *, compiled: bool) -> nn.Module:
     """The model with batch norms over the samples of all ranks, so that how many there are changes no result.
 
-    Torch's own, which needs its batch counter, and cards; all parameters and buffers stay the model's.
+    Uses torch's SyncBatchNorm, which needs CUDA and the batch counter; parameters and buffers stay the model's.
 
     Args:
-        compiled: parts of the model will be; these norms run eagerly between them, as they wait for other processes.
+        compiled: whether parts of the model will be compiled; the norms wait for other ranks, so run eagerly.
     """
     shared: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     if compiled:
@@ -186,7 +176,11 @@ _LINEAR = (torch._C._nn.linear, torch.nn.functional.linear)
 
 
 def joined_inductor(graph_module: GraphModule, example_inputs: Sequence[Any]) -> Any:
-    """A backend for `torch.compile`: `join_linears`, then inductor."""
+    """A backend for `torch.compile`: `join_linears`, then inductor.
+
+    A transformer's query, key and value are layers of one input. For short batches the time of a product is that of
+    reading its weights, so joined they cost a third; there is also one sum of bias gradients, and one input gradient.
+    """
     from torch._inductor.compile_fx import compile_fx
 
     join_linears(graph_module)
@@ -194,10 +188,10 @@ def joined_inductor(graph_module: GraphModule, example_inputs: Sequence[Any]) ->
 
 
 def join_linears(graph_module: GraphModule) -> int:
-    """Replace linear layers of the same input by one and views of its output; how many are gone.
+    """Replace linear layers of the same input by one and views of its output; returns how many were removed.
 
-    Only layers whose weights, and biases or none of them, are inputs of the graph: what is computed inside it may not
-    be there yet where the first of them stands.
+    Only layers whose weights and biases are inputs of the graph: what the graph computes may not exist yet at the place
+    of the first layer.
     """
     groups: dict[tuple[Node, bool], list[Node]] = {}
     for node in graph_module.graph.nodes:

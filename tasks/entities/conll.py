@@ -1,13 +1,12 @@
-"""CoNLL column files: a word a line with its columns, a blank line after each sentence; tags brought to IOB2.
+"""CoNLL column files: where they are, and their sentences, with tags converted to IOB2.
 
-The files of the 2003 shared task are tagged IOB1: an entity begins with I-, and with B- only where it touches another
-one of its type. In IOB2 every entity begins with B-. A file that is IOB2 already is left as it is.
+A line holds a word and its columns; an empty line ends a sentence. The files of the 2003 shared task are tagged IOB1:
+an entity begins with I-, and with B- only if it follows another one of its type. In IOB2 every entity begins with B-.
+A file in IOB2 is left as it is.
 
 Source: Tjong Kim Sang & De Meulder, "Introduction to the CoNLL-2003 Shared Task" (2003); Tjong Kim Sang & Veenstra,
 "Representing Text Chunks" (1999) for the two schemes.
-
-
-Where CoNLL's files lie: the shared task's own names, or train, valid and test; or fetched once a node."""
+"""
 
 from __future__ import annotations
 
@@ -85,7 +84,7 @@ def _blocks(lines: list[str], path: Path) -> Iterator[list[list[str]]]:
         if len(columns) != n_columns:
             raise DataError(
                 f"{path}, line {number}: {line!r} has {len(columns)} column(s) where {n_columns} are needed, as in the "
-                "first line: the word, without a blank in it, first and its entity tag last; mend the line"
+                "first line: the word, without a blank in it, first and its entity tag last; correct the line"
             )
         if not _TAG.fullmatch(columns[-1]):
             raise DataError(

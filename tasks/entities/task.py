@@ -1,14 +1,11 @@
-"""Precision, recall and F1 of whole entities: one counts only where its type and both its ends are right.
+"""Named entity recognition: a tag for each word by its first token, scored by whole entities.
 
-The rules are those of the shared task's evaluation: a tag begins an entity if it is B-, or if it is I- and what stands
-before it is O or of another type. So predictions need not be proper IOB2.
+An entity counts as found only if its type and both its ends are right. By the rules of the shared task's evaluation, a
+tag begins an entity if it is B-, or if it is I- and the tag before it is O or of another type; so predictions need not
+be valid IOB2.
 
 Source: Tjong Kim Sang & De Meulder (2003), section 2.3; the same counts as seqeval's default mode.
-
-
-Sentences of words to tokens, each word's tag on its first token; the words' own tags are kept beside them.
-
-Named entity recognition: a tag for each word by its first token, scored by whole entities."""
+"""
 
 from __future__ import annotations
 
@@ -78,7 +75,7 @@ def tag_names(sentences: Sequence[Sentence]) -> tuple[str, ...]:
     """O, then B-… and I-… of each type in alphabetical order.
 
     Raises:
-        DataError: there is no entity.
+        DataError: no entity is tagged.
     """
     types = sorted({tag[2:] for sentence in sentences for tag in sentence.tags if tag != OUTSIDE})
     if not types:
@@ -93,7 +90,7 @@ def encode_sentences(
 
     Args:
         tags: names of all tags.
-        path: the file, for complaints.
+        path: the file, for error messages.
 
     Returns:
         Tokens: input_ids and what else the model takes; `tags`, of a word's first token its tag's number, or `IGNORED`;

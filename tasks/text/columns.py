@@ -1,4 +1,4 @@
-"""Columns of text files: CSV, TSV and JSONL, read strictly, with the file and the line in every complaint."""
+"""Columns of text files: CSV, TSV and JSONL, read strictly; every error names the file and the line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Literal, TextIO
 from tasks.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
-_LONGEST_FIELD = 2**31 - 1  # csv refuses fields above 128 KiB unless told otherwise
+_LONGEST_FIELD = 2**31 - 1  # csv refuses fields above 128 KiB by default
 _LARGEST = 3.4e38  # float32's, in which models are trained
 Quotes = Literal["csv", "none"]
 
@@ -46,14 +46,14 @@ def read_columns(
     header: Sequence[str] | None = None,
     bad_rows: Literal["refuse", "skip"] = "refuse",
 ) -> Columns:
-    """The wanted columns of a .csv, .tsv or .jsonl file; empty lines are passed over.
+    """The wanted columns of a .csv, .tsv or .jsonl file; empty lines are skipped.
 
     Args:
-        quotes: of .csv and .tsv: "csv", fields may stand in double quotes and hold line breaks; "none", a quotation
+        quotes: of .csv and .tsv: "csv", fields may be in double quotes and contain line breaks; "none", a quotation
             mark is text and each line a row.
         header: names of the columns where the file's first row does not give them.
-        bad_rows: of .csv and .tsv: rows with more or fewer fields than the header: a tab in a text moves what stands
-            behind it to the next column.
+        bad_rows: of .csv and .tsv: what to do with rows that have more or fewer fields than the header, which have a
+            delimiter in a text, for example.
 
     Raises:
         DataError: no such column or two of that name, a row that does not fit, an empty or unreadable file.
@@ -83,7 +83,7 @@ def _read_fields(
         if (n := names.count(name)) != 1:
             raise DataError(
                 f"{path} has {n or 'no'} column{'s' if n > 1 else ''} {name!r}; its columns, divided by {delimiter!r}, "
-                f"are {_listed(names)}. Each column that is read must be there once: mend the header or name another"
+                f"are {_listed(names)}. Each column that is read must be there once: correct the header or name another"
             )
     places = [names.index(name) for name in wanted]
     columns = Columns(path, [], {name: [] for name in wanted})
@@ -92,7 +92,7 @@ def _read_fields(
         if len(fields) != len(names):
             if bad_rows == "refuse":
                 raise DataError(
-                    f"{path}, line {line}: {len(fields)} fields where the header has {len(names)}; mend the row (a "
+                    f"{path}, line {line}: {len(fields)} fields where the header has {len(names)}; correct the row (a "
                     "field that holds the delimiter must be quoted, and quotes must be set to csv)"
                 )
             n_skipped += 1
@@ -116,7 +116,7 @@ def _quoted(path: Path, file: TextIO, delimiter: str) -> Iterator[tuple[int, lis
             if fields:
                 yield reader.line_num, fields
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: {error}; mend the quotes, or set quotes: none") from error
+        raise DataError(f"{path}, line {reader.line_num}: {error}; correct the quotes, or set quotes: none") from error
 
 
 def _plain(file: TextIO, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -154,14 +154,16 @@ def texts(columns: Columns, name: str) -> list[str]:
     """A column as strings.
 
     Raises:
-        DataError: a JSON value that is no string, or one with half a character (JSON can write half of a surrogate
-            pair, as of an emoji that was cut in two).
+        DataError: a JSON value that is not a string, or one with an unpaired surrogate (half of an emoji, for
+            example).
     """
     for line, value in zip(columns.lines, columns.values[name], strict=True):
         if not isinstance(value, str):
             raise DataError(f"{columns.path}, line {line}: {name} is {value!r}; it must be a string")
         if not _is_encodable(value):
-            raise DataError(f"{columns.path}, line {line}: {name} holds half a character ({value!r}); mend the text")
+            raise DataError(
+                f"{columns.path}, line {line}: {name} has an unpaired surrogate ({value!r}); correct the text"
+            )
     return list(columns.values[name])
 
 
@@ -169,7 +171,7 @@ def class_names(columns: Columns, name: str) -> list[str]:
     """A column as class names, without blanks around them; JSON's numbers and booleans by their spelling.
 
     Raises:
-        DataError: an empty name or one with half a character, null, NaN, a list or an object.
+        DataError: an empty name or one with an unpaired surrogate, null, NaN, a list or an object.
     """
     names = []
     for line, value in zip(columns.lines, columns.values[name], strict=True):

@@ -53,26 +53,18 @@ MNLI_DEV = {
     "mismatched": ("dev_mismatched.tsv", "validation_mismatched"),
 }
 
+_PAIR: Mapping[str, Any] = {
+    "first": "sentence1",
+    "second": "sentence2",
+    "hub_first": "sentence1",
+    "hub_second": "sentence2",
+}
+
 GLUE: Mapping[str, GlueFiles] = {
     "cola": GlueFiles(folder="CoLA", first="sentence", header=("source", "label", "mark", "sentence")),
     "sst2": GlueFiles(folder="SST-2", first="sentence"),
-    "mrpc": GlueFiles(
-        folder="MRPC",
-        first="#1 String",
-        second="#2 String",
-        label="Quality",
-        hub_first="sentence1",
-        hub_second="sentence2",
-    ),
-    "stsb": GlueFiles(
-        folder="STS-B",
-        first="sentence1",
-        second="sentence2",
-        label="score",
-        hub_first="sentence1",
-        hub_second="sentence2",
-        classes=(),
-    ),
+    "mrpc": GlueFiles(folder="MRPC", label="Quality", **{**_PAIR, "first": "#1 String", "second": "#2 String"}),
+    "stsb": GlueFiles(folder="STS-B", label="score", classes=(), **_PAIR),
     "qqp": GlueFiles(
         folder="QQP",
         first="question1",
@@ -83,13 +75,10 @@ GLUE: Mapping[str, GlueFiles] = {
     ),
     "mnli": GlueFiles(
         folder="MNLI",
-        first="sentence1",
-        second="sentence2",
         label="gold_label",
-        hub_first="premise",
-        hub_second="hypothesis",
         classes=("entailment", "neutral", "contradiction"),
         dev=MNLI_DEV,
+        **{**_PAIR, "hub_first": "premise", "hub_second": "hypothesis"},
     ),
     "qnli": GlueFiles(
         folder="QNLI",
@@ -99,14 +88,7 @@ GLUE: Mapping[str, GlueFiles] = {
         hub_second="sentence",
         classes=ENTAILMENT,
     ),
-    "rte": GlueFiles(
-        folder="RTE",
-        first="sentence1",
-        second="sentence2",
-        hub_first="sentence1",
-        hub_second="sentence2",
-        classes=ENTAILMENT,
-    ),
+    "rte": GlueFiles(folder="RTE", classes=ENTAILMENT, **_PAIR),
 }
 
 

@@ -21,7 +21,7 @@ def own_files(config: OwnTextConfig, *, data_dir: Path | None) -> SentenceFiles:
     """The files that the configuration names.
 
     Raises:
-        DataError: one is not there, or leads out of the data folder.
+        DataError: one does not exist, or is outside the data folder.
     """
     root = open_data_folder(config.name, data_dir=data_dir, inner=None)
     named = {"train": config.train_file, "test": config.test_file}

@@ -29,7 +29,7 @@ class Sentences:
     Attributes:
         first, second: the texts; second None where there are no pairs.
         labels: class names, or numbers of a regression.
-        lines: the line of each row, for complaints.
+        lines: the line of each row, for error messages.
         n_skipped: rows left out because they were incomplete.
     """
 
@@ -71,7 +71,7 @@ def load_sentences(
     """Read and tokenise, or map what was kept; split validation off by `config.split_seed`; put all on the device.
 
     Raises:
-        DataError: files missing or broken, a class that is nowhere in the training set, too few rows.
+        DataError: files missing or broken, a class that is not in the training set, too few rows.
     """
     prepared = prepare(
         config,
@@ -147,7 +147,7 @@ def _numbered(rows: Sentences, classes: tuple[str, ...], *, path: Path) -> NDArr
             shown = ", ".join(repr(name) for name in classes[:20]) + (", …" if len(classes) > 20 else "")
             raise DataError(
                 f"{path}, line {line}: class {label!r} is not one of the classes {shown}, which the task or the "
-                "training set has; mend the row, or add the class to the training set"
+                "training set has; correct the row, or add the class to the training set"
             )
     return np.asarray([number[str(label)] for label in rows.labels], dtype=np.int64)
 

@@ -1,7 +1,6 @@
-"""What all tasks on text share: a checkpoint, token tables on the device, batches by length, loss from a model's head.
+"""What all text tasks share: a checkpoint, token tables on the device, batches by length, a model with a head.
 
-Subclasses say what they read (`load`), which head they need, their loss and their scores. Sentences are classified in
-`sentences.py`; other packages build on the same base.
+Subclasses define what they read (`load`), the head, the loss and the scores.
 """
 
 from __future__ import annotations

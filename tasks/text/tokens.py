@@ -1,11 +1,7 @@
-"""Rows of different lengths kept one after another: tokenised examples as plain arrays, on disk and in memory.
+"""Tokenized texts: tables on disk and in memory, and padded batches of them on a device.
 
-Texts to tokens, once: the tables are kept on disk by the content of texts and tokenizer (`tasks.text.tokens`).
-
-Padded batches from a table on a device: sentences of about one length together, so that little is padding.
-
-Lengths are rounded up to multiples of `BUCKET` tokens. Batches of one width have one shape, so each width has one
-captured graph.
+Tables are kept on disk under a digest of the texts and the tokenizer. Batches hold texts of similar length, so that
+little is padding; lengths are rounded up to multiples of `BUCKET` tokens, and each width has one captured graph.
 """
 
 from __future__ import annotations

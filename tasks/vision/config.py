@@ -1,8 +1,4 @@
-"""The classification models of torchvision by name, so that a definition can be checked without importing it.
-
-The configurations of the image tasks, and the models they share.
-
-The configuration of the digits task."""
+"""The configurations of the image tasks, and the names of their models. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,88 +8,19 @@ from pydantic import Field
 
 from tasks.config import BatchSize, Count, Epochs, NamedSchedule, Number, RelativePath, Schedule, TaskConfig
 
-TORCHVISION_MODELS = (
-    "torchvision/alexnet",
-    "torchvision/convnext_base",
-    "torchvision/convnext_large",
-    "torchvision/convnext_small",
-    "torchvision/convnext_tiny",
-    "torchvision/densenet121",
-    "torchvision/densenet161",
-    "torchvision/densenet169",
-    "torchvision/densenet201",
-    "torchvision/efficientnet_b0",
-    "torchvision/efficientnet_b1",
-    "torchvision/efficientnet_b2",
-    "torchvision/efficientnet_b3",
-    "torchvision/efficientnet_b4",
-    "torchvision/efficientnet_b5",
-    "torchvision/efficientnet_b6",
-    "torchvision/efficientnet_b7",
-    "torchvision/efficientnet_v2_l",
-    "torchvision/efficientnet_v2_m",
-    "torchvision/efficientnet_v2_s",
-    "torchvision/googlenet",
-    "torchvision/inception_v3",
-    "torchvision/maxvit_t",
-    "torchvision/mnasnet0_5",
-    "torchvision/mnasnet0_75",
-    "torchvision/mnasnet1_0",
-    "torchvision/mnasnet1_3",
-    "torchvision/mobilenet_v2",
-    "torchvision/mobilenet_v3_large",
-    "torchvision/mobilenet_v3_small",
-    "torchvision/regnet_x_16gf",
-    "torchvision/regnet_x_1_6gf",
-    "torchvision/regnet_x_32gf",
-    "torchvision/regnet_x_3_2gf",
-    "torchvision/regnet_x_400mf",
-    "torchvision/regnet_x_800mf",
-    "torchvision/regnet_x_8gf",
-    "torchvision/regnet_y_128gf",
-    "torchvision/regnet_y_16gf",
-    "torchvision/regnet_y_1_6gf",
-    "torchvision/regnet_y_32gf",
-    "torchvision/regnet_y_3_2gf",
-    "torchvision/regnet_y_400mf",
-    "torchvision/regnet_y_800mf",
-    "torchvision/regnet_y_8gf",
-    "torchvision/resnet101",
-    "torchvision/resnet152",
-    "torchvision/resnet18",
-    "torchvision/resnet34",
-    "torchvision/resnet50",
-    "torchvision/resnext101_32x8d",
-    "torchvision/resnext101_64x4d",
-    "torchvision/resnext50_32x4d",
-    "torchvision/shufflenet_v2_x0_5",
-    "torchvision/shufflenet_v2_x1_0",
-    "torchvision/shufflenet_v2_x1_5",
-    "torchvision/shufflenet_v2_x2_0",
-    "torchvision/squeezenet1_0",
-    "torchvision/squeezenet1_1",
-    "torchvision/swin_b",
-    "torchvision/swin_s",
-    "torchvision/swin_t",
-    "torchvision/swin_v2_b",
-    "torchvision/swin_v2_s",
-    "torchvision/swin_v2_t",
-    "torchvision/vgg11",
-    "torchvision/vgg11_bn",
-    "torchvision/vgg13",
-    "torchvision/vgg13_bn",
-    "torchvision/vgg16",
-    "torchvision/vgg16_bn",
-    "torchvision/vgg19",
-    "torchvision/vgg19_bn",
-    "torchvision/vit_b_16",
-    "torchvision/vit_b_32",
-    "torchvision/vit_h_14",
-    "torchvision/vit_l_16",
-    "torchvision/vit_l_32",
-    "torchvision/wide_resnet101_2",
-    "torchvision/wide_resnet50_2",
-)
+_TORCHVISION = """
+alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161 densenet169 densenet201
+efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3 efficientnet_b4 efficientnet_b5 efficientnet_b6
+efficientnet_b7 efficientnet_v2_l efficientnet_v2_m efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5
+mnasnet0_75 mnasnet1_0 mnasnet1_3 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small regnet_x_16gf regnet_x_1_6gf
+regnet_x_32gf regnet_x_3_2gf regnet_x_400mf regnet_x_800mf regnet_x_8gf regnet_y_128gf regnet_y_16gf regnet_y_1_6gf
+regnet_y_32gf regnet_y_3_2gf regnet_y_400mf regnet_y_800mf regnet_y_8gf resnet101 resnet152 resnet18 resnet34
+resnet50 resnext101_32x8d resnext101_64x4d resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x1_5
+shufflenet_v2_x2_0 squeezenet1_0 squeezenet1_1 swin_b swin_s swin_t swin_v2_b swin_v2_s swin_v2_t vgg11 vgg11_bn
+vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn vit_b_16 vit_b_32 vit_h_14 vit_l_16 vit_l_32 wide_resnet101_2
+wide_resnet50_2
+"""  # written down, so that a definition can be checked without importing torchvision
+TORCHVISION_MODELS = tuple(f"torchvision/{name}" for name in _TORCHVISION.split())
 
 CIFAR_MODELS = (
     "resnet20",

@@ -1,6 +1,4 @@
-"""Images of a task in memory: uint8, on the device where they fit, with labels and normalisation.
-
-A decoded tree made into a task's data: validation split off the training set, normalisation measured on the rest."""
+"""Images of a task in memory: uint8, on the device where they fit, in three splits, with normalization."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""scikit-learn's handwritten digits, with three small models.
-
-CIFAR-10 and CIFAR-100: from torchvision's files, from class folders, or downloaded.
-
-Anyone's own images in class folders."""
+"""The image data sets: scikit-learn's digits, CIFAR-10 and CIFAR-100, and own images in class folders."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _decode(tree: Tree, folder: Path, *, image_size: int, on_bad_image: Literal[
             if isinstance(image, DataError):
                 if on_bad_image == "refuse":
                     raise DataError(
-                        f"image {member.name} cannot be decoded: {image}; mend or remove it (image_folder also takes "
+                        f"image {member.name} cannot be decoded: {image}; repair or remove it (image_folder also takes "
                         "on_bad_image: skip)"
                     )
                 skipped[member.split] += 1
@@ -137,7 +137,7 @@ def decode_image(content: bytes, *, size: int) -> NDArray[np.uint8]:
     """An RGB image (size, size, 3) uint8: resized by its shorter side (bilinear), cropped at the centre.
 
     Raises:
-        DataError: the content is no image, is broken, or has grey levels of unknown range.
+        DataError: the content is not an image, is broken, or has grey levels of unknown range.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -145,7 +145,7 @@ def decode_image(content: bytes, *, size: int) -> NDArray[np.uint8]:
         with Image.open(io.BytesIO(content)) as file:
             image = _rgb(file)
     except UnidentifiedImageError as error:
-        raise DataError(f"its {len(content)} bytes are no image that Pillow knows") from error
+        raise DataError(f"its {len(content)} bytes are not an image that Pillow can read") from error
     except (*BROKEN, Image.DecompressionBombError) as error:
         raise DataError(str(error) or type(error).__name__) from error
     if image.size != (size, size):

@@ -1,18 +1,13 @@
-"""Residual networks for 32×32 images.
+"""Image models by name: residual networks and PyramidNets for 32×32 images, and torchvision's models.
 
 `resnet20` … `resnet110`: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2: three
 stages of n basic blocks, 16-32-64 channels, 6n + 2 layers, shortcuts without parameters (option A: every second
 pixel, new channels zero). `resnet110_preact`: the network that the Admeta authors' configurations fall back to,
 pre-activation basic blocks (He et al., ECCV 2016) with 1×1 convolutions where the shape changes, Kaiming fan-out.
 
-
-PyramidNet with bottleneck blocks for 32×32 images: channels grow by a constant at every block.
-
-Source: Han, Kim & Kim, "Deep Pyramidal Residual Networks", CVPR 2017, additive form (equation 2). Shortcuts have no
-parameters: 2×2 average pooling where the stride is 2, zero channels appended (their section 3.3).
-
-
-Image models by name."""
+`pyramidnet…`: Han, Kim & Kim, "Deep Pyramidal Residual Networks", CVPR 2017, additive form (equation 2), bottleneck
+blocks. Shortcuts have no parameters: 2×2 average pooling where the stride is 2, zero channels appended (section 3.3).
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
-"""Random crops and flips of whole chunks of images, on the device the images are on.
+"""Image classification from images in memory: batches, augmentation, loss and scores of every image task.
 
-The draws come from numpy on the CPU, so a seed gives the same crops on any device.
-
-
-Image classification from images in memory: batches, augmentation, loss and scores of every image task.
-
-Image tasks whose model is chosen from the shared list."""
+Crops and flips are drawn by NumPy on the CPU, so a seed gives the same ones on any device, and applied on the device.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ class EpochDraws:
         Args:
             images: the whole split, (n, height, width, channels) uint8.
             rows: which images, int64 (m,), on the same device.
-            positions: where those rows stand in the epoch's order, of length m.
+            positions: positions of those rows in the epoch's order, of length m.
 
         Returns:
             (m, height, width, channels) uint8, contiguous; outside the image it is 0, as zero padding gives.

@@ -103,7 +103,7 @@ def tear(data_dir: Path) -> None:
 
 def test_a_torn_recording_is_named_or_skipped(data_dir: Path) -> None:
     tear(data_dir)
-    with pytest.raises(DataError, match=r"recording train/mid/2\.wav cannot be read \(torn: .*on_bad_audio: skip"):
+    with pytest.raises(DataError, match=r"recording train/mid/2\.wav cannot be read \(truncated: .*on_bad_audio: skip"):
         check(config(), data_dir=data_dir)
     data = load(data_dir, on_bad_audio="skip")
     assert data.n_skipped == 1

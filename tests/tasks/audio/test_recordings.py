@@ -61,7 +61,7 @@ def with_rate(hz: int) -> bytes:
 REFUSALS = [
     (with_rate(2**31 - 1), "its header says 2147483647 Hz; rates of 1000 to 768000 Hz are read"),
     (with_rate(7), "its header says 7 Hz"),
-    (WAV[: len(WAV) // 2], r"torn: \d+ bytes of sound are missing"),
+    (WAV[: len(WAV) // 2], r"truncated: \d+ bytes of sound are missing"),
     (WAV[:20], "Malformed"),
     (FLAC[: len(FLAC) // 2], "flac"),
     (FLAC[:50], "flac"),

@@ -106,10 +106,10 @@ def test_a_checkpoint_keeps_its_body_and_its_frozen_features(data_dir: Path) -> 
 
 def test_checkpoints_that_do_not_fit_are_refused(data_dir: Path) -> None:
     folder = checkpoint_folder(data_dir / "mine", rate=16_000)
-    with pytest.raises(ConfigError, match=r"folder mine hears 16000 Hz; set sample_rate: 16000"):
+    with pytest.raises(ConfigError, match=r"folder mine expects 16000 Hz; set sample_rate: 16000"):
         check(config(model="mine"), data_dir=data_dir)
     (folder / "preprocessor_config.json").write_text('{"sampling_rate": "16k"}')
-    with pytest.raises(ConfigError, match=r"preprocessor_config\.json says sampling_rate '16k', which is no whole"):
+    with pytest.raises(ConfigError, match=r"preprocessor_config\.json says sampling_rate '16k', which is not a whole"):
         check(config(model="mine"), data_dir=data_dir)
     raw = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**raw, "model_type": "whisper"}))

@@ -150,8 +150,8 @@ def test_the_other_ranks_end_with_rank_0_however_it_dies() -> None:
 
 
 def test_what_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(ConfigError, match="batch_size 63 cannot be shared evenly by 2 cards"):
+    with pytest.raises(ConfigError, match="batch_size 63 cannot be divided evenly among 2 cards"):
         start(config(batch_size=63), n_devices=2)
     if torch.cuda.device_count() < 2:
-        with pytest.raises(ConfigError, match="to have 2 cards, but this process sees"):
+        with pytest.raises(ConfigError, match="needs 2 cards, but this process sees"):
             open_run(config(), optimizer="sgdm", params=SGDM, seed=0, n_devices=2)

@@ -57,7 +57,7 @@ BAD: list[tuple[str, str | bytes, Quotes, str]] = [
     ("a.csv", "text;label\nx;y\n", "csv", "has no column 'text'; its columns, divided by ',', are 'text;label'"),
     ("a.csv", "text,label,label\nx,y,z\n", "csv", "has 2 columns 'label'"),
     ("a.csv", "text,label\nx,y,z\n", "csv", "line 2: 3 fields where the header has 2"),
-    ("a.csv", 'text,label\n"x,y\n', "csv", "line 2: unexpected end of data; mend the quotes"),
+    ("a.csv", 'text,label\n"x,y\n', "csv", "line 2: unexpected end of data; correct the quotes"),
     ("a.csv", "text,label\nx\xe9,y\n".encode("latin-1"), "csv", "is not UTF-8 text"),
     ("a.tsv", "text\tlabel\nx\n", "none", "line 2: 1 fields where the header has 2"),
     ("a.jsonl", '{"text": "x", "label": 1}\n{"text"\n', "none", "line 2: not JSON"),
@@ -110,5 +110,5 @@ def test_text_must_be_a_string(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="line 1: t is 5; it must be a string"):
         texts(columns, "t")
     columns = read_columns(written(tmp_path, "a.jsonl", '{"t": "cut \\ud83d"}\n'), ["t"], quotes="none")
-    with pytest.raises(DataError, match=r"line 1: t holds half a character \('cut \\ud83d'\)"):
+    with pytest.raises(DataError, match=r"line 1: t has an unpaired surrogate \('cut \\ud83d'\)"):
         texts(columns, "t")

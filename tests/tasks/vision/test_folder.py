@@ -109,7 +109,7 @@ def break_image(data_dir: Path) -> None:
 def test_a_broken_image_is_named_or_skipped(data_dir: Path) -> None:
     break_image(data_dir)
     with pytest.raises(
-        DataError, match=r"image train/dog/3\.png cannot be decoded: its 13 bytes are no image.*on_bad_image: skip"
+        DataError, match=r"image train/dog/3\.png cannot be decoded: its 13 bytes are not an image.*on_bad_image: skip"
     ):
         check(config(), data_dir=data_dir)
     data = load(data_dir, on_bad_image="skip")
