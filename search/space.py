@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from decimal import Decimal
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
@@ -26,6 +27,8 @@ MAX_INTEGER = 2**53
 """Of an integer's bounds: beyond it a float, which Optuna stores, no longer holds every integer."""
 
 MAX_STEPS = 10**9
+MAX_PARAMETERS = 100
+_MAX_LISTED = 20
 
 Integer = Annotated[int, Field(strict=True, ge=-MAX_INTEGER, le=MAX_INTEGER)]
 
@@ -142,13 +145,16 @@ class CategoricalParameter(_Parameter):
     @field_validator("choices")
     @classmethod
     def _check(cls, choices: list[JsonValue]) -> list[JsonValue]:
-        for i, choice in enumerate(choices):
+        equal: dict[Hashable, JsonValue] = {}  # by Python's equality: 1 == 1.0 == True, one choice to Optuna
+        stored: dict[Hashable, JsonValue] = {}
+        for choice in choices:
             _check_finite(choice)
-            for other in choices[:i]:
-                if choice == other:  # Python's equality: 1 == 1.0 == True, which Optuna would take for one choice
-                    raise ValueError(f"choices {other!r} and {choice!r} are equal; every choice must be another value")
-                if encode_choice(choice) == encode_choice(other):
-                    raise ValueError(f"choices {other!r} and {choice!r} are stored as the same text; leave one out")
+            key, text = _hashable(choice), encode_choice(choice)
+            if key in equal:
+                raise ValueError(f"choices {equal[key]!r} and {choice!r} are equal; every choice must be another value")
+            if text in stored:
+                raise ValueError(f"choices {stored[text]!r} and {choice!r} are stored as the same text; leave one out")
+            equal[key] = stored[text] = choice
         return choices
 
     def end_points(self) -> list[Any]:
@@ -167,11 +173,15 @@ class CategoricalParameter(_Parameter):
         return len(self.choices)
 
     def grid_values(self) -> list[Any]:
-        return [encode_choice(choice) for choice in self.choices]
+        return list(self._stored)
+
+    @cached_property
+    def _stored(self) -> tuple[Any, ...]:
+        return tuple(encode_choice(choice) for choice in self.choices)
 
 
 Parameter = Annotated[FloatParameter | IntParameter | CategoricalParameter, Field(discriminator="type")]
-Space = dict[str, Parameter]
+Space = Annotated[dict[str, Parameter], Field(max_length=MAX_PARAMETERS)]
 
 
 def encode_choice(choice: JsonValue) -> bool | int | float | str | None:
@@ -179,6 +189,15 @@ def encode_choice(choice: JsonValue) -> bool | int | float | str | None:
     if choice is None or isinstance(choice, bool | int | float | str):
         return choice
     return json.dumps(choice)
+
+
+def _hashable(value: JsonValue) -> Hashable:
+    """Equal for equal values, as `==` compares them, and usable as a key."""
+    if isinstance(value, list):
+        return ("list", *map(_hashable, value))
+    if isinstance(value, dict):
+        return frozenset((name, _hashable(item)) for name, item in value.items())
+    return value
 
 
 def from_registry(space: Mapping[str, admeta.spaces.ParamSpace]) -> Space:
@@ -237,9 +256,9 @@ def fit(settings: Mapping[str, Any], space: Space) -> dict[str, Any]:
 def why_not(parameter: Parameter, value: Any) -> str | None:
     """The rule that keeps the parameter from having this value; None where it can have it."""
     if isinstance(parameter, CategoricalParameter):
-        if encode_choice(value) in parameter.grid_values():
+        if encode_choice(value) in parameter._stored:
             return None
-        return f"must be one of the choices {', '.join(map(repr, parameter.choices))}"
+        return f"must be one of the choices {_listed(parameter.choices)}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "must be a number"
     if not parameter.low <= value <= parameter.high:
@@ -247,6 +266,11 @@ def why_not(parameter: Parameter, value: Any) -> str | None:
     if parameter.step is not None and not math.isclose(_as_drawn(parameter, value), value, rel_tol=1e-9):
         return f"must be {parameter.low} plus a multiple of step = {parameter.step}"
     return None
+
+
+def _listed(choices: Sequence[JsonValue]) -> str:
+    """The choices for an error message, which names at most 20 of 1,000."""
+    return ", ".join(map(repr, choices[:_MAX_LISTED])) + (", …" if len(choices) > _MAX_LISTED else "")
 
 
 def _as_drawn(parameter: Parameter, value: Any) -> Any:
@@ -277,7 +301,10 @@ def _check_condition(name: str, parent: str, value: JsonValue, of: Parameter) ->
     match of:
         case CategoricalParameter():
             if value not in of.choices:
-                raise ValueError(f"parameter '{name}' depends on {parent} = {value!r}, which is none of {of.choices}")
+                known = ", ".join(map(repr, of.choices[:_MAX_LISTED])) + (
+                    ", …" if len(of.choices) > _MAX_LISTED else ""
+                )
+                raise ValueError(f"parameter '{name}' depends on {parent} = {value!r}, which is none of [{known}]")
         case IntParameter():
             if not isinstance(value, int) or value not in range(of.low, of.high + 1, of.step):
                 raise ValueError(

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Protocol
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,7 +36,7 @@ from service.api import (
     trials,
 )
 from service.api import metrics as metrics_route
-from service.api.body import BodyLimit
+from service.api.body import N_CHECKS, BodyLimit
 from service.api.etag import ETags
 from service.api.openapi import describe
 from service.api.optuna_pages import OptunaPages
@@ -119,6 +120,7 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
     )
     metrics = Metrics(lambda: app.state.engine)
     app.state.settings, app.state.metrics = settings, metrics
+    app.state.body_checks = CapacityLimiter(N_CHECKS)
     errors.install(app)
     app.add_exception_handler(AnsweredBeforeError, once.replay)  # type: ignore[arg-type]
     for module in (

@@ -19,6 +19,7 @@ import yaml
 from admeta.client.errors import StudyFileError
 
 MAX_NODES = 100_000
+MAX_DEPTH = 100
 _MAX_SHOWN = 10
 _STDIN = Path("-")
 _KINDS = {list: "a list", type(None): "nothing"}
@@ -93,6 +94,10 @@ def parse(text: str, *, source: str) -> dict[str, Any]:
     Raises:
         StudyFileError: it is not YAML, or is not one object, or its aliases make it larger than MAX_NODES values.
     """
+    if _depth(text) > MAX_DEPTH:  # the scanner's time grows with the square of the depth
+        raise StudyFileError(
+            f"{source} is not YAML: its brackets are nested deeper than {MAX_DEPTH} levels.", hint="Close them."
+        )
     try:
         value = _value(text, source=source)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -135,6 +140,15 @@ def _value(text: str, *, source: str, path: str = "") -> Any:
             hint="Use numbers, text, true, false, null, lists and objects.",
         ) from None
     return value
+
+
+def _depth(text: str) -> int:
+    """How deep the brackets of a text are nested at most; those in quotes count too."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[][{}]", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _plain_values(node: yaml.Node | None, path: str) -> Iterator[tuple[str, str]]:

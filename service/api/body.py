@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,8 +21,13 @@ from service.api.invalid import shorten
 from service.models import FieldError
 
 MAX_BODY_BYTES = 1 << 20
+MAX_VALUES = 20_000
+MAX_LENGTH = 20_000
 MAX_DEPTH = 32
 MAX_INT = 2**63 - 1
+N_CHECKS = 2
+"""Bodies that are parsed and checked at a time; the others wait."""
+Result = TypeVar("Result")
 _JSON_HINT = "Send one JSON object in UTF-8; `python -m json.tool FILE` shows where a file goes wrong."
 
 
@@ -66,7 +73,7 @@ async def read_json(request: Request) -> dict[str, Any]:
     """The request's JSON object.
 
     Raises:
-        ApiError: 413 too large, 415 not sent as JSON, 400 not JSON, 422 a value that cannot be kept.
+        ApiError: 413 too large, 415 not sent as JSON, 400 not JSON, 422 a value that cannot be stored.
     """
     content_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if content_type != "application/json":
@@ -76,15 +83,28 @@ async def read_json(request: Request) -> dict[str, Any]:
             f"content type '{shorten(content_type)}' must be 'application/json'.",
             hint="With curl: -H 'Content-Type: application/json'.",
         )
-    return parse_object(await request.body())
+    return await check_in_thread(request, parse_object, await request.body())
+
+
+async def check_in_thread(request: Request, check: Callable[..., Result], *args: Any) -> Result:
+    """Run a check of a body in one of a few threads, so that the event loop answers other requests meanwhile."""
+    limiter: CapacityLimiter = request.app.state.body_checks
+    return await to_thread.run_sync(partial(check, *args), limiter=limiter)
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """The JSON object in a body.
 
     Raises:
-        ApiError: 400 not JSON, 422 a value that cannot be kept.
+        ApiError: 400 not JSON, 413 too many values, 422 a value that cannot be stored.
     """
+    if sum(map(body.count, (b",", b"[", b"{"))) > MAX_VALUES:  # before any value is made of it
+        raise ApiError(
+            413,
+            "body_too_large",
+            f"the body has more than {MAX_VALUES} values, counted by its commas and brackets.",
+            hint="A study definition has a few hundred values: shorten its choices.",
+        )
     value = _parse(body)
     wrong = _first_unstorable(value)
     if wrong is not None:
@@ -117,21 +137,26 @@ def _parse_int(digits: str) -> int | _LongInt:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
         raise ApiError(
-            400, "invalid_json", f"key '{shorten(twice)}' stands twice in one object.", hint="Keep one of the two."
+            400,
+            "invalid_json",
+            f"key '{shorten(twice)}' appears twice in one object.",
+            hint="Keep one of the two.",
         )
     return result
 
 
 def _first_unstorable(value: Any) -> FieldError | None:
-    """The first value in the tree that cannot be kept; walks without recursion."""
+    """The first value in the tree that cannot be stored; walks without recursion."""
     for path, item in _walk(value):
         if isinstance(item, float) and not math.isfinite(item):
             return _wrong(path, repr(item), "must be a finite number; NaN and infinity are not")
         if isinstance(item, _LongInt):
             return _wrong(path, str(item), f"an integer must lie within ±{MAX_INT} (64 bits)")
+        if isinstance(item, str) and len(item) > MAX_LENGTH:
+            return _wrong(path, item, f"text must have at most {MAX_LENGTH} characters; this has {len(item)}")
         if isinstance(item, str) and not _is_text(item):
             return _wrong(path, item, "text must be valid Unicode without NUL characters")
         if len(path) > MAX_DEPTH:
@@ -147,14 +172,18 @@ def _walk(value: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
         if len(path) > MAX_DEPTH:
             continue
         if isinstance(item, dict):
-            stack.extend(((*path, "(key)"), key) for key in item if not _is_text(key))
-            stack.extend(((*path, key), child) for key, child in item.items() if _is_text(key))
+            stack.extend(((*path, key), child) for key, child in item.items())
+            stack.extend(((*path, "(key)"), key) for key in item if len(key) > MAX_LENGTH or not _is_text(key))
         elif isinstance(item, list):
             stack.extend(((*path, i), child) for i, child in enumerate(item))
 
 
 def _is_text(text: str) -> bool:
-    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()  # refuses lone surrogates
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
 
 
 def _wrong(path: tuple[str | int, ...], value: str, rule: str) -> FieldError:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel
 
 import admeta.errors
 import admeta.registry
@@ -15,6 +13,7 @@ from admeta.info import OptimInfo
 from search.naming import named_spaces
 from search.space import from_registry
 from service.api.errors import ApiError
+from service.api.invalid import json_schema
 from service.models import ErrorView, OptimizerParameterView, OptimizerView, TaskView
 from tasks.errors import UnknownTaskError
 from tasks.registry import TaskInfo
@@ -71,13 +70,8 @@ def _task(info: TaskInfo) -> TaskView:
         models=list(info.models),
         metrics=dict(info.metrics),
         default_metric=info.default_metric,
-        config_schema=_schema(info.config),
+        config_schema=json_schema(info.config),
     )
-
-
-@cache  # a hundredth of a second each, and it never changes
-def _schema(config: type[BaseModel]) -> dict[str, Any]:
-    return config.model_json_schema()
 
 
 def _optimizer(info: OptimInfo) -> OptimizerView:

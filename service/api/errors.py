@@ -35,6 +35,8 @@ from service.models import ErrorView, FieldError
 
 log = logging.getLogger(__name__)
 
+MAX_DETAIL = 5000
+
 
 class ApiError(Exception):
     """A refusal that a route decides on itself."""
@@ -51,6 +53,7 @@ class ApiError(Exception):
     ) -> None:
         self.status = status
         self.headers = headers
+        detail = invalid.shorten(detail, limit=MAX_DETAIL)
         self.view = ErrorView(error=error, detail=detail, hint=hint, fields=list(fields))
         super().__init__(detail)
 

@@ -10,9 +10,12 @@ import difflib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import islice
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 import tasks.registry
@@ -24,7 +27,10 @@ DERIVED = frozenset({"label", "space", "fixed", "objective"})
 """Fields that a definition has but a user may leave out: they follow from the others."""
 
 MAX_TEXT = 120
+MAX_RULE = 1000
 MAX_FIELDS = 20
+_MAX_EXPLAINED = 5 * MAX_FIELDS
+"""Faults that are put into words; the others are cut before, since a body can have thousands."""
 _NAME_RULE = "must be 1 to 100 letters, digits, '-', '_' or '.', starting with a letter or digit"
 _WORDING = (
     ("Input should ", "must "),
@@ -38,24 +44,26 @@ _WORDING = (
 Location = tuple[int | str, ...]
 
 
-def definition_fields(errors: Iterable[ErrorDetails], raw: Mapping[str, Any]) -> list[FieldError]:
-    """What is wrong with a study definition.
+def definition_fields(error: ValidationError, raw: Mapping[str, Any]) -> list[FieldError]:
+    """What is wrong with a study definition: the first MAX_FIELDS faults.
 
     Args:
-        errors: pydantic's errors.
+        error: pydantic's error.
         raw: the definition as it was sent.
     """
-    found = [
-        _field_error(error, raw) for error in errors if error["type"] != "missing" or error["loc"][-1] not in DERIVED
-    ]
-    unique = {(field.field, field.rule): field for field in found}
+    found = (
+        _field_error(one, raw)
+        for one in error.errors(include_url=False)[:_MAX_EXPLAINED]
+        if one["type"] != "missing" or one["loc"][-1] not in DERIVED
+    )
+    unique = {(field.field, field.rule): field for field in found}  # members of a union repeat one fault
     return list(unique.values())[:MAX_FIELDS]
 
 
 def query_fields(errors: Sequence[Any], *, known: Sequence[str]) -> list[FieldError]:
     """What is wrong with the query parameters (or path) of a request; `known` are the names it takes."""
     fields = []
-    for error in errors:
+    for error in errors[:MAX_FIELDS]:
         name = str(error["loc"][-1]) if error["loc"] else "(query)"
         unknown = error["type"] == "extra_forbidden"
         rule = f"unknown parameter; {_nearest(name, known)}" if unknown else readable(error)
@@ -73,7 +81,7 @@ def readable(error: Any) -> str:
     message = re.sub(r"a valid dictionary or instance of \w+", "an object", message)
     for theirs, ours in _WORDING:
         message = message.replace(theirs, ours)
-    return message
+    return shorten(message, limit=MAX_RULE)
 
 
 def shorten(text: str, *, limit: int = MAX_TEXT) -> str:
@@ -90,7 +98,8 @@ def short_value(value: Any) -> Any:
         return shorten(value)
     if isinstance(value, int | float):
         return value if abs(value) < 2**63 and math.isfinite(value) else shorten(str(value))
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    encoder = json.JSONEncoder(ensure_ascii=False, default=str)
+    text = "".join(islice(encoder.iterencode(value), MAX_TEXT + 1))  # of a large value only the beginning is written
     return value if len(text) <= MAX_TEXT and isinstance(value, dict | list) else shorten(text)
 
 
@@ -134,6 +143,12 @@ def _user_path(error: ErrorDetails, raw: Any) -> tuple[Location, Any]:
     return tuple(path), value
 
 
+@cache
+def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """The model's JSON schema, made once: it takes 10 ms and never changes. Not to be modified."""
+    return model.model_json_schema()
+
+
 def _known_fields(location: Location, raw: Mapping[str, Any]) -> list[str]:
     """Names that the definition's schema (or the task's) has at a place."""
     if location[:1] == ("task",):
@@ -142,9 +157,9 @@ def _known_fields(location: Location, raw: Mapping[str, Any]) -> list[str]:
             config = tasks.registry.get(str(task.get("name")) if isinstance(task, dict) else "").config
         except TaskError:
             return ["name"]
-        schema, location = config.model_json_schema(), location[1:]
+        schema, location = json_schema(config), location[1:]
     else:
-        schema = StudyDefinition.model_json_schema()
+        schema = json_schema(StudyDefinition)
     definitions = schema.get("$defs", {})
     here: Mapping[str, Any] = schema
     for part in location:

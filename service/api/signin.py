@@ -28,6 +28,7 @@ SIGN_OUT = "/signout"
 COOKIE = "admeta_token"
 
 router = APIRouter(include_in_schema=False)
+_MAX_FORM, _MAX_FIELDS = 10_000, 10
 _OWN_PATH = re.compile(r"/(?![/\\])[\x21-\x7e]*")
 
 
@@ -41,7 +42,10 @@ def get_page(request: Request) -> Response:
 @router.post(SIGN_IN)
 async def sign_in(request: Request) -> Response:
     """Keep the token that the form sent, and go where the visitor wanted to."""
-    form = parse_qs((await request.body()).decode("utf-8", "replace"))
+    try:
+        form = parse_qs((await request.body())[:_MAX_FORM].decode("utf-8", "replace"), max_num_fields=_MAX_FIELDS)
+    except ValueError:  # too many fields
+        form = {}
     token, target = form.get("token", [""])[0].strip(), form.get("next", ["/"])[0]
     gate: Gate = request.app.state.gate
     address = request.client.host if request.client else "unknown"

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from search.definition import StudyDefinition
 from search.naming import with_space
 from search.states import StudyState
-from service.api.body import read_json
+from service.api.body import check_in_thread, read_json
 from service.api.dependencies import Database, Filters, Limits, PageFilters
 from service.api.errors import invalid_definition
 from service.api.examples import CLONE
@@ -64,14 +64,16 @@ class Submission(Filters):
 async def submit_study(
     engine: Database,
     limits: Limits,
+    request: Request,
     response: Response,
     once: RequestedOnce,
     raw: Annotated[dict[str, Any], Depends(read_json)],
     asked: Annotated[Submission, Query()],
 ) -> StudyView:
     """Submit a study. 201 the first time, 200 for the same definition again, 409 for another under the same name."""
-    definition = raw if asked.space is None else with_space(raw, asked.space)
-    return await _create(engine, limits, response, parse_definition(definition), once)
+    wanted = raw if asked.space is None else with_space(raw, asked.space)
+    definition = await check_in_thread(request, parse_definition, wanted)
+    return await _create(engine, limits, response, definition, once)
 
 
 @router.get("")
@@ -113,6 +115,7 @@ def resume_study(engine: Database, study: str) -> StudyView:
 async def clone_study(
     engine: Database,
     limits: Limits,
+    request: Request,
     response: Response,
     study: str,
     once: RequestedOnce,
@@ -124,7 +127,8 @@ async def clone_study(
     except ValidationError as error:
         raise invalid_definition(query_fields(error.errors(), known=list(CloneRequest.model_fields))) from None
     old = await run_in_threadpool(queries.get_study_view, engine, study)
-    definition = parse_definition(merged(old.definition or {}, asked.changes) | {"name": asked.name})
+    wanted = merged(old.definition or {}, asked.changes) | {"name": asked.name}
+    definition = await check_in_thread(request, parse_definition, wanted)
     return await _create(engine, limits, response, definition, once)
 
 
@@ -170,4 +174,4 @@ def parse_definition(raw: dict[str, Any]) -> StudyDefinition:
     try:
         return StudyDefinition.model_validate(raw)
     except ValidationError as error:
-        raise invalid_definition(definition_fields(error.errors(), raw)) from None
+        raise invalid_definition(definition_fields(error, raw)) from None

@@ -24,7 +24,7 @@ from search.errors import StudyNotFoundError
 from search.naming import named_spaces
 from search.paper.best import PAPER_BEST
 from search.space import from_registry
-from service.api.body import parse_object
+from service.api.body import check_in_thread, parse_object
 from service.api.catalog import known_task
 from service.api.dependencies import Database, Filters, Limits
 from service.api.errors import ApiError
@@ -41,15 +41,19 @@ router = APIRouter(include_in_schema=False)
 FIRST_TASK = "digits"
 FIRST_OPTIMIZERS = ("admetar", "admetas", "adamw", "sgdm")
 MAX_FIELDS = 500
+MAX_CHARACTERS = 30_000  # what the YAML reader takes half a second for, at worst
+MAX_FORM = 6 * MAX_CHARACTERS  # a character takes up to 3 bytes per encoded byte
 
 
 async def _filled(request: Request) -> Filled:
     """The form in the request's body."""
     body = (await request.body()).decode("utf-8", "replace")
     try:
+        if len(body) > MAX_FORM:
+            raise ValueError
         return parse_qs(body, keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
-        detail = f"the form has more than {MAX_FIELDS} fields."
+        detail = f"the form has more than {MAX_FIELDS} fields or {MAX_FORM} bytes."
         raise ApiError(400, "invalid_form", detail, hint="Send the form of /submit, or JSON to /v1/studies.") from None
 
 
@@ -93,16 +97,15 @@ def compose(request: Request, engine: Database, limits: Limits, filled: Form) ->
 
 
 @router.post("/submit/check")
-def check(request: Request, engine: Database, limits: Limits, filled: Form) -> Response:
+def check(request: Request, verdict: Checked) -> Response:
     """What is to be said of the YAML; nothing is submitted."""
-    return page(request, "submit_verdict.html", verdict=check_text(engine, limits, _text(filled, "definition")))
+    return page(request, "submit_verdict.html", verdict=verdict)
 
 
 @router.post("/submit")
-def submit(request: Request, engine: Database, limits: Limits, filled: Form) -> Response:
+def submit(request: Request, engine: Database, limits: Limits, filled: Form, verdict: Checked) -> Response:
     """Submit the YAML, and go to the study; the page again, with what is wrong, where it is none."""
     text = _text(filled, "definition")
-    verdict = check_text(engine, limits, text)
     if verdict.definition is None:
         return _page(request, _sensible(FIRST_TASK), text, verdict, status=422)
     view, _ = studies.create_study(engine, verdict.definition, max_queued=limits.max_queued)
@@ -185,7 +188,6 @@ def _optimizers() -> list[dict[str, Any]]:
     return found
 
 
-MAX_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
