@@ -42,7 +42,29 @@ FIRST_TASK = "digits"
 FIRST_OPTIMIZERS = ("admetar", "admetas", "adamw", "sgdm")
 MAX_FIELDS = 500
 MAX_CHARACTERS = 30_000  # what the YAML reader takes half a second for, at worst
-MAX_FORM = 6 * MAX_CHARACTERS  # a character takes up to 3 bytes per encoded byte
+MAX_FORM = 6 * MAX_CHARACTERS  # bytes; an encoded one takes three
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What is to be said of a text.
+
+    Attributes:
+        definition: the study, where it is one.
+        problem, hint: what is wrong as a whole, and what to do.
+        fields: what is wrong, field by field.
+        warnings: what is allowed, but ill-advised.
+        n_runs: runs that it asks for in all.
+        same_name: a study that already has the name.
+    """
+
+    definition: StudyDefinition | None = None
+    problem: str = ""
+    hint: str = ""
+    fields: Sequence[FieldError] = ()
+    warnings: Sequence[str] = field(default_factory=list)
+    n_runs: int = 0
+    same_name: StudyView | None = None
 
 
 async def _filled(request: Request) -> Filled:
@@ -58,6 +80,14 @@ async def _filled(request: Request) -> Filled:
 
 
 Form = Annotated[Filled, Depends(_filled)]
+
+
+async def _checked(request: Request, engine: Database, limits: Limits, filled: Form) -> Verdict:
+    """What the form's YAML is found to be."""
+    return await check_in_thread(request, check_text, engine, limits, _text(filled, "definition"))
+
+
+Checked = Annotated[Verdict, Depends(_checked)]
 
 
 class SubmitFilters(Filters):
@@ -186,30 +216,6 @@ def _optimizers() -> list[dict[str, Any]]:
             }
         )
     return found
-
-
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What is to be said of a text.
-
-    Attributes:
-        definition: the study, where it is one.
-        problem, hint: what is wrong as a whole, and what to do.
-        fields: what is wrong, field by field.
-        warnings: what is allowed, but ill-advised.
-        n_runs: runs that it asks for in all.
-        same_name: a study that already has the name.
-    """
-
-    definition: StudyDefinition | None = None
-    problem: str = ""
-    hint: str = ""
-    fields: Sequence[FieldError] = ()
-    warnings: Sequence[str] = field(default_factory=list)
-    n_runs: int = 0
-    same_name: StudyView | None = None
 
 
 def check_text(engine: Engine, limits: Quotas, text: str) -> Verdict:
