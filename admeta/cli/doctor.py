@@ -20,6 +20,7 @@ from admeta.cli.options import FAILED, Output, OutputOption, Url
 from admeta.cli.output import emit_plain
 from admeta.client import Client
 from admeta.client.errors import ClientError
+from admeta.client.secrets import without_secrets
 
 PACKAGES = ("admeta-search", "torch", "ray", "optuna", "sqlalchemy", "fastapi", "pydantic", "httpx")
 _SERVER_MODULES = ("alembic", "fastapi", "optuna", "ray", "sqlalchemy", "torch")
@@ -81,8 +82,11 @@ def examine(url: str | None) -> list[Finding]:
         url: the service's address; None: ADMETA_URL, else this machine's.
     """
     is_named = bool(url or os.environ.get("ADMETA_URL"))
-    with Client(url, timeout_s=_TIMEOUT_S) as client:
-        return [_versions(), _service(client, is_named=is_named)]
+    try:
+        with Client(url, timeout_s=_TIMEOUT_S) as client:
+            return [_versions(), _service(client, is_named=is_named)]
+    except ClientError as error:  # the connection cannot be prepared
+        return [_versions(), Finding("service", error.detail, error.hint)]
 
 
 def can_serve() -> bool:
@@ -108,8 +112,8 @@ def _service(client: Client, *, is_named: bool) -> Finding:
     except ClientError as error:
         if is_named or error.status is not None:
             return Finding("service", error.detail, error.hint)
-        return Finding("service", f"no service runs at {client.url}; `admeta serve` starts one")
-    found = f"{client.url}: version {health.version}, database {health.database}, Ray {health.ray}"
+        return Finding("service", f"no service runs at {without_secrets(client.url)}; `admeta serve` starts one")
+    found = f"{without_secrets(client.url)}: version {health.version}, database {health.database}, Ray {health.ray}"
     if health.status != "ok":
         return Finding("service", found, "Run `admeta doctor` on the service's machine, and read the service's log.")
     if health.version != _version("admeta-search"):

@@ -20,9 +20,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from admeta.client.errors import ClientError
 from admeta.client.models import ErrorView, LogView
+from admeta.client.route import Route
 
 Model = TypeVar("Model", bound=BaseModel)
-DEFAULT_URL = "http://127.0.0.1:8000"
 PAUSES_S = (0.2, 0.4, 0.8)
 """Seconds before each repetition of a request."""
 _LONGEST_PAUSE_S = 2.0
@@ -103,15 +103,15 @@ class Loss(Enum):
 class UnansweredError(ClientError):
     """No answer came."""
 
-    def __init__(self, url: str, error: Exception) -> None:
+    def __init__(self, route: Route, error: Exception) -> None:
         self.loss = _loss(error)
         reason = str(error) or type(error).__name__
         if self.loss is Loss.TIMEOUT:
-            detail = f"the service at {url} did not answer in time ({reason})."
-            hint = "Look at its /healthz, or give the client a longer timeout_s."
+            detail = f"the service at {route} did not answer in time ({reason})."
+            hint = f"Look at its /healthz, or give the client a longer timeout_s.{route.advice}"
         else:
-            detail = f"no service answers at {url} ({reason})."
-            hint = "Start one with `admeta serve`, or give its address with --url or ADMETA_URL."
+            detail = f"no service answers at {route} ({reason})."
+            hint = f"Start one with `admeta serve`, or give its address with --url or ADMETA_URL.{route.advice}"
         super().__init__(detail, hint=hint, status=None, error="unreachable")
 
 
@@ -138,11 +138,6 @@ class Backoff:
         may_pass = error.loss is not Loss.ADDRESS if isinstance(error, UnansweredError) else error.status in RETURNING
         if self._answered_at is None or not may_pass or clock() - self._answered_at > self._patience_s:
             raise error
-
-
-def address(url: str | None) -> str:
-    """The service's address: as given, else ADMETA_URL, else this machine's."""
-    return (url or os.environ.get("ADMETA_URL") or DEFAULT_URL).rstrip("/")
 
 
 def authorization(token: str | None) -> dict[str, str]:
@@ -206,7 +201,7 @@ def parse_log(run: int, response: httpx.Response) -> LogView:
         raise unexpected(response, "a log", n_fields=1) from None
 
 
-def check(response: httpx.Response) -> httpx.Response:
+def check(response: httpx.Response, route: Route) -> httpx.Response:
     """The answer itself, where it is a success, or 304 to a request that asked for changes only.
 
     Raises:
@@ -221,8 +216,8 @@ def check(response: httpx.Response) -> httpx.Response:
     except ValidationError:
         view = ErrorView(
             error="unexpected_answer",
-            detail=f"{response.request.method} {response.request.url} was answered with {status}.",
-            hint="Check that this is the address of an admeta service; another program seems to listen there.",
+            detail=f"{response.request.method} {response.request.url.path} at {route} was answered with {status}.",
+            hint=f"Check that this is the address of an admeta service; another program answers there.{route.advice}",
         )
     raise ClientError(
         view.detail, hint=view.hint, status=status, error=view.error, fields=view.fields, retry_after_s=retry_after_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -69,7 +69,7 @@ class AsyncClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._connection = AsyncConnection(url, token=token, timeout_s=timeout_s, transport=transport)
-        self.url = self._connection.url
+        self.url = self._connection.route.url
 
     async def __aenter__(self) -> Self:
         return self
@@ -429,9 +429,10 @@ class AsyncClient:
     async def health(self) -> HealthView:
         """Whether the service works, and its version. An unhealthy service is an answer, too."""
         response = await self._connection.send_once(get("/healthz"))
-        return parse(
-            HealthView, response if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else check(response)
-        )
+        if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            with suppress(ClientError):  # another program answers
+                return parse(HealthView, response)
+        return parse(HealthView, check(response, self._connection.route))
 
     async def version(self) -> VersionView:
         """The versions of the service and of its main packages."""

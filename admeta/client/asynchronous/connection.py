@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import sleep
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import TypeVar
@@ -15,7 +15,6 @@ from admeta.client.exchange import (
     NO_ANSWER,
     Request,
     UnansweredError,
-    address,
     authorization,
     check,
     get,
@@ -23,6 +22,7 @@ from admeta.client.exchange import (
     parse_list,
 )
 from admeta.client.models import Page
+from admeta.client.route import find_route
 
 Model = TypeVar("Model", bound=BaseModel)
 _PAGE = 100
@@ -34,12 +34,17 @@ class AsyncConnection:
     def __init__(
         self, url: str | None, *, token: str | None, timeout_s: float, transport: httpx.AsyncBaseTransport | None
     ) -> None:
-        self.url = address(url)
-        headers = authorization(token)
+        self.route = find_route(url)
         try:
-            self._http = httpx.AsyncClient(base_url=self.url, headers=headers, timeout=timeout_s, transport=transport)
+            if transport is None:
+                transport = httpx.AsyncHTTPTransport(verify=self.route.is_encrypted, proxy=self.route.proxy)
+            self._http = httpx.AsyncClient(
+                base_url=self.route.url, headers=authorization(token), timeout=timeout_s, transport=transport
+            )
         except httpx.InvalidURL as error:
-            raise UnansweredError(self.url, error) from None
+            raise UnansweredError(self.route, error) from None
+        except (ImportError, OSError, ValueError) as error:
+            raise self.route.unusable(error) from None
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -50,7 +55,7 @@ class AsyncConnection:
         try:
             return await self._http.send(request.build(self._http))
         except NO_ANSWER as error:
-            raise UnansweredError(self.url, error) from None
+            raise UnansweredError(self.route, error) from None
 
     async def send(self, request: Request) -> httpx.Response:
         """The answer to a request, which is a success; also 304 where the request asked for changes only.
@@ -71,7 +76,7 @@ class AsyncConnection:
             async with aclosing(await self._repeat(request, stream=True)) as response:
                 yield response
         except NO_ANSWER as error:
-            raise UnansweredError(self.url, error) from None
+            raise UnansweredError(self.route, error) from None
 
     async def read(self, model: type[Model], request: Request) -> Model:
         """The answer to a request as a model."""
@@ -105,13 +110,13 @@ class AsyncConnection:
                 response = await self._http.send(request.build(self._http), stream=stream)
                 if not response.is_success:
                     await response.aread()
-                return check(response)
+                return check(response, self.route)
             except NO_ANSWER as error:
-                failure = UnansweredError(self.url, error)
+                failure = UnansweredError(self.route, error)
             except ClientError as error:
                 failure = error
             pause_s = request.pause_s(n_repeated, failure)
             if pause_s is None:
                 raise failure
             n_repeated += 1
-            await asyncio.sleep(pause_s)
+            await sleep(pause_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import sleep
 from collections.abc import AsyncIterator, Callable, Sequence
 
 import httpx
@@ -61,7 +61,7 @@ async def wait(
             if left_s <= 0:
                 raise TimeoutError(f"study '{study}' is still {state} after {timeout_s:g} s")
             pause_s = min(pause_s, left_s)
-        await asyncio.sleep(pause_s)
+        await sleep(pause_s)
 
 
 async def follow_events(
@@ -91,7 +91,7 @@ async def follow_events(
             if is_deleted and error.status == httpx.codes.NOT_FOUND:
                 return
             backoff.bear(error)
-        await asyncio.sleep(pause_s)
+        await sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
@@ -126,7 +126,7 @@ async def follow_logs(
         else:
             if is_over or (log.ended and attempt is not None):
                 return
-        await asyncio.sleep(poll_s)
+        await sleep(poll_s)
 
 
 async def read_log(

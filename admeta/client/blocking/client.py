@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
@@ -70,7 +70,7 @@ class Client:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._connection = Connection(url, token=token, timeout_s=timeout_s, transport=transport)
-        self.url = self._connection.url
+        self.url = self._connection.route.url
 
     def __enter__(self) -> Self:
         return self
@@ -430,9 +430,10 @@ class Client:
     def health(self) -> HealthView:
         """Whether the service works, and its version. An unhealthy service is an answer, too."""
         response = self._connection.send_once(get("/healthz"))
-        return parse(
-            HealthView, response if response.status_code == httpx.codes.SERVICE_UNAVAILABLE else check(response)
-        )
+        if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            with suppress(ClientError):  # another program answers
+                return parse(HealthView, response)
+        return parse(HealthView, check(response, self._connection.route))
 
     def version(self) -> VersionView:
         """The versions of the service and of its main packages."""

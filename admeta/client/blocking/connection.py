@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from time import sleep
 from typing import TypeVar
 
 import httpx
@@ -16,7 +16,6 @@ from admeta.client.exchange import (
     NO_ANSWER,
     Request,
     UnansweredError,
-    address,
     authorization,
     check,
     get,
@@ -24,6 +23,7 @@ from admeta.client.exchange import (
     parse_list,
 )
 from admeta.client.models import Page
+from admeta.client.route import find_route
 
 Model = TypeVar("Model", bound=BaseModel)
 _PAGE = 100
@@ -35,12 +35,17 @@ class Connection:
     def __init__(
         self, url: str | None, *, token: str | None, timeout_s: float, transport: httpx.BaseTransport | None
     ) -> None:
-        self.url = address(url)
-        headers = authorization(token)
+        self.route = find_route(url)
         try:
-            self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, transport=transport)
+            if transport is None:
+                transport = httpx.HTTPTransport(verify=self.route.is_encrypted, proxy=self.route.proxy)
+            self._http = httpx.Client(
+                base_url=self.route.url, headers=authorization(token), timeout=timeout_s, transport=transport
+            )
         except httpx.InvalidURL as error:
-            raise UnansweredError(self.url, error) from None
+            raise UnansweredError(self.route, error) from None
+        except (ImportError, OSError, ValueError) as error:
+            raise self.route.unusable(error) from None
 
     def close(self) -> None:
         """Close the connection."""
@@ -51,7 +56,7 @@ class Connection:
         try:
             return self._http.send(request.build(self._http))
         except NO_ANSWER as error:
-            raise UnansweredError(self.url, error) from None
+            raise UnansweredError(self.route, error) from None
 
     def send(self, request: Request) -> httpx.Response:
         """The answer to a request, which is a success; also 304 where the request asked for changes only.
@@ -72,7 +77,7 @@ class Connection:
             with closing(self._repeat(request, stream=True)) as response:
                 yield response
         except NO_ANSWER as error:
-            raise UnansweredError(self.url, error) from None
+            raise UnansweredError(self.route, error) from None
 
     def read(self, model: type[Model], request: Request) -> Model:
         """The answer to a request as a model."""
@@ -106,13 +111,13 @@ class Connection:
                 response = self._http.send(request.build(self._http), stream=stream)
                 if not response.is_success:
                     response.read()
-                return check(response)
+                return check(response, self.route)
             except NO_ANSWER as error:
-                failure = UnansweredError(self.url, error)
+                failure = UnansweredError(self.route, error)
             except ClientError as error:
                 failure = error
             pause_s = request.pause_s(n_repeated, failure)
             if pause_s is None:
                 raise failure
             n_repeated += 1
-            time.sleep(pause_s)
+            sleep(pause_s)

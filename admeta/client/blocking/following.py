@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
+from time import sleep
 
 import httpx
 import httpx_sse
@@ -62,7 +62,7 @@ def wait(
             if left_s <= 0:
                 raise TimeoutError(f"study '{study}' is still {state} after {timeout_s:g} s")
             pause_s = min(pause_s, left_s)
-        time.sleep(pause_s)
+        sleep(pause_s)
 
 
 def follow_events(connection: Connection, path: str, *, after: int | None, patience_s: float) -> Iterator[EventView]:
@@ -88,7 +88,7 @@ def follow_events(connection: Connection, path: str, *, after: int | None, patie
             if is_deleted and error.status == httpx.codes.NOT_FOUND:
                 return
             backoff.bear(error)
-        time.sleep(pause_s)
+        sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
@@ -123,7 +123,7 @@ def follow_logs(
         else:
             if is_over or (log.ended and attempt is not None):
                 return
-        time.sleep(poll_s)
+        sleep(poll_s)
 
 
 def read_log(connection: Connection, run: int, *, attempt: int | None, offset: int, tail: int | None) -> LogView:

@@ -68,9 +68,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
-    monkeypatch.setattr("admeta.client.blocking.connection.time.sleep", slept.append)
-    monkeypatch.setattr("admeta.client.asynchronous.connection.asyncio.sleep", sleep)
     monkeypatch.setattr("admeta.client.exchange.clock", lambda: origin + sum(slept))
+    for module in ("connection", "following"):
+        monkeypatch.setattr(f"admeta.client.blocking.{module}.sleep", slept.append)
+        monkeypatch.setattr(f"admeta.client.asynchronous.{module}.sleep", sleep)
     for kind in ("blocking", "asynchronous"):
         monkeypatch.setattr(f"admeta.client.{kind}.following.clock", lambda: origin + sum(slept))
     return slept

@@ -17,6 +17,7 @@ _REPLACEMENTS = {
     "AsyncBaseTransport": "BaseTransport",
     "AsyncClient": "Client",
     "AsyncConnection": "Connection",
+    "AsyncHTTPTransport": "HTTPTransport",
     "AsyncSubmission": "Submission",
     "aclose": "close",
     "aclosing": "closing",
