@@ -40,6 +40,18 @@ def _study(definition: StudyDefinition) -> Iterator[str]:
             f"budget: epochs_per_optimizer = {budget.epochs_per_optimizer} is less than one training of {epochs} "
             "epochs; each search will end after its first trials."
         )
+    warm_start = definition.warm_start
+    if warm_start is not None and warm_start.n_trials > (taken := warm_start.n_trials_within(budget)):
+        yield (
+            f"warm_start: n_trials = {warm_start.n_trials} is more than a tenth of trials_per_optimizer = "
+            f"{budget.trials_per_optimizer}; {taken} will be taken over, so that settings which turn out wrong cost "
+            "little."
+        )
+    if warm_start is not None and warm_start.task is not None:
+        yield (
+            f"warm_start: task = '{warm_start.task}' has no effect; settings are taken over from studies of the same "
+            "recipe only (task, model, epochs, data, objective). Leave it out, or name settings under 'first'."
+        )
     if definition.confirm.top_k > budget.trials_per_optimizer:
         yield (
             f"confirm: top_k = {definition.confirm.top_k} is more than trials_per_optimizer = "
@@ -56,6 +68,11 @@ def _pruner(definition: StudyDefinition) -> Iterator[str]:
         yield (
             f"pruner: min_epochs = {first} is not below the training's {epochs} epochs; no trial will be "
             "stopped early. Lower it, or name the pruner none."
+        )
+    elif isinstance(pruner, pruners.AshaPruner) and 2 * first > epochs > 1:
+        yield (
+            f"pruner: min_epochs = {first} is more than half of the training's {epochs} epochs; stopping a trial there "
+            "saves little. Lower it, or leave it out for a third of the training."
         )
     trials = definition.budget.trials_per_optimizer
     if isinstance(pruner, pruners.MedianPruner) and pruner.n_startup_trials >= trials:

@@ -213,21 +213,25 @@ class Confirm(Strict):
 
 
 class WarmStart(Strict):
-    """First trials taken from what earlier studies found best for the same optimizer."""
+    """First trials taken from what earlier studies found best for the same optimizer.
 
-    task: str | None = Field(default=None, description="Task of the earlier studies. Default: this study's.")
+    Only from studies of the same recipe: settings of an easier model or a shorter training mislead. Those that were
+    confirmed come first, by their mean over the seeds.
+    """
+
+    task: str | None = Field(
+        default=None,
+        description="Without effect: earlier studies are those of the same recipe.",
+        json_schema_extra={"deprecated": True},
+    )
     studies: list[Name] | None = Field(default=None, min_length=1, max_length=100, description="Only these studies.")
-    n_trials: Annotated[Count, Field(ge=1, le=100)] = Field(default=3, description="Trials of each optimizer.")
+    n_trials: Annotated[Count, Field(ge=1, le=100)] = Field(
+        default=1, description="Trials of each optimizer; at most a tenth of the budget's, and at least one."
+    )
 
-    @field_validator("task")
-    @classmethod
-    def _known(cls, task: str | None) -> str | None:
-        if task is not None:
-            try:
-                tasks.registry.get(task)
-            except TaskError as error:
-                raise PydanticCustomError("unknown_task", "{message}", {"message": str(error)}) from None
-        return task
+    def n_trials_within(self, budget: Budget) -> int:
+        """Trials that are taken over: settings that turn out wrong must not cost a small search its trials."""
+        return min(self.n_trials, max(1, budget.trials_per_optimizer // 10))
 
 
 class Resources(Strict):

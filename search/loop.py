@@ -251,10 +251,9 @@ class SearchLoop:
         """Queue the best configurations of earlier studies; those queued by a driver that died here are kept."""
         known = self._store.best_settings(
             self.spec.name,
-            task=source.task or self._definition.task.name,
-            objective=self._definition.objective,
+            like=self._definition,
             studies=source.studies,
-            limit=min(source.n_trials, self._n_trials),
+            limit=source.n_trials_within(self._definition.budget),
         )
         for settings in known:
             params = fit(settings, self.spec.space)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from search.definition import Objective
+from search.definition import StudyDefinition
 from search.records import AttemptStart, Lease, Point, Rival, RunOutcome, RunRecord, SearchRecord, StudyRecord
 from search.states import Stage, StudyState
 
@@ -52,12 +52,15 @@ class Store(Protocol):
         ...
 
     def best_settings(
-        self, optimizer: str, *, task: str, objective: Objective, studies: Sequence[str] | None, limit: int
+        self, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None, limit: int
     ) -> list[dict[str, Any]]:
-        """Settings of the best complete trials of this optimizer in ended studies of the task, best first, each once.
+        """Settings of the best complete trials of this optimizer in ended studies of one recipe, best first, each once.
+
+        Trials all of whose confirm runs are complete come first, by the mean over these; then those that were not
+        confirmed, by their value. One whose confirm runs failed, any of them, is left out.
 
         Args:
-            objective: only studies with this metric and direction.
+            like: only studies whose recipe is this definition's (`search.recipe`).
             studies: only studies of these names; None: any.
         """
         ...

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from sqlalchemy import CursorResult, Engine, or_, select, update
 from sqlalchemy.orm import Session
 
-from search.definition import Objective, StudyDefinition
+from search.definition import StudyDefinition
 from search.errors import SearchError, StudyNotFoundError
 from search.records import AttemptStart, Lease, Point, Rival, RunOutcome, RunRecord, SearchRecord, StudyRecord
 from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
@@ -150,10 +150,10 @@ class SqlStore:
 
     @_patient
     def best_settings(
-        self, optimizer: str, *, task: str, objective: Objective, studies: Sequence[str] | None, limit: int
+        self, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None, limit: int
     ) -> list[dict[str, Any]]:
         with reading(self.engine) as session:
-            return best_settings(session, optimizer, task=task, objective=objective, studies=studies, limit=limit)
+            return best_settings(session, optimizer, like=like, studies=studies, limit=limit)
 
     @_patient
     def rivals(self, study_id: str) -> list[Rival]:

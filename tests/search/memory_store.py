@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from statistics import mean
 from typing import Any
 
 import optuna
 
 from search.curves import advanced, changed
-from search.definition import Objective, StudyDefinition
+from search.definition import StudyDefinition
 from search.errors import LeaseLostError, StudyNotFoundError
+from search.recipe import recipe_of
 from search.records import AttemptStart, Lease, Point, Rival, RunOutcome, RunRecord, SearchRecord, StudyRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 
@@ -79,23 +81,26 @@ class MemoryStore:
         return self.studies[study.id].state
 
     def best_settings(
-        self, optimizer: str, *, task: str, objective: Objective, studies: Sequence[str] | None, limit: int
+        self, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None, limit: int
     ) -> list[dict[str, Any]]:
         found = []
         for study in self.studies.values():
-            if not study.state.is_terminal or study.definition.task.name != task:
+            if not study.state.is_terminal or recipe_of(study.definition) != recipe_of(like):
                 continue
             if studies is not None and study.name not in studies:
                 continue
             for search, spec in zip(self._searches[study.id], study.definition.optimizers, strict=True):
-                found += [
-                    (run.value, {**spec.fixed, **run.params})
-                    for run in self.runs(study.id)
-                    if run.search_id == search.id and spec.name == optimizer
-                    if run.stage is Stage.SEARCH and run.state is RunState.COMPLETE
-                ]
-        found.sort(key=lambda pair: pair[0] or 0.0, reverse=objective.direction == "maximize")
-        return [settings for _, settings in found][:limit]
+                runs = [run for run in self.runs(study.id) if run.search_id == search.id and spec.name == optimizer]
+                for run in runs:
+                    if run.stage is not Stage.SEARCH or run.state is not RunState.COMPLETE:
+                        continue
+                    confirm = [r for r in runs if r.stage is Stage.CONFIRM and r.trial_number == run.trial_number]
+                    if any(r.state is not RunState.COMPLETE for r in confirm):
+                        continue
+                    value = mean(r.value or 0.0 for r in confirm) if confirm else run.value or 0.0
+                    found.append((not confirm, like.objective.direction.cost(value), {**spec.fixed, **run.params}))
+        found.sort(key=lambda one: one[:2])
+        return [settings for _, _, settings in found][:limit]
 
     def rivals(self, study_id: str) -> list[Rival]:
         others = [s for s in self.studies.values() if s.id != study_id and s.id in self.owners]

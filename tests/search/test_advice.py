@@ -31,6 +31,12 @@ CASES = [
     ({"budget": {"epochs_per_optimizer": 19}}, "less than one training of 20 epochs"),
     ({"confirm": {"top_k": 21}}, "top_k = 21 is more than trials_per_optimizer = 20"),
     ({"pruner": {"name": "asha", "min_epochs": 20}}, "min_epochs = 20 is not below the training's 20 epochs"),
+    ({"pruner": {"name": "asha", "min_epochs": 18}}, "min_epochs = 18 is more than half of the training's 20 epochs"),
+    (
+        {"warm_start": {"n_trials": 3}},
+        "n_trials = 3 is more than a tenth of trials_per_optimizer = 20; 2 will be taken",
+    ),
+    ({"warm_start": {"task": "cifar10"}}, "task = 'cifar10' has no effect"),
     ({"pruner": {"name": "hyperband", "min_epochs": 30}}, "min_epochs = 30"),
     ({"pruner": {"name": "median", "n_startup_trials": 20}}, "no trial will be stopped early"),
     ({"sampler": {"name": "tpe", "n_startup_trials": 20}}, "all of trials_per_optimizer = 20"),

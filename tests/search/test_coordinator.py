@@ -10,6 +10,7 @@ from optuna.trial import TrialState
 
 from search.assignment import Assignment, Report
 from search.coordinator import ALONE, Idle
+from search.definition import Budget, WarmStart
 from search.records import Point, RunOutcome, StudyRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 from tasks.engine.protocol import Cost
@@ -391,7 +392,7 @@ def test_assignments_carry_what_the_worker_needs_and_no_secret() -> None:
 
 
 def finished_study(store: MemoryStore, **changes: object) -> StudyRecord:
-    study = store.add_study(define(name="earlier", **changes))
+    study = store.add_study(define(**{"name": "earlier", **changes}))
     Cluster(coordinator_for(store, study)).run()
     store.studies[study.id] = replace(study, state=StudyState.COMPLETED)
     del store.owners[study.id]
@@ -401,15 +402,35 @@ def finished_study(store: MemoryStore, **changes: object) -> StudyRecord:
 def test_a_warm_start_begins_with_the_best_of_earlier_studies() -> None:
     store = MemoryStore()
     earlier = finished_study(store, budget={"trials_per_optimizer": 6})
-    later = store.add_study(define(name="later", warm_start={"n_trials": 2}))
+    later = store.add_study(
+        define(name="later", warm_start={"n_trials": 2}, budget={"trials_per_optimizer": 20}, confirm={"top_k": 0})
+    )
     Cluster(coordinator_for(store, later)).run()
     for before, after in zip(store.searches(earlier.id), store.searches(later.id), strict=True):
         old = [r for r in store.runs(earlier.id) if r.search_id == before.id and r.stage is Stage.SEARCH]
-        best = sorted(old, key=lambda r: -(r.value or 0.0))[:2]
+        best = sorted(old, key=lambda r: -(r.value or 0.0))[:2]  # the best one is the confirmed one
         new = [r for r in store.runs(later.id) if r.search_id == after.id and r.stage is Stage.SEARCH]
         assert [r.params for r in new[:2]] == [r.params for r in best]
-        assert len(new) == 4
-        assert optuna_states(store, later, after.label) == {TrialState.COMPLETE: 4}
+        assert len(new) == 20
+        assert optuna_states(store, later, after.label) == {TrialState.COMPLETE: 20}
+
+
+def test_a_warm_start_takes_no_settings_of_another_recipe() -> None:
+    """Three settings of a shorter training were queued first, an order of magnitude off for this one."""
+    store = MemoryStore()
+    finished_study(store, task={"name": "synthetic", "model": "idle", "epochs": 2})
+    later = define(name="later", warm_start={})
+    assert store.best_settings("adamw", like=later, studies=None, limit=3) == []
+    earlier = finished_study(store, name="same")
+    found = store.best_settings("adamw", like=later, studies=None, limit=3)
+    assert len(found) == 3
+    assert found[0]["lr"] in [run.params["lr"] for run in store.runs(earlier.id) if run.stage is Stage.CONFIRM]
+
+
+@pytest.mark.parametrize(("n_trials", "budget", "taken"), [(3, 4, 1), (3, 10, 1), (3, 29, 2), (3, 100, 3), (1, 100, 1)])
+def test_a_small_search_takes_over_one_trial_at_most(n_trials: int, budget: int, taken: int) -> None:
+    warm = WarmStart(n_trials=n_trials)
+    assert warm.n_trials_within(Budget(trials_per_optimizer=budget)) == taken
 
 
 @pytest.mark.parametrize("kill_after", [1, 4])

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Engine, ScalarSelect, Select, asc, case, desc, func, literal, select
 from sqlalchemy.orm import Session, aliased, contains_eager, selectinload
 
 import tasks.registry
 from search.analysis import spread
-from search.definition import Objective
+from search.definition import StudyDefinition
 from search.paper import FINETUNED, variant_of
+from search.recipe import recipe_of
 from search.states import Direction, FailureKind, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import CONFIRM, Run, Search, Study
@@ -291,28 +293,36 @@ def _result(run: Run, *, variant: str | None) -> BestResult:
 
 
 def best_settings(
-    session: Session, optimizer: str, *, task: str, objective: Objective, studies: Sequence[str] | None, limit: int
+    session: Session, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None, limit: int
 ) -> list[dict[str, Any]]:
     """See `search.store.Store.best_settings`."""
-    order = better_first(Run.value.expression, objective.direction)
-    query = (
-        select(Run.params, Search.fixed)
-        .join(Run.search)
-        .join(Search.study)
-        .where(
-            Study.task == task,
-            Study.metric == objective.metric,
-            Study.direction == objective.direction,
-            Study.state.in_([state for state in StudyState if state.is_terminal]),
-            Search.optimizer == optimizer,
-            Run.stage == Stage.SEARCH,
-            Run.state == RunState.COMPLETE,
-            Run.value.is_not(None),
+    ids = _searches_like(session, optimizer, like=like, studies=studies)
+    confirm = (
+        select(
+            Run.search_id,
+            Run.trial_number,
+            func.avg(Run.value).label("mean"),
+            func.count().filter(Run.state != RunState.COMPLETE).label("n_failed"),
         )
-        .order_by(order, Run.id)
+        .where(Run.stage == CONFIRM, Run.search_id.in_(ids))
+        .group_by(Run.search_id, Run.trial_number)
+        .subquery()
     )
-    if studies is not None:
-        query = query.where(Study.name.in_(studies))
+    trial = aliased(Run)
+    value = func.coalesce(confirm.c.mean, trial.value)
+    query = (
+        select(trial.params, Search.fixed)
+        .join(Search, Search.id == trial.search_id)
+        .outerjoin(confirm, (confirm.c.search_id == trial.search_id) & (confirm.c.trial_number == trial.trial_number))
+        .where(
+            trial.search_id.in_(ids),
+            trial.stage == Stage.SEARCH,
+            trial.state == RunState.COMPLETE,
+            trial.value.is_not(None),
+            func.coalesce(confirm.c.n_failed, 0) == 0,
+        )
+        .order_by(confirm.c.mean.is_(None), better_first(value, like.objective.direction), trial.id)
+    )
     found: list[dict[str, Any]] = []
     for params, fixed in session.execute(query).yield_per(100):
         settings = {**fixed, **params}
@@ -321,3 +331,31 @@ def best_settings(
         if len(found) == limit:
             break
     return found
+
+
+def _searches_like(
+    session: Session, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None
+) -> list[int]:
+    """Ids of the optimizer's searches in ended studies of the definition's recipe."""
+    query = (
+        select(Search.id, Study.definition)
+        .join(Search.study)
+        .where(
+            Study.task == like.task.name,
+            Study.metric == like.objective.metric,
+            Study.direction == like.objective.direction,
+            Study.state.in_([state for state in StudyState if state.is_terminal]),
+            Search.optimizer == optimizer,
+        )
+    )
+    if studies is not None:
+        query = query.where(Study.name.in_(studies))
+    recipe = recipe_of(like)
+    return [id_ for id_, content in session.execute(query) if _recipe(content) == recipe]
+
+
+def _recipe(content: Mapping[str, Any]) -> str | None:
+    try:
+        return recipe_of(StudyDefinition.model_validate(content))
+    except ValidationError:  # of a release whose definitions this one cannot read
+        return None

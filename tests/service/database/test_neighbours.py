@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore
@@ -10,8 +12,7 @@ from tests.service.database.fill import complete, definition, leased, run
 
 def best(store: SqlStore, *, limit: int = 10, studies: list[str] | None = None) -> list[float]:
     """Learning rates of the best admetar settings on digits."""
-    objective = definition().objective
-    found = store.best_settings("admetar", task="digits", objective=objective, studies=studies, limit=limit)
+    found = store.best_settings("admetar", like=definition(), studies=studies, limit=limit)
     assert all(settings["betas"] == [0.9, 0.999] for settings in found)  # what was held fixed belongs to the settings
     return [settings["lr"] for settings in found]
 
@@ -25,6 +26,7 @@ def test_best_settings_come_from_ended_studies_best_first(store: SqlStore) -> No
     run(store, lease, admetar, 1, complete(0.99), stage=Stage.CONFIRM, seed=0, params={"lr": 0.2})
     run(store, lease, sgdm, 0, complete(0.95), params={"lr": 0.5})
     assert best(store) == []  # it still runs
+    assert best(store) == []
     store.set_study_state(lease, StudyState.COMPLETED)
     assert best(store) == [0.2, 0.1]
     assert best(store, limit=1) == [0.2]
@@ -37,3 +39,27 @@ def test_best_settings_are_of_the_same_objective(store: SqlStore) -> None:
     run(store, lease, admetar, 0, complete(0.1), params={"lr": 0.1})
     store.set_study_state(lease, StudyState.COMPLETED)
     assert best(store) == []
+
+
+def test_best_settings_are_of_the_same_recipe(store: SqlStore) -> None:
+    """Another model, training length or split is another recipe; how fast it is trained is none."""
+    task = definition().task.model_dump(mode="json")
+    for i, change in enumerate(({"epochs": 3}, {"split_seed": 1}, {"batch_size": 17}, {"acceleration": "eager"})):
+        lease, (admetar, _) = leased(store, definition(f"study-{i}", task={**task, **change}))
+        run(store, lease, admetar, 0, complete(0.9), params={"lr": 0.1 * (i + 1)})
+        store.set_study_state(lease, StudyState.COMPLETED)
+    assert best(store) == [0.4]
+
+
+def test_confirmed_settings_come_first_by_their_mean(store: SqlStore) -> None:
+    """A single good value is luck; a trial with a failed confirm run is left out."""
+    lease, (admetar, _) = leased(store, definition("earlier"))
+    for number, (value, seeds) in enumerate([(0.99, []), (0.9, [0.8, 0.7]), (0.8, [0.85, 0.85]), (0.95, [0.99, None])]):
+        params = {"lr": 0.1 * (number + 1)}
+        run(store, lease, admetar, number, complete(value), params=params)
+        for seed, confirmed in enumerate(seeds):
+            failed = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED)
+            outcome = failed if confirmed is None else complete(confirmed)
+            run(store, lease, admetar, number, outcome, stage=Stage.CONFIRM, seed=seed, params=params)
+    store.set_study_state(lease, StudyState.COMPLETED)
+    assert best(store) == pytest.approx([0.3, 0.2, 0.1])
