@@ -280,7 +280,7 @@ class Coordinator:
             return None
         # A configuration that came twice took over a result: it never began, and nothing was trained for it.
         runs = [run for run in loop.runs() if run.stage is Stage.SEARCH and run.attempt > 0]
-        epochs, gpu_hours = sum(run.epoch for run in runs), sum(run.cost.gpu_s for run in runs) / 3600
+        epochs, gpu_hours = sum(run.n_epochs for run in runs), sum(run.cost.gpu_s for run in runs) / 3600
         if budget.epochs_per_optimizer is not None and epochs >= budget.epochs_per_optimizer:
             return f"budget.epochs_per_optimizer ({budget.epochs_per_optimizer}) was spent"
         if budget.gpu_hours_per_optimizer is not None and gpu_hours >= budget.gpu_hours_per_optimizer:

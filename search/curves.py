@@ -34,6 +34,7 @@ def advanced(run: RunRecord, points: Sequence[Point]) -> RunRecord:
         step=last.step if farther else run.step,
         value=last.value,
         cost=sum((point.cost for point in points), run.cost),
+        n_epochs=run.n_epochs + (len(points) if run.attempt else 0),
     )
 
 

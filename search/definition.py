@@ -187,7 +187,8 @@ class Budget(Strict):
 
     trials_per_optimizer: Annotated[Count, Field(ge=1, le=100_000)] = 20
     epochs_per_optimizer: Annotated[Count, Field(ge=1)] | None = Field(
-        default=None, description="Epochs trained in all trials of an optimizer's search stage."
+        default=None,
+        description="Epochs trained in all trials of an optimizer's search stage, those trained again too.",
     )
     gpu_hours_per_optimizer: Annotated[Number, Field(gt=0)] | None = None
     max_hours: Annotated[Number, Field(gt=0)] | None = Field(

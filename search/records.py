@@ -72,7 +72,8 @@ class RunRecord:
     """One training execution of a trial with one seed.
 
     Unique by (search, trial_number, stage, seed). `attempt` counts from 1; it is 0 before the first start.
-    `epoch` and `step` are those of the last point stored.
+    `epoch` and `step` are those of the last point stored. `n_epochs` are the epochs trained in all attempts, those that
+    were trained again too; 0 for a run that took over another one's curve.
     """
 
     id: int
@@ -85,6 +86,7 @@ class RunRecord:
     attempt: int = 0
     n_failures: int = 0  # attempts that count against max_failures (a driver's restart does not)
     epoch: int = 0
+    n_epochs: int = 0
     step: int = 0
     value: float | None = None
     failure: FailureKind | None = None

@@ -171,6 +171,7 @@ class Run(Costed, Base):
     attempt: Mapped[int] = mapped_column(default=0)
     n_failures: Mapped[int] = mapped_column(default=0)
     epoch: Mapped[int] = mapped_column(default=0)
+    n_epochs: Mapped[int] = mapped_column(default=0)
     step: Mapped[int] = mapped_column(Count, default=0)
     value: Mapped[float | None] = mapped_column(FiniteFloat)
     failure: Mapped[FailureKind | None] = mapped_column(_enum(FailureKind))

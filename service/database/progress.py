@@ -42,6 +42,7 @@ def add_points(session: Session, run: Run, points: Sequence[Point]) -> list[Poin
     if new[-1].epoch > run.epoch:
         run.epoch, run.step = new[-1].epoch, new[-1].step
     run.cost = sum((point.cost for point in new), run.cost)
+    run.n_epochs += len(new) if run.attempt else 0
     return new
 
 

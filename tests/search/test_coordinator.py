@@ -225,6 +225,34 @@ def test_the_epoch_budget_is_each_optimizers_own() -> None:
         assert sum(run.epoch for run in store.runs(study.id) if run.search_id == search.id) == 9
 
 
+def test_epochs_trained_again_count_against_the_budget() -> None:
+    """Every trial loses its worker after two epochs and starts over: five epochs each, three of them on its curve."""
+    store = MemoryStore()
+    study = store.add_study(
+        define(
+            optimizers=[{"name": "sgdm"}],
+            budget={"trials_per_optimizer": 50, "epochs_per_optimizer": 20},
+            confirm={"top_k": 0},
+        )
+    )
+    coordinator = coordinator_for(store, study, slots=1)
+    n_trained = 0
+    while isinstance(coordinator.next("t"), Assignment):
+        for attempt, n_epochs in enumerate((2, 3)):
+            if attempt:
+                coordinator.fail("t", kind=FailureKind.LOST, error="the worker died")
+                assert isinstance(coordinator.next("t"), Assignment)
+            coordinator.begin("t")
+            for epoch in range(1, n_epochs + 1):
+                n_trained += 1
+                point = Point(epoch=epoch, step=epoch, value=0.5, metrics={}, cost=Cost(train_s=float(n_trained)))
+                end = RunOutcome(state=RunState.COMPLETE, value=0.5) if epoch == 3 else None
+                coordinator.report("t", Report(points=[point], end=end))
+    runs = store.runs(study.id)
+    assert n_trained == sum(run.n_epochs for run in runs) == 20
+    assert sum(run.epoch for run in runs) == 12
+
+
 def test_a_result_taken_over_costs_no_budget() -> None:
     """Two choices, so most trials are repetitions: they train nothing, and neither epochs nor GPU hours count."""
 

@@ -141,7 +141,7 @@ def test_points_are_stored_once_and_those_trained_again_take_their_place(
     store.add_points(lease, record.id, [])
     assert [(p.epoch, p.step, p.value) for p in store.points(record.id)] == [(1, 10, 0.1), (2, 20, 0.9), (3, 30, 0.3)]
     (stored,) = store.runs(lease.study_id)
-    assert (stored.epoch, stored.step, stored.cost.train_s) == (3, 30, 5.0)  # all that was trained
+    assert (stored.epoch, stored.n_epochs, stored.step, stored.cost.train_s) == (3, 4, 30, 5.0)  # all that was trained
 
 
 def test_numbers_that_are_not_finite(store: SqlStore, two_searches: StudyDefinition) -> None:
