@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 
-from admeta.client.secrets import without_secrets
+from admeta.client.text import without_secrets
 from service.settings import LogFormat
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from admeta.client.secrets import without_secrets
+from admeta.client.text import without_secrets
 from service import runtime_env
 from service.errors import SettingsError
 from tasks.engine.folders import check_address, is_remote
@@ -146,7 +146,7 @@ def make_home(home: Path) -> None:
         SettingsError: it cannot be created.
     """
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(
             f"home '{home}' cannot be created: {error.strerror}.", hint="Choose another with --home or ADMETA_HOME."

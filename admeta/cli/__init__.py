@@ -8,5 +8,7 @@ import sys
 def main() -> None:
     """The console script."""
     from admeta.cli.app import run
+    from admeta.cli.output import accept_any_encoding
 
+    accept_any_encoding()
     sys.exit(run(sys.argv[1:]))

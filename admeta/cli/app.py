@@ -11,6 +11,7 @@ from typing import Any
 import typer
 
 from admeta.cli.options import FAILED, INTERRUPTED, UNREACHABLE
+from admeta.cli.output import say
 from admeta.client.errors import ClientError, ServiceError
 
 _COMMANDS: dict[str, dict[str, str]] = {
@@ -113,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
         build(next(iter(arguments), None))(args=list(arguments), prog_name="admeta")
     except ServiceError as error:
         report(error)
-        return UNREACHABLE if isinstance(error, ClientError) and error.status is None else FAILED
+        return UNREACHABLE if isinstance(error, ClientError) and error.error == "unreachable" else FAILED
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in sys.stdlib_module_names | {"admeta", "search", "service", "tasks"}:
             raise
@@ -132,12 +133,12 @@ def report(error: ServiceError) -> None:
     """Write an error and its hint to stderr."""
     fields = error.fields if isinstance(error, ClientError) else ()
     if fields:
-        typer.echo(f"error: {len(fields)} {'rules are' if len(fields) > 1 else 'rule is'} broken", err=True)
+        say(f"error: {len(fields)} {'rules are' if len(fields) > 1 else 'rule is'} broken", err=True)
         for field in fields:
-            typer.echo(f"  {field.field} = {field.value!r}: {field.rule}", err=True)
+            say(f"  {field.field} = {field.value!r}: {field.rule}", err=True)
     else:
-        typer.echo(f"error: {error.detail}", err=True)
-    typer.echo(f"hint: {_hint(error)}", err=True)
+        say(f"error: {error.detail}", err=True)
+    say(f"hint: {_hint(error)}", err=True)
 
 
 def _no_options() -> None:

@@ -17,10 +17,10 @@ from typing import Annotated
 import typer
 
 from admeta.cli.options import FAILED, Output, OutputOption, Url
-from admeta.cli.output import emit_plain
+from admeta.cli.output import emit_plain, say
 from admeta.client import Client
 from admeta.client.errors import ClientError
-from admeta.client.secrets import without_secrets
+from admeta.client.text import without_secrets
 
 PACKAGES = ("admeta-search", "torch", "ray", "optuna", "sqlalchemy", "fastapi", "pydantic", "httpx")
 _SERVER_MODULES = ("alembic", "fastapi", "optuna", "ray", "sqlalchemy", "torch")
@@ -59,9 +59,9 @@ def doctor(
         emit_plain([{**asdict(finding), "ok": not finding.advice} for finding in findings], output)
     else:
         for finding in findings:
-            typer.echo(f"{'ok  ' if not finding.advice else 'FAIL'}  {finding.name:<9} {finding.found}")
+            say(f"{'ok  ' if not finding.advice else 'FAIL'}  {finding.name:<9} {finding.found}")
             if finding.advice:
-                typer.echo(f"      {'':<9} → {finding.advice}")
+                say(f"      {'':<9} → {finding.advice}")
     if any(finding.advice for finding in findings):
         raise typer.Exit(FAILED)
 
@@ -70,7 +70,7 @@ def version(output: OutputOption = Output.TABLE) -> None:
     """Show the version."""
     found = metadata.version("admeta-search")
     if output is Output.TABLE:
-        typer.echo(found)
+        say(found)
     else:
         emit_plain({"version": found}, output)
 

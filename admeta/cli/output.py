@@ -1,8 +1,12 @@
-"""How a result is written: as a table, as JSON, or as YAML."""
+"""How a result is written: as a table, as JSON, or as YAML, in whatever encoding the console has."""
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
+import re
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +16,7 @@ from pydantic import BaseModel
 from admeta.cli.options import Output
 from admeta.client.models import ComparisonView
 from admeta.client.terminal import tables
+from admeta.client.text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,19 +44,24 @@ def emit_plain(value: Any, output: Output) -> None:
     if output is Output.YAML:
         from admeta.client import studyfile
 
-        typer.echo(studyfile.dump(value), nl=False)
+        typer.echo(studyfile.dump(value, allow_unicode=_is_unicode()), nl=False)
         return
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    typer.echo(_json(value, indent=2))
 
 
 def emit_item(item: BaseModel, output: Output, *, text: Callable[[Any], str]) -> None:
     """Write one item of a list without an end: a line, or a JSON object on a line, or an item of a YAML list."""
     if output is Output.TABLE:
-        typer.echo(text(item))
+        say(text(item))
     elif output is Output.JSON:
-        typer.echo(item.model_dump_json())
+        typer.echo(_json(item.model_dump(mode="json")))
     else:
         emit_plain([item.model_dump(mode="json")], output)
+
+
+def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Write a text, which may be another person's, to stdout or stderr: nothing in it controls the terminal."""
+    typer.echo(printable(text), err=err, nl=nl)
 
 
 def show(*found: RenderableType) -> None:
@@ -64,6 +74,35 @@ def show(*found: RenderableType) -> None:
 
 
 def show_comparison(view: ComparisonView) -> None:
-    """Write how a study's optimizers compare: their results, and which differences are shown to be real."""
-
+    """Write how a study's optimizers compare: their results, and which differences are significant."""
     show(tables.comparison(view), *([tables.pairs(view)] if view.pairs else []))
+
+
+def accept_any_encoding() -> None:
+    """Let stdout and stderr write every character, whatever the console's encoding.
+
+    Characters that the encoding lacks are written as ASCII: ± as +/-, others as their escape.
+    """
+    codecs.register_error("admeta", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="admeta")
+
+
+_ASCII = {"±": "+/-", "−": "-", "–": "-", "…": "...", "→": "->", "≤": "<=", "≥": ">=", "×": "x", "·": "|", "≠": "!="}
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_ASCII.get(one) or ascii(one)[1:-1] for one in lacking), error.end
+
+
+def _is_unicode() -> bool:
+    return codecs.lookup(sys.stdout.encoding or "utf-8").name.startswith("utf")
+
+
+def _json(value: Any, *, indent: int | None = None) -> str:
+    text = json.dumps(value, indent=indent, ensure_ascii=not _is_unicode(), allow_nan=False)
+    return re.sub("[\x7f-\x9f]", lambda found: f"\\u{ord(found[0]):04x}", text)  # they control a terminal, too

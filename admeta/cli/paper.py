@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from admeta.cli.options import Changes, Output, OutputOption, Url, completed
-from admeta.cli.output import emit
+from admeta.cli.output import emit, say
 from admeta.cli.studies import Timeout, Wait, report
 from admeta.client import Client, text_tables
 from admeta.client.models import PaperTableCellsView
@@ -63,11 +63,11 @@ def show_tables(
             return
         view = client.paper_table(name)
     if is_text:
-        typer.echo(_text(view, output), nl=False)
+        say(_text(view, output), nl=False)
         return
     emit(view, Output(output.value), table=tables.paper_cells)
     for note in view.notes if output is TableOutput.TABLE else ():
-        typer.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
 
 
 def show_studies(

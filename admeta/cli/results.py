@@ -16,7 +16,7 @@ from admeta.cli.options import (
     optimizer_names,
     task_names,
 )
-from admeta.cli.output import emit, show_comparison
+from admeta.cli.output import emit, say, show_comparison
 from admeta.client import Client
 from admeta.client.errors import ClientError, ServiceError
 from admeta.client.models import BestView
@@ -39,7 +39,7 @@ def compare(
         emit(view, output, table=str)
         return
     if not view.complete:
-        typer.echo("The study has not ended: this is how it stands now.", err=True)
+        say("The study has not ended: this is how it stands now.", err=True)
     show_comparison(view)
 
 
@@ -106,7 +106,7 @@ def export(
             raise ServiceError(f"cannot write '{file}': {error.strerror}.", hint="Choose another path.") from None
         finally:
             part.unlink(missing_ok=True)
-    typer.echo(f"wrote {file}", err=True)
+    say(f"wrote {file}", err=True)
 
 
 def _best_of_each(client: Client, task: str, *, model: str | None, metric: str | None) -> list[BestView]:
@@ -171,5 +171,5 @@ def cluster(url: Url = None, output: OutputOption = Output.TABLE) -> None:
         view = client.cluster()
     if output is Output.TABLE:
         waiting = "".join(f"\n  {n}. {study.name}" for n, study in enumerate(view.queue, start=1))
-        typer.echo(f"Ray is {view.ray}; {len(view.runs)} runs train, {len(view.queue)} studies wait{waiting}")
+        say(f"Ray is {view.ray}; {len(view.runs)} runs train, {len(view.queue)} studies wait{waiting}")
     emit(view, output, table=tables.cluster)

@@ -19,7 +19,7 @@ from admeta.cli.options import (
     parse_trial,
     study_names,
 )
-from admeta.cli.output import emit, emit_item, emit_plain, show
+from admeta.cli.output import emit, emit_item, emit_plain, say, show
 from admeta.client import Client
 from admeta.client.models import EventView, LogView, StudyRunView, TrialView
 from admeta.client.states import FailureKind, RunState, Stage
@@ -102,15 +102,15 @@ def run(
         )
         return
     why = f" ({view.failure})" if view.failure else ""
-    typer.echo(f"run {view.id} of study {view.study}, trial {view.label}/{view.trial}, is {view.state}{why}")
-    typer.echo(f"{view.stage}, seed {view.seed}: {tables.settings(view.settings)}")
+    say(f"run {view.id} of study {view.study}, trial {view.label}/{view.trial}, is {view.state}{why}")
+    say(f"{view.stage}, seed {view.seed}: {tables.settings(view.settings)}")
     found = (tables.attempts(view.attempts), *([tables.curve(points)] if points else []))
     show(*found)
     for attempt in view.attempts[-1:]:
         if attempt.environment:
-            typer.echo(f"\nattempt {attempt.attempt} ran with {tables.settings(attempt.environment)}")
+            say(f"\nattempt {attempt.attempt} ran with {tables.settings(attempt.environment)}")
     if view.error:
-        typer.echo(f"\n{view.error.rstrip()}")
+        say(f"\n{view.error.rstrip()}")
 
 
 def logs(
@@ -141,9 +141,9 @@ def _show_logs(parts: Iterable[LogView], output: Output) -> None:
             emit_item(part, output, text=str)
             continue
         if attempt is not None and part.attempt != attempt:
-            typer.echo(f"--- attempt {part.attempt}", err=True)
+            say(f"--- attempt {part.attempt}", err=True)
         attempt = part.attempt
-        typer.echo(part.text, nl=False)
+        say(part.text, nl=False)
 
 
 def _show_trial(trial: TrialView, output: Output) -> None:
@@ -151,7 +151,7 @@ def _show_trial(trial: TrialView, output: Output) -> None:
     if output is not Output.TABLE:
         emit(trial, output, table=str)
         return
-    typer.echo(f"trial {trial.label}/{trial.number} is {trial.state}: {tables.settings(trial.settings)}")
+    say(f"trial {trial.label}/{trial.number} is {trial.state}: {tables.settings(trial.settings)}")
     runs = [
         StudyRunView(
             **run.model_dump(),

@@ -20,7 +20,7 @@ from admeta.cli.options import (
     parse_trial,
     task_names,
 )
-from admeta.cli.output import emit, emit_plain, show_comparison
+from admeta.cli.output import emit, emit_plain, say, show_comparison
 from admeta.client import Client, Submission
 from admeta.client.models import StudyView
 from admeta.client.states import StudyState
@@ -44,7 +44,7 @@ def list_studies(
         found = list(client.studies(name=name, state=state, task=task, optimizer=optimizer, limit=limit + 1))
     emit(found[:limit], output, table=tables.study_list)
     if len(found) > limit:
-        typer.echo(f"There are more: --limit {10 * limit}", err=True)
+        say(f"There are more: --limit {10 * limit}", err=True)
 
 
 def show(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
@@ -55,9 +55,9 @@ def show(study: StudyArgument, url: Url = None, output: OutputOption = Output.TA
     if output is Output.TABLE:
         reason = f": {view.reason}" if view.reason else ""
         on = f"{view.task}, {view.model}" if view.model else view.task
-        typer.echo(f"study {view.name} ({view.id}) on {on} is {view.state}{reason}")
+        say(f"study {view.name} ({view.id}) on {on} is {view.state}{reason}")
         for warning in view.warnings:
-            typer.echo(f"warning: {warning}", err=True)
+            say(f"warning: {warning}", err=True)
     emit(view, output, table=tables.searches)
 
 
@@ -107,7 +107,7 @@ def delete(
             typer.confirm(question, abort=True, err=output is not Output.TABLE)
         client.delete(view.id)
     if output is Output.TABLE:
-        typer.echo(f"study {view.name} ({view.id}) is deleted")
+        say(f"study {view.name} ({view.id}) is deleted")
     else:
         emit_plain({"id": view.id, "name": view.name, "deleted": True}, output)
 
@@ -115,7 +115,7 @@ def delete(
 def _show_state(study: StudyView, output: Output) -> None:
 
     if output is Output.TABLE:
-        typer.echo(f"study {study.name} is {study.state}")
+        say(f"study {study.name} is {study.state}")
     else:
         emit(study, output, table=tables.searches)
 
@@ -185,26 +185,26 @@ def report(client: Client, submission: Submission, *, wait: bool, timeout_s: flo
     """Say what became of a submission, and follow the study where that is asked for."""
     study = submission.study
     verb = "submitted" if submission.created else "exists already"
-    typer.echo(f"study {study.name} ({study.id}) {verb}: {study.state}", err=output is not Output.TABLE or wait)
+    say(f"study {study.name} ({study.id}) {verb}: {study.state}", err=output is not Output.TABLE or wait)
     for warning in study.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", err=True)
     if wait:
         _finish(client, _follow(client, study.id, timeout_s=timeout_s), output)
     elif output is not Output.TABLE:
         emit(study, output, table=str)
     else:
-        typer.echo(f"Follow it with: admeta watch {study.name}")
+        say(f"Follow it with: admeta watch {study.name}")
 
 
 def _follow(client: Client, study: str, *, timeout_s: float | None) -> StudyView:
     try:
         return client.wait(study, progress=True, poll_s=_POLL_S, timeout_s=timeout_s, patience_s=_WATCH_PATIENCE_S)
     except KeyboardInterrupt:
-        typer.echo(f"\nThe study goes on. Follow it: admeta watch {study}. End it: admeta cancel {study}.", err=True)
+        say(f"\nThe study goes on. Follow it: admeta watch {study}. End it: admeta cancel {study}.", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except TimeoutError as error:
-        typer.echo(f"error: {error}", err=True)
-        typer.echo(f"hint: The study goes on. Follow it: admeta watch {study}.", err=True)
+        say(f"error: {error}", err=True)
+        say(f"hint: The study goes on. Follow it: admeta watch {study}.", err=True)
         raise typer.Exit(EXPIRED) from None
 
 
@@ -216,5 +216,5 @@ def _finish(client: Client, study: StudyView, output: Output) -> None:
         emit(study, output, table=str)
     if study.state != "COMPLETED":
         reason = f": {study.reason}" if study.reason else ""
-        typer.echo(f"study {study.name} is {study.state}{reason}", err=True)
+        say(f"study {study.name} is {study.state}{reason}", err=True)
         raise typer.Exit(FAILED)

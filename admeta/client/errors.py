@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from admeta.client.secrets import without_secrets
+from admeta.client.text import without_secrets
 
 if TYPE_CHECKING:
     from admeta.client.models import FieldError

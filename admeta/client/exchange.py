@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Mapping
@@ -141,8 +142,19 @@ class Backoff:
 
 
 def authorization(token: str | None) -> dict[str, str]:
-    """The header that carries the access token: as given, else ADMETA_TOKEN, else none."""
-    token = token or os.environ.get("ADMETA_TOKEN")
+    """The header that carries the access token: as given, else ADMETA_TOKEN, else none. Blanks around it are left out.
+
+    Raises:
+        ClientError: a header cannot carry it. The error does not show it.
+    """
+    token = (token or os.environ.get("ADMETA_TOKEN") or "").strip()
+    if not re.fullmatch(r"[\x21-\x7e]*", token):
+        raise ClientError(
+            f"the access token ({len(token)} characters) contains a blank, a line break or a character outside ASCII.",
+            hint="Copy the token again, as `admeta token create` printed it, into ADMETA_TOKEN.",
+            status=None,
+            error="invalid_token",
+        )
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 

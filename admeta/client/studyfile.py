@@ -181,9 +181,15 @@ def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-def dump(value: Any) -> str:
-    """The YAML of a JSON value, which `parse` reads as the same value. Short lists and objects are on one line."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
+def dump(value: Any, *, allow_unicode: bool = True) -> str:
+    """The YAML of a JSON value, which `parse` reads as the same value. Short lists and objects are on one line.
+
+    Args:
+        allow_unicode: write characters outside ASCII as they are, and not as escapes.
+    """
+    style: dict[str, Any] = {"sort_keys": False, "default_flow_style": None, "width": 100}
+    text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=allow_unicode, **style)
+    return text
 
 
 def with_changes(definition: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:

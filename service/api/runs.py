@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
-from admeta.client.secrets import without_secrets
+from admeta.client.text import without_secrets
 from search import run_log
 from search.states import FailureKind, RunState, Stage
 from service.api.dependencies import Database, Filters, PageFilters

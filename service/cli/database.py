@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from admeta.cli.options import FAILED, DatabaseUrl, Home, Output, OutputOption
-from admeta.cli.output import emit_plain
+from admeta.cli.output import emit_plain, say
 
 
 def build() -> typer.Typer:
@@ -58,11 +58,11 @@ def current(home: Home = None, database_url: DatabaseUrl = None, output: OutputO
 
     found, needed = inspect(_url(home, database_url)), head_revision()
     if output is Output.TABLE:
-        typer.echo(f"tables: {found or 'none'}; this version needs: {needed}")
+        say(f"tables: {found or 'none'}; this version needs: {needed}")
     else:
         emit_plain({"found": found, "needed": needed}, output)
     if found != needed:
-        typer.echo("hint: Run `admeta db upgrade`; a newer database needs a newer admeta-search.", err=True)
+        say("hint: Run `admeta db upgrade`; a newer database needs a newer admeta-search.", err=True)
         raise typer.Exit(FAILED)
 
 
@@ -71,7 +71,7 @@ def _report_change(before: str | None, after: str | None, output: Output) -> Non
         emit_plain({"before": before, "after": after}, output)
         return
     verb = "are at" if before == after else f"went from {before or 'nothing'} to"
-    typer.echo(f"the tables {verb} revision {after or 'nothing'}")
+    say(f"the tables {verb} revision {after or 'nothing'}")
 
 
 def _url(home: Path | None, database_url: str | None) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from admeta.cli.options import DatabaseUrl, Home, Output, OutputOption
-from admeta.cli.output import emit
+from admeta.cli.output import emit, say
 from admeta.client import Client
 from admeta.client.terminal import tables
 from search.states import Scope
@@ -69,10 +69,10 @@ def create(
     if output is not Output.TABLE:
         emit(made, output, table=lambda view: tables.token_list([view]))
         return
-    typer.echo(made.token)
+    say(made.token)
     until = "until it is revoked" if made.expires_at is None else f"until {tables.moment(made.expires_at)}"
-    typer.echo(f"Token {made.id} ({made.scope}) works {until}. Keep it: it cannot be shown again.", err=True)
-    typer.echo("The client and the commands take it from ADMETA_TOKEN.", err=True)
+    say(f"Token {made.id} ({made.scope}) works {until}. Keep it: it cannot be shown again.", err=True)
+    say("The client and the commands take it from ADMETA_TOKEN.", err=True)
 
 
 def show(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from admeta.client.secrets import without_secrets
+from admeta.client.text import without_secrets
 from service.api.observation import REQUEST_ID
 from service.database.tokens import PREFIX
 from service.logs import (

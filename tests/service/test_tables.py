@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from admeta.client.terminal import tables
-from admeta.client.terminal.fitted_table import Sheet
+from admeta.client.terminal.fitted_table import FittedTable
 from service.models import StudyRunView
 
 
@@ -24,28 +24,28 @@ def test_markup_in_an_error_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert "error: ValueError: [/red] [bold] :smile:" in capsys.readouterr().out
 
 
-def _drawn(sheet: Sheet, width: int) -> list[str]:
+def _drawn(table: FittedTable, width: int) -> list[str]:
     text = io.StringIO()
-    Console(file=text, width=width, highlight=False, markup=False).print(sheet)
+    Console(file=text, width=width, highlight=False, markup=False).print(table)
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
 def test_nothing_is_cut_off_however_narrow_the_terminal() -> None:
-    sheet = Sheet("study", "trials", "settings")
-    sheet.add_row("a-long-name", "16/16", "lr=0.01 lambd=0.2742")
-    sheet.add_row("other", "", "lr=0.1")
-    assert _drawn(sheet, 60) == [
+    table = FittedTable("study", "trials", "settings")
+    table.add_row("a-long-name", "16/16", "lr=0.01 lambd=0.2742")
+    table.add_row("other", "", "lr=0.1")
+    assert _drawn(table, 60) == [
         "study        trials  settings",
         "a-long-name  16/16   lr=0.01 lambd=0.2742",
         "other                lr=0.1",
     ]
-    assert _drawn(sheet, 35) == [
+    assert _drawn(table, 35) == [
         "study        trials  settings",
         "a-long-name  16/16   lr=0.01",
         "                     lambd=0.2742",
         "other                lr=0.1",
     ]
-    assert _drawn(sheet, 25) == [
+    assert _drawn(table, 25) == [
         "study     a-long-name",
         "trials    16/16",
         "settings  lr=0.01",
@@ -55,7 +55,7 @@ def test_nothing_is_cut_off_however_narrow_the_terminal() -> None:
         "settings  lr=0.1",
     ]
     with pytest.raises(ValueError, match="2 cells for 3 columns"):
-        sheet.add_row("a", "b")
+        table.add_row("a", "b")
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
+from admeta.client.text import printable
+
 _GAP = 2
 
 
-class Sheet:
+class FittedTable:
     """Rows of text under named columns.
 
     Args:
@@ -31,7 +33,7 @@ class Sheet:
         """Add a row, a text for every column."""
         if len(cells) != len(self._columns):
             raise ValueError(f"{len(cells)} cells for {len(self._columns)} columns")
-        self._rows.append(cells)
+        self._rows.append(tuple(map(printable, cells)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         least = [self._least_width(i) for i in range(len(self._columns))]

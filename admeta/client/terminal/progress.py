@@ -17,6 +17,7 @@ from rich.text import Text
 from admeta.client.errors import ClientError
 from admeta.client.models import SearchView, StudyView
 from admeta.client.terminal.tables import duration, n_finished, number
+from admeta.client.text import printable
 
 _BAR_WIDTH = 24
 _WIDE = 110
@@ -57,7 +58,7 @@ class _Picture:
         self._study, self._away = study, ""
 
     def away(self, error: ClientError) -> None:
-        self._away = f"waiting for the service: {error.detail}"
+        self._away = printable(f"waiting for the service: {error.detail}")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._study is not None:
@@ -80,7 +81,7 @@ class _Lines:
             self._tell(search.label, f"{search.label:>12}  {_told(search)}")
 
     def away(self, error: ClientError) -> None:
-        self._print(f"waiting for the service: {error.detail}")
+        self._print(printable(f"waiting for the service: {error.detail}"))
 
     def _tell(self, key: str, text: str) -> None:
         if self._shown.get(key) != text:

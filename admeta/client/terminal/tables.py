@@ -29,7 +29,7 @@ from admeta.client.models import (
     TokenView,
     TrialView,
 )
-from admeta.client.terminal.fitted_table import Sheet
+from admeta.client.terminal.fitted_table import FittedTable
 
 PIPE_WIDTH = 240
 _FIRST = ("lr", "lambd", "beta")
@@ -47,9 +47,9 @@ def console() -> Console:
     )
 
 
-def study_list(studies: Iterable[StudyView]) -> Sheet:
+def study_list(studies: Iterable[StudyView]) -> FittedTable:
     """A line a study."""
-    table = Sheet("study", "state", "task", "model", "optimizers", "trials", "age", wrapped=["optimizers"])
+    table = FittedTable("study", "state", "task", "model", "optimizers", "trials", "age", wrapped=["optimizers"])
     now = datetime.now(UTC)
     for study in studies:
         finished = sum(n_finished(search) for search in study.searches)
@@ -60,9 +60,9 @@ def study_list(studies: Iterable[StudyView]) -> Sheet:
     return table
 
 
-def cluster(view: ClusterView) -> Sheet:
+def cluster(view: ClusterView) -> FittedTable:
     """A line a machine: what it has, what is free, what trains there."""
-    table = Sheet("host", "address", "alive", "CPUs free", "GPUs free", "runs")
+    table = FittedTable("host", "address", "alive", "CPUs free", "GPUs free", "runs")
     for node in view.nodes:
         runs = [f"{run.study}/{run.label}/{run.trial}" for run in view.runs if run.node == node.address]
         cpus, gpus = f"{node.cpus_free:g}/{node.cpus:g}", f"{node.gpus_free:g}/{node.gpus:g}"
@@ -70,11 +70,11 @@ def cluster(view: ClusterView) -> Sheet:
     return table
 
 
-def searches(study: StudyView) -> Sheet:
+def searches(study: StudyView) -> FittedTable:
     """A line an optimizer's search: how far it is."""
     best = f"best {study.metric}"
     columns = ("optimizer", "stage", "trials", "pruned", "failed", "confirm", best, "with")
-    table = Sheet(*columns, wrapped=[best, "with"])
+    table = FittedTable(*columns, wrapped=[best, "with"])
     for search in study.searches:
         table.add_row(
             search.label,
@@ -89,9 +89,11 @@ def searches(study: StudyView) -> Sheet:
     return table
 
 
-def trial_list(trials: Iterable[TrialView], *, metric: str) -> Sheet:
+def trial_list(trials: Iterable[TrialView], *, metric: str) -> FittedTable:
     """A line a trial."""
-    table = Sheet("trial", "state", metric, "epochs", "seconds", "error", "settings", wrapped=["error", "settings"])
+    table = FittedTable(
+        "trial", "state", metric, "epochs", "seconds", "error", "settings", wrapped=["error", "settings"]
+    )
     for trial in trials:
         run = trial.runs[0] if trial.runs else None
         error = next((r.error or r.failure for r in trial.runs if r.error or r.failure), None)
@@ -107,9 +109,11 @@ def trial_list(trials: Iterable[TrialView], *, metric: str) -> Sheet:
     return table
 
 
-def run_list(runs: Iterable[StudyRunView]) -> Sheet:
+def run_list(runs: Iterable[StudyRunView]) -> FittedTable:
     """A line a run."""
-    table = Sheet("run", "trial", "stage", "seed", "state", "value", "epoch", "seconds", "attempt", "device", "why")
+    table = FittedTable(
+        "run", "trial", "stage", "seed", "state", "value", "epoch", "seconds", "attempt", "device", "why"
+    )
     for run in runs:
         last = run.attempts[-1] if run.attempts else None
         where = [part for part in (last.node, last.device) if part] if last else []
@@ -129,9 +133,9 @@ def run_list(runs: Iterable[StudyRunView]) -> Sheet:
     return table
 
 
-def attempts(views: Iterable[AttemptView]) -> Sheet:
+def attempts(views: Iterable[AttemptView]) -> FittedTable:
     """A line an attempt of a run: where it ran, from which epoch on, and how it ended."""
-    table = Sheet(
+    table = FittedTable(
         "attempt", "state", "started", "from epoch", "device", "error", wrapped=["started", "device", "error"]
     )
     for view in views:
@@ -146,11 +150,11 @@ def attempts(views: Iterable[AttemptView]) -> Sheet:
     return table
 
 
-def curve(points: Iterable[PointView]) -> Sheet:
+def curve(points: Iterable[PointView]) -> FittedTable:
     """A line an evaluation."""
     points = list(points)
     names = list(dict.fromkeys(name for point in points for name in point.metrics))
-    table = Sheet("epoch", "step", *names, "lr")
+    table = FittedTable("epoch", "step", *names, "lr")
     for point in points:
         table.add_row(
             str(point.epoch), str(point.step), *(number(point.metrics.get(name)) for name in names), number(point.lr)
@@ -158,11 +162,11 @@ def curve(points: Iterable[PointView]) -> Sheet:
     return table
 
 
-def comparison(view: ComparisonView) -> Sheet:
+def comparison(view: ComparisonView) -> FittedTable:
     """A line an optimizer, best first; fits 80 columns."""
     test = next((row.test_metric for row in view.rows if row.test_metric), "test")
     columns = ("optimizer", view.metric, test, "n", "trials", "pruned", "failed", "train (step) s")
-    table = Sheet(*columns, wrapped=["failed", "train (step) s"])
+    table = FittedTable(*columns, wrapped=["failed", "train (step) s"])
     for row in view.rows:
         table.add_row(
             row.label,
@@ -177,10 +181,10 @@ def comparison(view: ComparisonView) -> Sheet:
     return table
 
 
-def pairs(view: ComparisonView) -> Sheet:
+def pairs(view: ComparisonView) -> FittedTable:
     """A line for every two optimizers: whether their confirm runs show one to be better."""
     columns = ("optimizers", "difference", "95 % interval", "p", "p (Holm)", "shown")
-    table = Sheet(*columns, wrapped=["optimizers", "95 % interval", "shown"])
+    table = FittedTable(*columns, wrapped=["optimizers", "95 % interval", "shown"])
     for pair in view.pairs:
         interval = "" if pair.low is None else f"{number(pair.low)} to {number(pair.high)}"
         table.add_row(
@@ -194,19 +198,19 @@ def pairs(view: ComparisonView) -> Sheet:
     return table
 
 
-def importance(views: Iterable[ImportanceView]) -> Sheet:
+def importance(views: Iterable[ImportanceView]) -> FittedTable:
     """A line an optimizer's search: its parameters, what mattered most first."""
-    table = Sheet("optimizer", "method", "trials", "share of each parameter")
+    table = FittedTable("optimizer", "method", "trials", "share of each parameter")
     for view in views:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in view.shares.items())
         table.add_row(view.label, view.method or "", str(view.n_trials), shares or view.reason or "")
     return table
 
 
-def best(views: Iterable[BestView]) -> Sheet:
+def best(views: Iterable[BestView]) -> FittedTable:
     """A line an optimizer: its best settings."""
     columns = ("optimizer", "validation", "test", "evidence", "from", "settings")
-    table = Sheet(*columns, wrapped=["evidence", "from", "settings"])
+    table = FittedTable(*columns, wrapped=["evidence", "from", "settings"])
     for view in views:
         begun = f", begun from {view.init_from}" if view.init_from else ""
         table.add_row(
@@ -220,9 +224,9 @@ def best(views: Iterable[BestView]) -> Sheet:
     return table
 
 
-def task_list(tasks: Iterable[TaskView]) -> Sheet:
+def task_list(tasks: Iterable[TaskView]) -> FittedTable:
     """A line a task."""
-    table = Sheet("task", "models", "metrics", "what it is", wrapped=["models", "metrics", "what it is"])
+    table = FittedTable("task", "models", "metrics", "what it is", wrapped=["models", "metrics", "what it is"])
     for task in tasks:
         metrics = ", ".join(f"{name} ({direction})" for name, direction in task.metrics.items())
         models = ", ".join(task.models[:_FEW])
@@ -231,9 +235,9 @@ def task_list(tasks: Iterable[TaskView]) -> Sheet:
     return table
 
 
-def task_settings(task: TaskView) -> Sheet:
+def task_settings(task: TaskView) -> FittedTable:
     """A line a setting: what a study's `task` may say."""
-    table = Sheet("setting", "default", "what it is", wrapped=["default", "what it is"])
+    table = FittedTable("setting", "default", "what it is", wrapped=["default", "what it is"])
     models = f"one of {', '.join(task.models)}"
     for name, field in task.config_schema.get("properties", {}).items():
         what = field.get("description") or (models if name == "model" else "")
@@ -241,19 +245,19 @@ def task_settings(task: TaskView) -> Sheet:
     return table
 
 
-def optimizer_list(optimizers: Iterable[OptimizerView]) -> Sheet:
+def optimizer_list(optimizers: Iterable[OptimizerView]) -> FittedTable:
     """A line an optimizer."""
     texts = ("searched by default", "fixed by default", "what it is")
-    table = Sheet("optimizer", *texts, wrapped=texts)
+    table = FittedTable("optimizer", *texts, wrapped=texts)
     for optimizer in optimizers:
         space = ", ".join(searched_in(name, parameter) for name, parameter in optimizer.default_space.items())
         table.add_row(optimizer.name, space, settings(optimizer.fixed), optimizer.description)
     return table
 
 
-def parameters(optimizer: OptimizerView) -> Sheet:
+def parameters(optimizer: OptimizerView) -> FittedTable:
     """A line a parameter of one optimizer."""
-    table = Sheet("parameter", "default", "default space", "rule", "what it is", wrapped=["rule", "what it is"])
+    table = FittedTable("parameter", "default", "default space", "rule", "what it is", wrapped=["rule", "what it is"])
     for parameter in optimizer.parameters:
         space = optimizer.default_space.get(parameter.name)
         searched = searched_in("", space) if space else ""
@@ -261,9 +265,9 @@ def parameters(optimizer: OptimizerView) -> Sheet:
     return table
 
 
-def token_list(tokens: Iterable[TokenView]) -> Sheet:
+def token_list(tokens: Iterable[TokenView]) -> FittedTable:
     """A line a token."""
-    table = Sheet("id", "name", "scope", "begins with", "works", "created", "expires", "last used")
+    table = FittedTable("id", "name", "scope", "begins with", "works", "created", "expires", "last used")
     for token in tokens:
         works = "yes" if token.active else "revoked" if token.revoked_at else "expired"
         times = (token.created_at, token.expires_at, token.last_used_at)
@@ -272,28 +276,22 @@ def token_list(tokens: Iterable[TokenView]) -> Sheet:
     return table
 
 
-def paper_table_list(tables: Iterable[PaperTableView]) -> Sheet:
-    """A line a table."""
-    sheet = Sheet("table", "no.", "numbers", "ours", "caption", "studies", wrapped=["caption", "studies"])
-    for table in tables:
-        sheet.add_row(
-            table.name,
-            str(table.number),
-            str(table.n_cells),
-            str(table.n_ours),
-            table.caption,
-            ", ".join(table.studies),
-        )
-    return sheet
+def paper_table_list(views: Iterable[PaperTableView]) -> FittedTable:
+    """A line for each table of the paper."""
+    table = FittedTable("table", "no.", "numbers", "ours", "caption", "studies", wrapped=["caption", "studies"])
+    for view in views:
+        counts = (str(view.number), str(view.n_cells), str(view.n_ours))
+        table.add_row(view.name, *counts, view.caption, ", ".join(view.studies))
+    return table
 
 
-def paper_cells(table: PaperTableCellsView) -> Sheet:
-    """The table in the paper's rows and columns; a cell is the paper's number / ours."""
-    heads = [" ".join(part for part in column if part) for column in table.columns]
-    sheet = Sheet("paper / ours", *heads, wrapped=heads)
-    for row, said in zip(table.rows, paper_texts(table), strict=True):
-        sheet.add_row(" ".join(row), *said)
-    return sheet
+def paper_cells(view: PaperTableCellsView) -> FittedTable:
+    """A table of the paper in its rows and columns; a cell is the paper's number / ours."""
+    heads = [" ".join(part for part in column if part) for column in view.columns]
+    table = FittedTable("paper / ours", *heads, wrapped=heads)
+    for row, texts in zip(view.rows, paper_texts(view), strict=True):
+        table.add_row(" ".join(row), *texts)
+    return table
 
 
 def paper_texts(table: PaperTableCellsView) -> list[list[str]]:
@@ -301,18 +299,18 @@ def paper_texts(table: PaperTableCellsView) -> list[list[str]]:
     return [[_cell(cell) for cell in row] for row in table.cells]
 
 
-def paper_study_list(studies: Iterable[PaperStudyView]) -> Sheet:
+def paper_study_list(studies: Iterable[PaperStudyView]) -> FittedTable:
     """A line a study."""
-    sheet = Sheet("study", "table", "task", "model", "runs", "optimizers")
+    table = FittedTable("study", "table", "task", "model", "runs", "optimizers")
     for study in studies:
         optimizers = ", ".join(study.optimizers)
-        sheet.add_row(study.name, study.table, study.task, study.model, str(study.n_runs), optimizers)
-    return sheet
+        table.add_row(study.name, study.table, study.task, study.model, str(study.n_runs), optimizers)
+    return table
 
 
-def paper_study(view: PaperStudyView) -> Sheet:
+def paper_study(view: PaperStudyView) -> FittedTable:
     """What one study is, a line a fact."""
-    sheet = Sheet("", view.name)
+    table = FittedTable("", view.name)
     facts = {
         "submitted as": view.study,
         "table": view.table,
@@ -324,8 +322,8 @@ def paper_study(view: PaperStudyView) -> Sheet:
     }
     for name, text in facts.items():
         if text:
-            sheet.add_row(name, text)
-    return sheet
+            table.add_row(name, text)
+    return table
 
 
 def n_finished(search: SearchView) -> int:

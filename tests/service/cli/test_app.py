@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,9 @@ import pytest
 import typer
 
 from admeta.cli.app import build
+from admeta.cli.output import say
+from admeta.client.terminal.fitted_table import FittedTable
+from admeta.client.terminal.tables import console
 from service.settings import Settings
 
 Say = Callable[..., tuple[int, str, str]]
@@ -72,3 +76,30 @@ def test_the_command_line_starts_without_the_server() -> None:
     assert code == 0
     assert not {"torch", "ray", "optuna", "fastapi", "sqlalchemy", "yaml", "numpy"} & set(loaded)
     assert {name for name in loaded if name.partition(".")[0] == "search"} <= {"search", "search.states"}
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
+@pytest.mark.parametrize(
+    "line",
+    ["--help", "compare digits-four", "show digits-four", "show digits-four -o json", "list -o yaml", "optimizers"],
+)
+def test_every_console_encoding(filled: str, encoding: str, line: str) -> None:
+    arguments = line.split() + ([] if line == "--help" else ["--url", filled])
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "200"}
+    done = subprocess.run([sys.executable, "-m", "admeta.cli", *arguments], capture_output=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    shown = done.stdout.decode(encoding)
+    assert shown
+    if line.startswith("compare"):
+        assert ("+/-" in shown) == (encoding == "ascii")
+    if line.endswith("json"):
+        assert json.loads(shown)["name"] == "digits-four"
+
+
+def test_text_of_others_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    say("\x1b[31mred\x1b[0m \x1b]0;title\x07 \x9b2J a\rb \u202etxt")
+    assert capsys.readouterr().out == "red \\x1b]0;title\\x07 \\x9b2J a\nb \\u202etxt\n"
+    table = FittedTable("name")
+    table.add_row("a\x1b[2Jb")
+    console().print(table)
+    assert "a\\x1b[2Jb" in capsys.readouterr().out

@@ -81,6 +81,21 @@ def test_token_and_names_are_sent_as_they_must_be(asked: Asked) -> None:
     assert answers.requests[0].url.raw_path == b"/v1/studies/a%2Fb%3Fc%20%C3%A4"
 
 
+@pytest.mark.parametrize("token", ["adm_secret\r", " adm_secret\n", "adm_secret\r\n"])
+def test_blanks_around_a_token_are_left_out(asked: Asked, token: str) -> None:
+    answers = Canned(200)
+    asked(answers, "study", "x", client={"token": token})
+    assert answers.requests[0].headers["Authorization"] == "Bearer adm_secret"
+
+
+@pytest.mark.parametrize("token", ["adm_se cret", "adm_se\r\ncret", "adm_secrét", "adm_se\x00cret"])
+def test_a_token_that_no_header_can_carry_is_refused_without_showing_it(asked: Asked, token: str) -> None:
+    with pytest.raises(ClientError, match="access token") as caught:
+        asked(Canned(200), "study", "x", client={"token": token})
+    assert caught.value.error == "invalid_token"
+    assert "adm_" not in str(caught.value)
+
+
 def test_pages_are_followed_up_to_the_limit(asked: Asked) -> None:
     seen: list[tuple[str | None, str]] = []
 
