@@ -23,6 +23,7 @@ from admeta.info import (
     NoneDomain,
     OptimInfo,
     ParamInfo,
+    Requirement,
     Source,
 )
 from admeta.presets import ADMETAR_PRESETS, ADMETAS_PRESETS, DEMA_FORMS, SLOW_STEPS, UNRECTIFIED_FORMS
@@ -193,6 +194,10 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
         paper_spaces={"paper": {"lr": PAPER_SGD_LR}},
         constructor_kwargs={"momentum": 0.9, "nesterov": True},
         graph_kwargs={"fused": True},
+        requirements=(
+            Requirement("nesterov", True, "momentum", FloatDomain(0.0, low_open=True)),
+            Requirement("nesterov", True, "dampening", FloatDomain(0.0, 0.0)),
+        ),
     ),
     "adam": OptimInfo(
         name="adam",

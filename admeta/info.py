@@ -15,7 +15,7 @@ from admeta.spaces import ParamSpace
 
 __all__ = [
     "AnyOf", "BoolDomain", "ChoiceDomain", "Domain", "FloatDomain", "FloatsDomain", "IntDomain", "NoneDomain",
-    "OptimInfo", "ParamInfo", "Source",
+    "OptimInfo", "ParamInfo", "Requirement", "Source",
 ]  # fmt: skip
 
 
@@ -36,6 +36,8 @@ class FloatDomain:
         return above and below
 
     def rule(self) -> str:
+        if self.low == self.high:
+            return f"{self.low:g}"
         left = "(" if self.low_open or math.isinf(self.low) else "["
         right = ")" if self.high_open or math.isinf(self.high) else "]"
         low = "−∞" if math.isinf(self.low) else f"{self.low:g}"
@@ -176,6 +178,20 @@ class ParamInfo:
 
 
 @dataclass(frozen=True)
+class Requirement:
+    """A rule between two parameters: where ``where`` has ``value``, ``parameter`` must lie in a narrower domain."""
+
+    where: str
+    value: object
+    parameter: str
+    domain: Domain
+
+    def rule(self) -> str:
+        value = str(self.value).lower() if isinstance(self.value, bool) else repr(self.value)
+        return f"with {self.where} = {value}, {self.parameter} must be {self.domain.rule()}"
+
+
+@dataclass(frozen=True)
 class Source:
     """Where an optimizer comes from."""
 
@@ -200,6 +216,7 @@ class OptimInfo:
         graph_target: the class whose step is captured, with ``target``'s update and checkpoints but faster there;
             empty for ``target`` itself. It needs Triton.
         graph_target_lacks: options that ``graph_target`` doesn't have; where one is true, ``target`` it is.
+        requirements: what the constructor demands of two parameters together.
     """
 
     name: str
@@ -217,6 +234,7 @@ class OptimInfo:
     graph_kwargs: Mapping[str, object] = field(default_factory=dict)
     graph_target: str = ""
     graph_target_lacks: tuple[str, ...] = ()
+    requirements: tuple[Requirement, ...] = ()
 
     @property
     def capturable(self) -> bool:

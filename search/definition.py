@@ -7,7 +7,7 @@ space, the task's metric), so that what is stored says all that a trial needs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -16,11 +16,12 @@ from pydantic import (
     Field,
     JsonValue,
     SerializeAsAny,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 import admeta.registry
 import tasks.registry
@@ -146,6 +147,23 @@ class OptimizerSearch(Strict):
                 raise fault("twice", "is both in 'space' and in 'fixed'; keep one", at=name, value=value)
         return fixed
 
+    @model_validator(mode="after")
+    def _can_be_constructed(self) -> Self:
+        if errors := list(_conflicts(self, admeta.registry.get(self.name))):
+            raise ValidationError.from_exception_data("", errors)
+        return self
+
+    def end_points(self, name: str) -> list[Any]:
+        """The least and the greatest value, or all choices, that a parameter can have in this search."""
+        if name in self.space:
+            return self.space[name].end_points()
+        return [self.fixed.get(name, admeta.registry.get(self.name).parameters[name].default)]
+
+    def are_drawn_together(self, values: Mapping[str, Any]) -> bool:
+        """Whether the conditions of the space let these parameters have these values in one trial."""
+        conditions = [self.space[name].when or {} for name in values if name in self.space]
+        return all(values.get(parent, want) == want for when in conditions for parent, want in when.items())
+
     @field_validator("first")
     @classmethod
     def _first_fits(cls, first: list[dict[str, JsonValue]], context: ValidationInfo) -> list[dict[str, JsonValue]]:
@@ -158,6 +176,23 @@ class OptimizerSearch(Strict):
                 if rule := why_not(space[name], value) or _unmet(name, values, space):
                     raise fault("outside", rule, at=(i, name), value=value)
         return first
+
+
+def _conflicts(optimizer: OptimizerSearch, info: OptimInfo) -> Iterator[InitErrorDetails]:
+    """Settings in the corners of the space that the optimizer's constructor would refuse, as an error of each field."""
+    for rule in info.requirements:
+        for value in optimizer.end_points(rule.parameter):
+            for other in optimizer.end_points(rule.where):
+                if other != rule.value or rule.domain.accepts(value):
+                    continue
+                if not optimizer.are_drawn_together({rule.parameter: value, rule.where: other}):
+                    continue
+                message = f"{rule.rule()}; it can be {value!r} here. Change either of them"
+                kind = PydanticCustomError("requirement", "{message}", {"message": message})
+                for name, met in ((rule.parameter, value), (rule.where, other)):
+                    part = "space" if name in optimizer.space else "fixed"
+                    yield InitErrorDetails(type=kind, loc=(part, name), input=met)
+                break
 
 
 def _unmet(name: str, values: Mapping[str, JsonValue], space: Space) -> str:

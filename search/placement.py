@@ -17,11 +17,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError
 
+import admeta.registry
 import tasks.registry
+from admeta.builtin import OPTIMIZERS
 from search.definition import OptimizerSearch, StudyDefinition
 from search.sharing import Capacity
 from search.space import CategoricalParameter, FloatParameter, IntParameter
-from tasks.errors import TaskError
+from tasks.errors import ConfigError, TaskError
 
 logger = logging.getLogger(__name__)
 
@@ -66,20 +68,24 @@ def why_none_fits(each: Capacity) -> str | None:
 def check(
     definition: StudyDefinition, *, data_dir: str | None, origins: Sequence[str], is_stopping: Callable[[], bool]
 ) -> None:
-    """Refuse a study that no run could train.
+    """Refuse a study that no run could train: its data, its initial weights, its optimizers from other packages.
+
+    Built-in optimizers were checked as the study was submitted, from what the registry knows of their parameters.
 
     Args:
         origins: where the trial that the study starts from left its checkpoints.
 
     Raises:
         TaskError: the data are missing or broken, or do not fit the model or the batch, or the study starts from
-            weights that are not there or of another model.
+            weights that are not there or of another model, or an optimizer's constructor refuses settings of its space.
     """
-    if tasks.registry.get(definition.task.name).target is None:
+    foreign = [(one.label, one.name, corners(one)) for one in definition.optimizers if one.name not in OPTIMIZERS]
+    trains = tasks.registry.get(definition.task.name).target is not None
+    if not trains and not foreign:
         return  # no data and no network: not worth a process
     ask = ray.remote(_check).options(num_cpus=0)
-    task = definition.task.model_dump(mode="json")
-    _answer(ask.remote(task, data_dir, origins), is_stopping=is_stopping)
+    task = definition.task.model_dump(mode="json") if trains else None
+    _answer(ask.remote(task, foreign, data_dir, origins), is_stopping=is_stopping)
 
 
 def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Callable[[], bool]) -> Placement:
@@ -132,10 +138,42 @@ def _middle(parameter: FloatParameter | IntParameter | CategoricalParameter) -> 
     return round(middle) if isinstance(parameter, IntParameter) else middle
 
 
-def _check(task: dict[str, Any], data_dir: str | None, origins: Sequence[str]) -> None:
-    import tasks.runs
+def corners(spec: OptimizerSearch) -> list[dict[str, Any]]:
+    """Settings in the middle of an optimizer's space, and with each parameter at each of its end points in turn."""
+    middle = typical_settings(spec)
+    return [middle, *({**middle, name: value} for name in spec.space for value in spec.space[name].end_points())]
 
-    tasks.runs.check(tasks.registry.parse_config(task), data_dir=_path(data_dir), origins=origins)
+
+def _check(
+    task: dict[str, Any] | None,
+    foreign: Sequence[tuple[str, str, Sequence[dict[str, Any]]]],
+    data_dir: str | None,
+    origins: Sequence[str],
+) -> None:
+    for label, optimizer, many in foreign:
+        for settings in many:
+            construct(label, optimizer, settings)
+    if task is not None:
+        import tasks.runs
+
+        tasks.runs.check(tasks.registry.parse_config(task), data_dir=_path(data_dir), origins=origins)
+
+
+def construct(label: str, optimizer: str, settings: dict[str, Any]) -> None:
+    """Construct the optimizer over one parameter.
+
+    Raises:
+        ConfigError: its constructor raised, whatever it was.
+    """
+    import torch
+
+    try:
+        admeta.registry.create(optimizer, [torch.nn.Parameter(torch.zeros(2, 2))], **settings)
+    except Exception as error:  # of another package's code
+        raise ConfigError(
+            f"optimizer '{label}' cannot be constructed with {settings}: {type(error).__name__}: {error}; "
+            "change its 'space' or 'fixed'"
+        ) from error
 
 
 def _measure(

@@ -14,9 +14,11 @@ from itertools import islice
 from tempfile import TemporaryFile
 from typing import Any
 
+from pydantic import TypeAdapter
+
 import tasks.registry
 from admeta.client import text_tables
-from search.definition import StudyDefinition
+from search.space import Space
 from service.models import ComparisonView, RunView, SpreadView, TrialView
 
 BATCH = 1000
@@ -45,14 +47,18 @@ _FIXED: dict[str, str] = {
 }  # fmt: skip
 
 
-def columns(definition: StudyDefinition) -> Columns:
-    """The columns that fit every run of the study. A setting that is always a number has a column of numbers."""
-    info = tasks.registry.get(definition.task.name)
+def columns(definition: Mapping[str, Any]) -> Columns:
+    """The columns that fit every run of the study. A setting that is always a number has a column of numbers.
+
+    Args:
+        definition: as it is stored; a rule that a later release added does not keep its results from being exported.
+    """
+    info = tasks.registry.get(definition["task"]["name"])
     values: dict[str, list[Any]] = {}
-    for optimizer in definition.optimizers:
-        for name, parameter in optimizer.space.items():
+    for optimizer in definition["optimizers"]:
+        for name, parameter in TypeAdapter(Space).validate_python(optimizer["space"]).items():
             values.setdefault(name, []).extend(parameter.end_points())
-        for name, value in optimizer.fixed.items():
+        for name, value in optimizer["fixed"].items():
             values.setdefault(name, []).append(value)
     numbers = {name for name, known in values.items() if all(_is_number(value) for value in known)}
     return Columns(

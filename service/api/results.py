@@ -11,7 +11,6 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 from sqlalchemy import Engine
 
-from search.definition import StudyDefinition
 from search.errors import TooFewTrialsError
 from search.states import ExportFormat, ImportanceMethod
 from service import export
@@ -50,7 +49,7 @@ def export_study(engine: Database, study: str, filters: Annotated[ExportFilters,
     if chosen is ExportFormat.LATEX:
         text = export.to_latex(queries.comparison(engine, view.id))
         return Response(text, media_type=chosen.media_type, headers=headers)
-    columns = export.columns(StudyDefinition.model_validate(view.definition))
+    columns = export.columns(view.definition or {})
     trials = _all_trials(engine, view.id)
     chunks: Iterable[bytes]
     match chosen:

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 import admeta.registry
+from admeta.builtin import OPTIMIZERS
 from search.definition import StudyDefinition
 from search.samplers import GpSampler, TpeSampler
 from search.space import from_registry
@@ -249,3 +250,53 @@ def test_the_runs_of_a_definition_know_of_grids() -> None:
     both = definition.model_copy(update={"confirm": definition.confirm.model_copy(update={"top_k": 9})})
     assert both.n_runs == 2 + 2 * 3
     assert parse(confirm={"top_k": 0}, budget={"trials_per_optimizer": 7}).n_runs == 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({"fixed": {"momentum": 0.0}}, ["fixed.momentum", "fixed.nesterov"]),
+        ({"fixed": {"dampening": 0.1}}, ["fixed.dampening", "fixed.nesterov"]),
+        ({"space": {"momentum": {"type": "float", "low": 0.0, "high": 0.9}}}, ["space.momentum", "fixed.nesterov"]),
+        (
+            {"space": {"dampening": {"type": "categorical", "choices": [0.0, 0.5]}}},
+            ["space.dampening", "fixed.nesterov"],
+        ),
+        (
+            {"space": {"nesterov": {"type": "categorical", "choices": [True, False]}}, "fixed": {"momentum": 0.0}},
+            ["fixed.momentum", "space.nesterov"],
+        ),
+        ({"fixed": {"momentum": 0.0, "nesterov": False}}, []),
+        ({"space": {"momentum": {"type": "float", "low": 0.1, "high": 0.9}}}, []),
+        (
+            {
+                "space": {
+                    "nesterov": {"type": "categorical", "choices": [True, False]},
+                    "dampening": {"type": "float", "low": 0.0, "high": 0.9, "when": {"nesterov": False}},
+                }
+            },
+            [],
+        ),
+    ],
+)
+def test_rules_between_parameters_hold_over_the_whole_space(changes: dict[str, Any], fields: list[str]) -> None:
+    """Nesterov's form needs momentum and no dampening: torch's SGD refuses every trial of the others."""
+    if not fields:
+        parse(optimizers=[{"name": "sgdm", **changes}])
+        return
+    with pytest.raises(ValidationError) as caught:
+        parse(optimizers=[{"name": "sgdm", **changes}])
+    errors = caught.value.errors()
+    assert [field_of(error["loc"]) for error in errors] == [f"optimizers.0.{field}" for field in fields]
+    assert all("with nesterov = true" in error["msg"] for error in errors)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_what_a_definition_takes_torch_constructs(name: str) -> None:
+    """The registry's rules are the constructors': every corner of every named space can be constructed."""
+    from search.placement import construct, corners
+
+    for space in ("default", "finetune"):
+        search = parse(optimizers=[{"name": name, "space": space}]).optimizers[0]
+        for settings in corners(search):
+            construct(name, name, settings)

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 import ray
 
+from search import placement
 from search.definition import StudyDefinition
 from search.placement import runs_beside, why_none_fits
 from search.sharing import Capacity
+from tasks.errors import ConfigError
 
 
 def define(**fields: Any) -> StudyDefinition:
@@ -39,3 +41,8 @@ def test_a_run_must_fit_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_none_fits(Capacity(cpus=16, gpus=0)) is None
     for each in (Capacity(cpus=5, gpus=1), Capacity(cpus=1, gpus=2)):
         assert "the largest in the cluster has 4 and 1" in (why_none_fits(each) or "")
+
+
+def test_what_another_packages_constructor_refuses_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer 'mine' cannot be constructed with \{'lr': -1.0\}: ValueError"):
+        placement.construct("mine", "sgd", {"lr": -1.0})
