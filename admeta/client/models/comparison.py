@@ -73,6 +73,7 @@ class ComparisonRow(View):
     n_pruned: int
     n_failed: int
     n_diverged: int
+    n_epochs: int = Field(default=0, description="Epochs that the search stage trained, of all its trials.")
     divergence: RateView = Field(description="Of the search stage's trials, without those lost to accidents.")
     target: TargetView | None = Field(description="Null where neither study nor task states a target.")
     expected_best: list[float] = Field(description="Expected best validation value of 1, 2, … trials (Dodge 2019).")

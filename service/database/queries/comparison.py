@@ -122,6 +122,7 @@ def _counts(session: Session, study: Study) -> dict[int, Mapping[str, Any]]:
         select(
             Run.search_id,
             *(func.count().filter(which).label(name) for name, which in counted.items()),
+            func.coalesce(func.sum(Run.epoch).filter(of_search), 0).label("n_epochs"),
             *(_total(field.name).label(field.name) for field in fields(Cost)),
         )
         .join(Run.search)
@@ -137,7 +138,7 @@ def _total(name: str) -> ColumnElement[Any]:
 
 
 _NO_RUNS: Mapping[str, Any] = {
-    **dict.fromkeys(("n_trials", "n_complete", "n_pruned", "n_failed", "n_diverged", "n_judged"), 0),
+    **dict.fromkeys(("n_trials", "n_complete", "n_pruned", "n_failed", "n_diverged", "n_judged", "n_epochs"), 0),
     **vars(Cost()),
 }
 

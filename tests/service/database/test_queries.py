@@ -90,6 +90,7 @@ def test_comparison_of_the_search_stage(store: SqlStore, engine: Engine) -> None
     assert (admetar.n_trials, admetar.n_complete, admetar.n_pruned) == (4, 2, 1)
     assert (admetar.n_failed, admetar.n_diverged) == (1, 1)
     assert admetar.train_s == 4 * 2 * 2.0
+    assert admetar.n_epochs == 4 * 2
     # Of {0.5, 0.7}: one draw gives 0.6; of two draws with replacement 3 in 4 hold 0.7: 0.25·0.5 + 0.75·0.7.
     assert admetar.expected_best == pytest.approx([0.6, 0.65])
     assert sgdm.test.mean is None
