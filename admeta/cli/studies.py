@@ -34,6 +34,7 @@ def list_studies(
     optimizer: Annotated[
         str | None, typer.Option(help="Only those that search this optimizer.", autocompletion=optimizer_names)
     ] = None,
+    tag: Annotated[str | None, typer.Option(help="Only those with this tag.")] = None,
     limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20,
     url: Url = None,
     output: OutputOption = Output.TABLE,
@@ -41,7 +42,7 @@ def list_studies(
     """List studies, newest first."""
 
     with Client(url) as client:
-        found = list(client.studies(name=name, state=state, task=task, optimizer=optimizer, limit=limit + 1))
+        found = list(client.studies(name=name, state=state, task=task, optimizer=optimizer, tag=tag, limit=limit + 1))
     emit(found[:limit], output, table=tables.study_list)
     if len(found) > limit:
         say(f"There are more: --limit {10 * limit}", err=True)

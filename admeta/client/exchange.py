@@ -163,9 +163,12 @@ def get(path: str, query: Mapping[str, str | int | None] | None = None) -> Reque
     return Request(method="GET", path=path, query=query or {})
 
 
-def change(method: str, path: str) -> Request:
+def change(method: str, path: str, body: Mapping[str, Any] | None = None) -> Request:
     """A request that changes something and must not be carried out twice."""
-    return Request(method=method, path=path, repeat=Repeat.UNSENT)
+    if body is None:
+        return Request(method=method, path=path, repeat=Repeat.UNSENT)
+    headers = {"Content-Type": "application/json"}
+    return Request(method=method, path=path, content=json.dumps(body), headers=headers, repeat=Repeat.UNSENT)
 
 
 def create(

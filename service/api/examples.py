@@ -31,6 +31,7 @@ PARAMETERS: dict[str, Any] = {
     "space": "paper-best",
     "study": "digits-first",
     "table": "cifar",
+    "tag": "baseline",
     "tail": 20,
     "task": "digits",
     "token_id": "0123456789ab",

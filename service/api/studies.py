@@ -47,6 +47,7 @@ class StudyFilters(PageFilters):
     task: str | None = Field(default=None, max_length=100, description="Name of the task.")
     optimizer: str | None = Field(default=None, max_length=100, description="Studies that search this optimizer.")
     name: str | None = Field(default=None, max_length=100, description="Studies whose name contains this, in any case.")
+    tag: str | None = Field(default=None, max_length=40, description="Studies with this tag.")
 
 
 class Submission(Filters):

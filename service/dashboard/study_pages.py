@@ -39,6 +39,7 @@ class OverviewFilters(Filters):
     state: Annotated[StudyState | None, _EMPTY] = None
     task: Text = None
     optimizer: Text = None
+    tag: Text = None
     cursor: Cursor = None
 
 
@@ -59,6 +60,7 @@ def overview(request: Request, engine: Database, filters: Annotated[OverviewFilt
         task=filters.task,
         optimizer=filters.optimizer,
         name=filters.q,
+        tag=filters.tag,
         limit=50,
         cursor=filters.cursor,
     )

@@ -117,6 +117,8 @@ class Study(Base):
     definition: Mapped[dict[str, Any]] = mapped_column(JsonText)
     definition_sha256: Mapped[str] = mapped_column(Name(64))
     priority: Mapped[int]
+    notes: Mapped[str] = mapped_column(PlainText, default="")
+    tags: Mapped[list[str]] = mapped_column(JsonText, default=list)
     state: Mapped[StudyState] = mapped_column(_enum(StudyState))
     reason: Mapped[str | None] = mapped_column(PlainText)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -128,6 +128,7 @@ class Client:
         state: str | None = None,
         task: str | None = None,
         optimizer: str | None = None,
+        tag: str | None = None,
         limit: int | None = None,
     ) -> Iterator[StudyView]:
         """Studies, newest first.
@@ -137,9 +138,10 @@ class Client:
             state: only in this state, for example RUNNING.
             task: only of this task.
             optimizer: only those that search this optimizer.
+            tag: only those with this tag.
             limit: at most this many; None: all.
         """
-        query = {"name": name, "state": state, "task": task, "optimizer": optimizer}
+        query = {"name": name, "state": state, "task": task, "optimizer": optimizer, "tag": tag}
         return self._connection.read_pages(StudyView, "/v1/studies", query=query, limit=limit)
 
     def study(self, study: str) -> StudyView:

@@ -49,6 +49,8 @@ class StudyView(View):
     started_at: datetime | None
     finished_at: datetime | None
     searches: list[SearchView]
+    notes: str = Field(default="", description="What somebody wrote about the study.")
+    tags: list[str] = Field(default=[], description="Words to find it by.")
     definition: dict[str, Any] | None = Field(default=None, description="In single reads only.")
     warnings: list[str] = Field(default=[])
 

@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
-from sqlalchemy import Engine, Select, bindparam, exists, func, or_, select
+from sqlalchemy import Engine, Select, Text, bindparam, exists, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, aliased, defer
 from sqlalchemy.pool import Pool
 
@@ -67,6 +67,7 @@ def list_studies(
     task: str | None = None,
     optimizer: str | None = None,
     name: str | None = None,
+    tag: str | None = None,
     limit: int = 50,
     cursor: str | None = None,
 ) -> Page[StudyView]:
@@ -77,6 +78,7 @@ def list_studies(
         task: only studies of this task.
         optimizer: only studies that search this optimizer.
         name: only studies whose name contains this; case does not matter.
+        tag: only studies with this tag.
         limit: studies on a page.
         cursor: `next_cursor` of the page before.
 
@@ -93,6 +95,8 @@ def list_studies(
         query = query.where(exists().where(Search.study_id == Study.id, Search.optimizer == optimizer))
     if name is not None:
         query = query.where(Study.name.icontains(name, autoescape=True))
+    if tag is not None:
+        query = query.where(type_coerce(Study.tags, Text).contains(json.dumps(tag), autoescape=True))
     if cursor is not None:
         microseconds, last_id = decode_cursor(cursor, int, str)
         time = _time(microseconds)

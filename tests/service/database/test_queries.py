@@ -7,13 +7,15 @@ import math
 import time
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 
 from search.errors import StudyNotFoundError
 from search.records import Lease, Point, RunOutcome, SearchRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore
+from service.database.engine import writing
 from service.database.errors import InvalidCursorError, TrialNotFoundError
+from service.database.models import Study
 from service.database.queries import (
     best,
     comparison,
@@ -286,6 +288,11 @@ def test_pages_of_studies(store: SqlStore, engine: Engine) -> None:
     assert len(list_studies(engine, task="digits", limit=7).items) == 7
     assert list_studies(engine, task="digits", limit=7).next_cursor is None
     assert list_studies(engine, task="nope\0").items == []
+    with writing(engine) as session:
+        session.execute(update(Study).where(Study.name == "s2").values(tags=["base", "lr_1"], notes="kept"))
+    (tagged,) = list_studies(engine, tag="lr_1").items
+    assert (tagged.name, tagged.tags, tagged.notes) == ("s2", ["base", "lr_1"], "kept")
+    assert [list_studies(engine, tag=tag).items for tag in ("lr", "lrx1", "%", '"', "bas")] == [[]] * 5
 
 
 CURSORS = ["", "?", "AAAA", "W10", "W251bGwsIDFd", "WzFlNDAwLCAieCJd", "Wy0xLCAieCJd", "\0", "é", "a" * 500]
