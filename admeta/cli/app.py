@@ -23,6 +23,7 @@ _COMMANDS: dict[str, dict[str, str]] = {
         "events": "admeta.cli.runs:events",
         "pause": "admeta.cli.studies:pause",
         "resume": "admeta.cli.studies:resume",
+        "annotate": "admeta.cli.studies:annotate",
         "cancel": "admeta.cli.studies:cancel",
         "clone": "admeta.cli.studies:clone",
         "delete": "admeta.cli.studies:delete",

@@ -74,6 +74,20 @@ def resume(study: StudyArgument, url: Url = None, output: OutputOption = Output.
         _show_state(client.resume(study), output)
 
 
+def annotate(
+    study: StudyArgument,
+    notes: Annotated[str | None, typer.Option(help="Replace the notes; '' removes them.")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="Replace the tags by this one; repeat for more.")] = None,
+    untag: Annotated[bool, typer.Option("--no-tags", help="Remove all tags.")] = False,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Write notes and tags on a study; `admeta list --tag TAG` finds it."""
+    with Client(url) as client:
+        view = client.annotate(study, notes=notes, tags=[] if untag else tag)
+    emit(view, output, table=lambda one: f"{one.name}: {', '.join(one.tags) or 'no tags'}; {one.notes or 'no notes'}")
+
+
 def cancel(
     study: StudyArgument,
     trial: Annotated[

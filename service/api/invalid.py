@@ -64,7 +64,8 @@ def query_fields(errors: Sequence[Any], *, known: Sequence[str]) -> list[FieldEr
     """What is wrong with the query parameters (or path) of a request; `known` are the names it takes."""
     fields = []
     for error in errors[:MAX_FIELDS]:
-        name = str(error["loc"][-1]) if error["loc"] else "(query)"
+        place = [str(part) for part in error["loc"]]
+        name = ".".join(place[1:] if place[:1] in (["query"], ["path"], ["header"]) else place) or "(query)"
         unknown = error["type"] == "extra_forbidden"
         rule = f"unknown parameter; {_nearest(name, known)}" if unknown else readable(error)
         fields.append(FieldError(field=shorten(name), value=short_value(error.get("input")), rule=rule))

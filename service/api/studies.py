@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import Engine
 
 from search.definition import StudyDefinition
@@ -26,10 +26,11 @@ from service.database import queries, studies
 from service.database.deletion import delete_study
 from service.database.idempotency import Once
 from service.logs import driver_log
-from service.models import CloneRequest, ErrorView, FieldError, Page, StudyView
+from service.models import CloneRequest, ErrorView, FieldError, Page, StudyChanges, StudyView
 from service.settings import Quotas, Settings
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
+Body = TypeVar("Body", bound=BaseModel)
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorView, "description": "The body is not a JSON object, or the Idempotency-Key is none."},
     409: {"model": ErrorView, "description": "Another study has this name."},
@@ -89,6 +90,17 @@ def get_study(engine: Database, study: str) -> StudyView:
     return queries.get_study_view(engine, study)
 
 
+@router.patch(
+    "/{study}",
+    openapi_extra=json_body(StudyChanges, example={"notes": "lr too high", "tags": ["baseline"]}),
+    responses={404: {"model": ErrorView}, **{status: _REFUSALS[status] for status in (400, 413, 415, 422)}},
+)
+async def change_study(engine: Database, study: str, raw: Annotated[dict[str, Any], Depends(read_json)]) -> StudyView:
+    """Change a study's notes and tags; what is left out stays as it is."""
+    changes = _parsed(StudyChanges, raw)
+    return await run_in_threadpool(studies.change_study, engine, study, changes)
+
+
 @router.post("/{study}/cancel", responses={404: {"model": ErrorView}, 409: {"model": ErrorView}})
 def cancel_study(engine: Database, study: str) -> StudyView:
     """Cancel a study: running trials are stopped, finished ones stay. 409 when it has ended already."""
@@ -123,10 +135,7 @@ async def clone_study(
     raw: Annotated[dict[str, Any], Depends(read_json)],
 ) -> StudyView:
     """Submit a study's definition under another name, with changes. Answers as submitting does."""
-    try:
-        asked = CloneRequest.model_validate(raw)
-    except ValidationError as error:
-        raise invalid_definition(query_fields(error.errors(), known=list(CloneRequest.model_fields))) from None
+    asked = _parsed(CloneRequest, raw)
     old = await run_in_threadpool(queries.get_study_view, engine, study)
     wanted = merged(old.definition or {}, asked.changes) | {"name": asked.name}
     definition = await check_in_thread(request, parse_definition, wanted)
@@ -155,6 +164,14 @@ async def _create(
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{view.id}"
     return view
+
+
+def _parsed(model: type[Body], raw: dict[str, Any]) -> Body:
+    """The body as its model; raises ApiError 422 that names each field at fault."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise invalid_definition(query_fields(error.errors(), known=list(model.model_fields))) from None
 
 
 def check_size(definition: StudyDefinition, limits: Quotas) -> None:

@@ -32,7 +32,7 @@ from service.database.queries import get_study_view, get_trial
 from service.database.queries.lookup import by_name, find_study
 from service.database.queries.studies import study_view
 from service.database.retry import REQUEST, retried
-from service.models import StudyView, TrialView
+from service.models import StudyChanges, StudyView, TrialView
 
 _QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: counts the queue and adds to it, one submission at a time
 
@@ -166,6 +166,20 @@ def request_resume(engine: Engine, study: str) -> StudyView:
         verb="resumed",
         target=lambda row: StudyState.QUEUED if row.started_at is None else StudyState.RUNNING,
     )
+
+
+@retried(REQUEST)
+def change_study(engine: Engine, study: str, changes: StudyChanges) -> StudyView:
+    """Change a study's notes and tags, in whatever state it is.
+
+    Raises:
+        StudyNotFoundError: no study has this id or name.
+    """
+    with writing(engine) as session:
+        row = find_study(session, study)
+        row.notes = row.notes if changes.notes is None else changes.notes
+        row.tags = row.tags if changes.tags is None else sorted(set(changes.tags))
+    return get_study_view(engine, row.id)
 
 
 @retried(REQUEST)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -146,6 +146,21 @@ class AsyncClient:
     async def study(self, study: str) -> StudyView:
         """A study by id or name, with its definition."""
         return await self._connection.read(StudyView, get(f"/v1/studies/{part(study)}"))
+
+    async def annotate(self, study: str, *, notes: str | None = None, tags: Sequence[str] | None = None) -> StudyView:
+        """Change a study's notes and tags.
+
+        Args:
+            study: id or name.
+            notes: replaces the notes; None: they stay.
+            tags: replace the tags; None: they stay.
+
+        Raises:
+            ClientError: 422 for a tag that is not a short word of letters, digits and . _ : -
+        """
+        changes = {"notes": notes, "tags": None if tags is None else list(tags)}
+        body = {name: value for name, value in changes.items() if value is not None}
+        return await self._connection.read(StudyView, change("PATCH", f"/v1/studies/{part(study)}", body))
 
     async def cancel(self, study: str) -> StudyView:
         """Cancel a study: running trials are stopped, finished ones are kept.

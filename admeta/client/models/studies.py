@@ -6,11 +6,13 @@ The request for a new study is `search.definition.StudyDefinition`.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from admeta.client.models.base import View
+
+Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,39}$")]
 
 
 class SearchView(View):
@@ -53,6 +55,15 @@ class StudyView(View):
     tags: list[str] = Field(default=[], description="Words to find it by.")
     definition: dict[str, Any] | None = Field(default=None, description="In single reads only.")
     warnings: list[str] = Field(default=[])
+
+
+class StudyChanges(BaseModel):
+    """What may be changed of a study at any time. A field that is left out stays as it is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    notes: str | None = Field(default=None, max_length=10_000, description="Replaces the notes; empty: none.")
+    tags: list[Tag] | None = Field(default=None, max_length=20, description="Replaces the tags; empty: none.")
 
 
 class CloneRequest(BaseModel):

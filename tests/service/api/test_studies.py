@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -140,6 +141,34 @@ def test_pause_and_resume(api: TestClient) -> None:
     assert api.post("/v1/studies/first/pause").status_code == 409
     assert api.post("/v1/studies/first/resume").json()["state"] == "QUEUED"
     assert api.post("/v1/studies/first/resume").status_code == 409
+
+
+def test_notes_and_tags_change_in_any_state(api: TestClient) -> None:
+    api.post("/v1/studies", json=definition())
+    changed = api.patch("/v1/studies/first", json={"notes": "lr too high", "tags": ["b", "a", "b"]})
+    assert (changed.status_code, changed.json()["notes"], changed.json()["tags"]) == (200, "lr too high", ["a", "b"])
+    api.post("/v1/studies/first/cancel")
+    assert api.patch("/v1/studies/first", json={"tags": []}).json()["notes"] == "lr too high"
+    assert api.get("/v1/studies/first").json()["tags"] == []
+    assert api.patch("/v1/studies/nope", json={}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"tags": ["two words"]}, "tags.0"),
+        ({"tags": "a"}, "tags"),
+        ({"notes": 1}, "notes"),
+        ({"notes": "x" * 10_001}, "notes"),
+        ({"tags": ["a"] * 21}, "tags"),
+        ({"name": "other"}, "name"),
+    ],
+)
+def test_a_change_that_breaks_a_rule_names_its_field(api: TestClient, body: dict[str, Any], field: str) -> None:
+    api.post("/v1/studies", json=definition())
+    answer = api.patch("/v1/studies/first", json=body)
+    assert (answer.status_code, [one["field"] for one in answer.json()["fields"]]) == (422, [field])
+    assert answer.json()["detail"]
 
 
 def test_lists_are_filtered_and_paged(api: TestClient) -> None:

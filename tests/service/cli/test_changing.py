@@ -57,6 +57,13 @@ def test_submit_and_wait(say: Say, study_file: Path, empty: str, monkeypatch: py
     assert "The study goes on" in err
 
 
+def test_notes_and_tags(say: Say, say_json: Callable[..., Any], study: str) -> None:
+    made = say_json(f"annotate {study} --notes kept --tag a --tag b")
+    assert (made["notes"], made["tags"]) == ("kept", ["a", "b"])
+    assert [one["name"] for one in say_json("list --tag b")] == [study]
+    assert say(f"annotate {study} --no-tags")[1].strip() == f"{study}: no tags; kept"
+
+
 def test_pause_resume_cancel(say: Say, say_json: Callable[..., Any], study: str) -> None:
     assert say(f"pause {study}") == (0, f"study {study} is PAUSED\n", "")
     assert say_json(f"resume {study}")["state"] == "QUEUED"
