@@ -19,7 +19,7 @@ from service.api.dependencies import Database
 from service.api.errors import ApiError
 from service.api.invalid import shorten
 from service.database import idempotency
-from service.database.idempotency import AnsweredBeforeError, Once
+from service.database.idempotency import AnsweredBeforeError, IdempotencyKey
 
 REPLAYED = "Idempotency-Replayed"
 _KEY = re.compile(r'"([\x20\x21\x23-\x5b\x5d-\x7e]{1,255})"|([\x21\x23-\x5b\x5d-\x7e]{1,255})')
@@ -35,7 +35,7 @@ async def _once(
     request: Request,
     raw: Annotated[dict[str, Any], Depends(read_json)],
     key: Annotated[str | None, Header(alias="Idempotency-Key", description=_DESCRIPTION)] = None,
-) -> Once | None:
+) -> IdempotencyKey | None:
     if key is None:
         return None
     found = _KEY.fullmatch(key.strip())
@@ -49,7 +49,7 @@ async def _once(
     bearer = request.scope.get("state", {}).get("bearer")
     query = [request.url.query] if request.url.query else []
     asked = json.dumps([request.method, request.url.path, *query, raw], sort_keys=True)
-    once = Once(
+    once = IdempotencyKey(
         caller="" if bearer is None else bearer.id,
         key=found[1] or found[2],
         request_sha256=hashlib.sha256(asked.encode()).hexdigest(),
@@ -58,7 +58,7 @@ async def _once(
     return once
 
 
-RequestedOnce = Annotated[Once | None, Depends(_once)]
+RequestedOnce = Annotated[IdempotencyKey | None, Depends(_once)]
 """The request's key; where it was answered before, the answer goes out and the route is not called."""
 
 

@@ -23,8 +23,7 @@ from service.api.openapi import STUDY_BODY, json_body
 from service.checkpoints import remove_checkpoints
 from service.cloning import merged
 from service.database import queries, studies
-from service.database.deletion import delete_study
-from service.database.idempotency import Once
+from service.database.idempotency import IdempotencyKey
 from service.logs import driver_log
 from service.models import CloneRequest, ErrorView, FieldError, Page, StudyChanges, StudyView
 from service.settings import Quotas, Settings
@@ -148,18 +147,18 @@ async def clone_study(
 def remove_study(engine: Database, request: Request, study: str) -> None:
     """Delete an ended study with all results and checkpoints. 409 until it has ended and its last run has stopped."""
     settings: Settings = request.app.state.settings
-    study_id = delete_study(engine, study)
+    study_id = studies.delete_study(engine, study)
     remove_checkpoints(settings.storage, study_id)
     with suppress(OSError):  # it may never have had one here
         driver_log(settings.home, study_id).unlink()
 
 
 async def _create(
-    engine: Engine, limits: Quotas, response: Response, definition: StudyDefinition, once: Once | None
+    engine: Engine, limits: Quotas, response: Response, definition: StudyDefinition, once: IdempotencyKey | None
 ) -> StudyView:
     check_size(definition, limits)
     view, created = await run_in_threadpool(
-        studies.create_study, engine, definition, max_queued=limits.max_queued, once=once
+        studies.create_study, engine, definition, max_queued=limits.max_queued, key=once
     )
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{view.id}"

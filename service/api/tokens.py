@@ -26,9 +26,9 @@ router = APIRouter(
     tags=["tokens"],
     responses={403: {"model": ErrorView, "description": "The scope is not admin, or the service uses no tokens."}},
 )
-MIN_KEY = 32
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorView, "description": "The body is not a JSON object, or the Idempotency-Key is none."},
+    409: {"model": ErrorView, "description": "The request was carried out before; the token is not shown again."},
     413: {"model": ErrorView, "description": "The body is too large."},
     415: {"model": ErrorView, "description": "The body is not sent as application/json."},
     422: {"model": ErrorView, "description": "A field breaks its rule; `fields` names field, value and rule."},
@@ -39,7 +39,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 async def create_token(
     engine: Database, once: RequestedOnce, raw: Annotated[dict[str, Any], Depends(read_json)]
 ) -> NewTokenView:
-    """Make a token. It is in this answer and nowhere else afterwards."""
+    """Make a token. It is in this answer and nowhere else afterwards; the request sent again gets 409 without it."""
     try:
         asked = TokenRequest.model_validate(raw)
     except ValidationError as error:
@@ -48,16 +48,8 @@ async def create_token(
         raise ApiError(422, "invalid_token_request", detail, hint="/docs shows the fields.", fields=fields) from None
     lifetime = None if asked.expires_in_s is None else timedelta(seconds=asked.expires_in_s)
     scope = Scope(asked.scope)
-    if once is not None and len(once.key) < MIN_KEY:
-        raise ApiError(
-            400,
-            "invalid_idempotency_key",
-            f"Idempotency-Key has {len(once.key)} characters; for a new token it needs at least {MIN_KEY}, because the "
-            "answer is kept under it.",
-            hint="Send a random UUID.",
-        )
     return await run_in_threadpool(
-        tokens.create_token, engine, name=asked.name, scope=scope, lifetime=lifetime, once=once
+        tokens.create_token, engine, name=asked.name, scope=scope, lifetime=lifetime, key=once
     )
 
 

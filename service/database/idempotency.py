@@ -1,16 +1,13 @@
-"""Requests that take effect once, however often they are sent: the answers given under an Idempotency-Key.
+"""Requests that take effect once, however often they are sent: the answers given under an Idempotency-Key, for a day.
 
-Owns what is kept of them, for a day. An answer is written in the transaction that makes what it tells of, so there is
-either both or neither. It is sealed with the key, of which only a hash is kept: a new token's answer has the token,
-which nobody must find in the database.
+An answer is written in the transaction that makes what it tells of, so there are either both or neither. It must hold
+no secret. Of the key a hash is stored.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-import secrets
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -23,17 +20,16 @@ from service.database.models import AnsweredRequest
 from service.database.retry import REQUEST, retried
 
 KEEP = timedelta(hours=24)
-_N_NONCE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Once:
-    """A request that is to take effect once.
+class IdempotencyKey:
+    """The key of a request that takes effect once.
 
     Attributes:
-        caller: id of the access token that came with it; "" on an open service. Keys of different callers never meet.
-        key: its Idempotency-Key.
-        request_sha256: hash of what it asks for.
+        caller: id of the request's access token; "" on an open service. Each caller has keys of their own.
+        key: the Idempotency-Key.
+        request_sha256: hash of what is requested.
     """
 
     caller: str
@@ -47,15 +43,15 @@ class Once:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """An answer as it went out: its status, where what was made is, and its JSON body."""
+    """An answer as it is sent: its status, the address of what was made, and its JSON body."""
 
     status: int
     location: str | None
-    body: str = field(repr=False)
+    body: str
 
 
 class AnsweredBeforeError(Exception):
-    """Not a fault: the request was carried out before, and this was the answer."""
+    """Not a fault: the request was carried out before; `answer` is sent again."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -63,33 +59,33 @@ class AnsweredBeforeError(Exception):
 
 
 @retried(REQUEST)
-def look_up(engine: Engine, once: Once) -> None:
+def look_up(engine: Engine, key: IdempotencyKey) -> None:
     """Return where the request is new.
 
     Raises:
-        AnsweredBeforeError: it is not; with the answer.
+        AnsweredBeforeError: the request was carried out before.
         KeyReusedError: the key came with another request.
     """
     with reading(engine) as session:
-        _look_up(session, once)
+        _look_up(session, key)
 
 
-def check(session: Session, once: Once | None) -> None:
-    """`look_up` in the transaction that is to carry the request out. None is always new."""
-    if once is not None:
+def check(session: Session, key: IdempotencyKey | None) -> None:
+    """`look_up` in the transaction that carries the request out. A request without a key is always new."""
+    if key is not None:
         old = datetime.now(UTC) - KEEP
-        session.execute(delete(AnsweredRequest).where(*_is(once), AnsweredRequest.created_at <= old))
-        _look_up(session, once)
+        session.execute(delete(AnsweredRequest).where(*_is(key), AnsweredRequest.created_at <= old))
+        _look_up(session, key)
 
 
-def keep(session: Session, once: Once | None, answer: Answer) -> None:
-    """Keep the answer; it is there when the transaction commits."""
-    if once is not None:
+def keep(session: Session, key: IdempotencyKey | None, answer: Answer) -> None:
+    """Store the answer when the transaction commits."""
+    if key is not None:
         row = AnsweredRequest(
-            caller=once.caller,
-            key_sha256=once.key_sha256,
-            request_sha256=once.request_sha256,
-            sealed=_seal(json.dumps(asdict(answer)), once.key),
+            caller=key.caller,
+            key_sha256=key.key_sha256,
+            request_sha256=key.request_sha256,
+            answer=json.dumps(asdict(answer)),
             created_at=datetime.now(UTC),
         )
         session.add(row)
@@ -97,41 +93,24 @@ def keep(session: Session, once: Once | None, answer: Answer) -> None:
 
 @retried(REQUEST)
 def forget(engine: Engine) -> None:
-    """Drop the answers whose time is over."""
+    """Delete the answers that are older than a day."""
     with writing(engine) as session:
         session.execute(delete(AnsweredRequest).where(AnsweredRequest.created_at <= datetime.now(UTC) - KEEP))
 
 
-def _look_up(session: Session, once: Once) -> None:
+def _look_up(session: Session, key: IdempotencyKey) -> None:
     recent = AnsweredRequest.created_at > datetime.now(UTC) - KEEP
-    row = session.execute(select(AnsweredRequest).where(*_is(once), recent)).scalar_one_or_none()
+    row = session.execute(select(AnsweredRequest).where(*_is(key), recent)).scalar_one_or_none()
     if row is None:
         return
-    if row.request_sha256 != once.request_sha256:
+    if row.request_sha256 != key.request_sha256:
         raise KeyReusedError(
-            f"Idempotency-Key '{once.key}' came with another request at {row.created_at:%Y-%m-%d %H:%M:%S} UTC; "
+            f"Idempotency-Key '{key.key}' came with another request at {row.created_at:%Y-%m-%d %H:%M:%S} UTC; "
             "a key belongs to one request.",
-            hint="Send this request with a new key, a random UUID say; to repeat the other one, send it unchanged.",
+            hint="Send this request with a new key, such as a random UUID; to repeat the other one, send it unchanged.",
         )
-    raise AnsweredBeforeError(Answer(**json.loads(_unseal(row.sealed, once.key))))
+    raise AnsweredBeforeError(Answer(**json.loads(row.answer)))
 
 
-def _is(once: Once) -> tuple[ColumnElement[bool], ...]:
-    return AnsweredRequest.caller == once.caller, AnsweredRequest.key_sha256 == once.key_sha256
-
-
-def _seal(text: str, key: str) -> str:
-    nonce = secrets.token_bytes(_N_NONCE)
-    return base64.b64encode(nonce + _mask(text.encode(), key, nonce)).decode()
-
-
-def _unseal(sealed: str, key: str) -> str:
-    raw = base64.b64decode(sealed)
-    return _mask(raw[_N_NONCE:], key, raw[:_N_NONCE]).decode()
-
-
-def _mask(content: bytes, key: str, nonce: bytes) -> bytes:
-    """The content under a key stream that is used once (SHAKE-256 of nonce and key); the same again takes it off."""
-    stream = hashlib.shake_256(nonce + key.encode()).digest(len(content))
-    n = len(content)
-    return (int.from_bytes(content) ^ int.from_bytes(stream)).to_bytes(n)
+def _is(key: IdempotencyKey) -> tuple[ColumnElement[bool], ...]:
+    return AnsweredRequest.caller == key.caller, AnsweredRequest.key_sha256 == key.key_sha256

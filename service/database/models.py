@@ -316,5 +316,5 @@ class AnsweredRequest(Base):
     caller: Mapped[str] = mapped_column(Name(12), primary_key=True)
     key_sha256: Mapped[str] = mapped_column(Name(64), primary_key=True)
     request_sha256: Mapped[str] = mapped_column(Name(64))
-    sealed: Mapped[str] = mapped_column(PlainText)
+    answer: Mapped[str] = mapped_column(PlainText)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)

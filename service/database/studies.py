@@ -1,7 +1,7 @@
-"""What the service does to studies: create, cancel, pause, resume, find those that need a driver, close what is left.
+"""What requests and the supervisor do with studies: create, cancel, pause, resume, delete, find those to drive.
 
-Owns the states a request may bring about. Drivers see them when they next renew their lease. All functions take an
-engine, hold no state and wait a few seconds for a database that is away.
+A driver sees a changed state when it next renews its lease. All functions hold no state, and wait a few seconds for a
+database that cannot be used.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from optuna.storages._rdb import models as optuna_models
 from pydantic import ValidationError
-from sqlalchemy import Engine, Select, case, func, select, text
+from sqlalchemy import Engine, Select, case, delete, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -25,7 +26,7 @@ from service.database import events, idempotency, progress
 from service.database.engine import reading, writing
 from service.database.errors import QueueFullError
 from service.database.events import EventKind
-from service.database.idempotency import Answer, Once
+from service.database.idempotency import Answer, IdempotencyKey
 from service.database.lease import lease_is_free
 from service.database.models import RUN_IS_UNFINISHED, Run, Search, Study
 from service.database.queries import get_study_view, get_trial
@@ -34,18 +35,32 @@ from service.database.queries.studies import study_view
 from service.database.retry import REQUEST, retried
 from service.models import StudyChanges, StudyView, TrialView
 
-_QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: counts the queue and adds to it, one submission at a time
+_UNFINISHED = tuple(state for state in StudyState if not state.is_terminal)
+_QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: one submission at a time counts the queue and adds to it
+_OPTUNA_TRIAL_DETAILS = (
+    optuna_models.TrialUserAttributeModel,
+    optuna_models.TrialSystemAttributeModel,
+    optuna_models.TrialParamModel,
+    optuna_models.TrialValueModel,
+    optuna_models.TrialIntermediateValueModel,
+    optuna_models.TrialHeartbeatModel,
+)
+_OPTUNA_STUDY_DETAILS = (
+    optuna_models.StudyDirectionModel,
+    optuna_models.StudyUserAttributeModel,
+    optuna_models.StudySystemAttributeModel,
+)
 
 
 @retried(REQUEST)
 def create_study(
-    engine: Engine, definition: StudyDefinition, *, max_queued: int | None = None, once: Once | None = None
+    engine: Engine, definition: StudyDefinition, *, max_queued: int | None = None, key: IdempotencyKey | None = None
 ) -> tuple[StudyView, bool]:
     """Store a study with its searches, in one transaction; QUEUED until a driver takes it.
 
     Args:
         max_queued: refuse a new study where so many are QUEUED already; None: never.
-        once: the request that asks for it, where it is to take effect once.
+        key: the request's Idempotency-Key, if it has one.
 
     Returns:
         The study, and whether it is new: the same definition under the same name is the study that exists.
@@ -56,24 +71,24 @@ def create_study(
         AnsweredBeforeError, KeyReusedError: see `service.database.idempotency`.
     """
     try:
-        return _create(engine, definition, max_queued=max_queued, once=once)
-    except IntegrityError:  # somebody else created it, or was asked with the same key, since we looked
-        return _create(engine, definition, max_queued=max_queued, once=once)
+        return _create(engine, definition, max_queued=max_queued, key=key)
+    except IntegrityError:  # another request created it, or used the key, since we looked
+        return _create(engine, definition, max_queued=max_queued, key=key)
 
 
 def _create(
-    engine: Engine, definition: StudyDefinition, *, max_queued: int | None, once: Once | None
+    engine: Engine, definition: StudyDefinition, *, max_queued: int | None, key: IdempotencyKey | None
 ) -> tuple[StudyView, bool]:
     content = definition.to_json()
     digest = definition_sha256(content)
     with writing(engine) as session:
-        idempotency.check(session, once)
+        idempotency.check(session, key)
         row = by_name(session, definition.name)
         is_new = row is None
         if row is None:
             if max_queued is not None:
                 _check_queue(session, max_queued)
-            row = _study_row(secrets.token_hex(6), definition, content, digest)
+            row = _study_row(definition, content, digest)
             session.add(row)
             session.flush()
             session.add_all(_search_rows(row.id, definition))
@@ -86,12 +101,12 @@ def _create(
             )
         view = study_view(session, row)
         answer = Answer(status=201 if is_new else 200, location=f"/v1/studies/{row.id}", body=view.model_dump_json())
-        idempotency.keep(session, once, answer)
+        idempotency.keep(session, key, answer)
     return view, is_new
 
 
 def _is_same(stored: dict[str, Any], definition: StudyDefinition) -> bool:
-    """Whether a stored definition means the same, though an older version wrote it without today's newer fields."""
+    """Whether a stored definition means the same, even if an older version wrote it, without the newer fields."""
     try:
         return StudyDefinition.model_validate(stored) == definition
     except ValidationError:
@@ -106,8 +121,7 @@ def _check_queue(session: Session, max_queued: int) -> None:
     if n_queued >= max_queued:
         raise QueueFullError(
             f"{n_queued} studies are queued; the limit is {max_queued}.",
-            hint="Submit it again when some have started, or cancel queued ones. "
-            "The limit is ADMETA_MAX_QUEUED of the service.",
+            hint="Submit it again when some have started, or cancel queued ones. The limit is ADMETA_MAX_QUEUED.",
         )
 
 
@@ -118,19 +132,14 @@ def definition_sha256(content: dict[str, Any]) -> str:
 
 @retried(REQUEST)
 def request_cancel(engine: Engine, study: str, *, reason: str = "cancelled on request") -> StudyView:
-    """Cancel at once, as far as SQL knows. Its driver stops the runs when it sees it; see also `close_unfinished`.
+    """Set the study CANCELLED. Its driver stops the runs when it sees it; see also `lease.close_unfinished`.
 
     Raises:
         StudyNotFoundError: no study has this id or name.
         StudyConflictError: it is COMPLETED, FAILED or CANCELLED already.
     """
     return _change(
-        engine,
-        study,
-        allowed=(StudyState.QUEUED, StudyState.RUNNING, StudyState.PAUSED),
-        verb="cancelled",
-        target=lambda _row: StudyState.CANCELLED,
-        reason=reason,
+        engine, study, _UNFINISHED, verb="cancelled", target=lambda _row: StudyState.CANCELLED, reason=reason
     )
 
 
@@ -142,13 +151,8 @@ def request_pause(engine: Engine, study: str) -> StudyView:
         StudyNotFoundError: no study has this id or name.
         StudyConflictError: it is neither QUEUED nor RUNNING.
     """
-    return _change(
-        engine,
-        study,
-        allowed=(StudyState.QUEUED, StudyState.RUNNING),
-        verb="paused",
-        target=lambda _row: StudyState.PAUSED,
-    )
+    allowed = (StudyState.QUEUED, StudyState.RUNNING)
+    return _change(engine, study, allowed, verb="paused", target=lambda _row: StudyState.PAUSED)
 
 
 @retried(REQUEST)
@@ -159,13 +163,42 @@ def request_resume(engine: Engine, study: str) -> StudyView:
         StudyNotFoundError: no study has this id or name.
         StudyConflictError: it is not PAUSED.
     """
-    return _change(
-        engine,
-        study,
-        allowed=(StudyState.PAUSED,),
-        verb="resumed",
-        target=lambda row: StudyState.QUEUED if row.started_at is None else StudyState.RUNNING,
-    )
+
+    def target(row: Study) -> StudyState:
+        return StudyState.QUEUED if row.started_at is None else StudyState.RUNNING
+
+    return _change(engine, study, (StudyState.PAUSED,), verb="resumed", target=target)
+
+
+def _change(
+    engine: Engine,
+    study: str,
+    allowed: tuple[StudyState, ...],
+    *,
+    verb: str,
+    target: Callable[[Study], StudyState],
+    reason: str | None = None,
+) -> StudyView:
+    with writing(engine) as session:
+        row = _locked(session, study)
+        if row.state not in allowed:
+            *first, last = allowed
+            states = f"{', '.join(first)} or {last}" if first else last
+            raise StudyConflictError(
+                f"study '{row.name}' is {row.state}; only {states} studies can be {verb}."
+                + (" Submit it again under another name to start a new one." if row.state.is_terminal else "")
+            )
+        row.state, row.reason = target(row), reason
+        if row.state.is_terminal:
+            row.finished_at = datetime.now(UTC)
+        events.record_study(session, EventKind.STUDY_STATE, row)
+    return get_study_view(engine, row.id)
+
+
+def _locked(session: Session, study: str) -> Study:
+    """The study of this id or name as it is now; no other transaction changes it. Raises StudyNotFoundError."""
+    found = find_study(session, study)
+    return session.get_one(Study, found.id, with_for_update=True, populate_existing=True)
 
 
 @retried(REQUEST)
@@ -184,7 +217,7 @@ def change_study(engine: Engine, study: str, changes: StudyChanges) -> StudyView
 
 @retried(REQUEST)
 def request_cancel_trial(engine: Engine, study: str, label: str, number: int) -> TrialView:
-    """End a trial's unfinished runs as cancelled, at once as far as SQL knows. Its driver then ends their workers.
+    """End a trial's unfinished runs as cancelled. Its driver then ends their workers.
 
     Raises:
         StudyNotFoundError, TrialNotFoundError: there is no such study or trial.
@@ -192,8 +225,7 @@ def request_cancel_trial(engine: Engine, study: str, label: str, number: int) ->
     """
     view = get_trial(engine, study, label, number)
     with writing(engine) as session:
-        found = find_study(session, study)
-        row = session.get_one(Study, found.id, with_for_update=True, populate_existing=True)
+        row = _locked(session, study)
         query = (
             select(Run)
             .join(Search, Search.id == Run.search_id)
@@ -202,8 +234,8 @@ def request_cancel_trial(engine: Engine, study: str, label: str, number: int) ->
         runs = session.execute(query).scalars().all()
         if not runs:
             raise StudyConflictError(
-                f"trial {number} of search '{label}' of study '{row.name}' is {view.state} and no run of it waits or "
-                "trains; only such trials can be cancelled."
+                f"trial {number} of search '{label}' of study '{row.name}' is {view.state} and has no waiting or "
+                "running run; only trials that have one can be cancelled."
             )
         for run in runs:
             _cancel_run(session, run, study_id=row.id, label=label)
@@ -218,20 +250,74 @@ def _cancel_run(session: Session, run: Run, *, study_id: str, label: str) -> Non
 
 
 @retried(REQUEST)
+def delete_study(engine: Engine, study: str) -> str:
+    """Delete an ended study with its searches, runs and curves, and the Optuna studies of its searches.
+
+    Returns:
+        Its id, which is the name of its folder of checkpoints; the caller removes that. Its events stay.
+
+    Raises:
+        StudyNotFoundError: no study has this id or name.
+        StudyConflictError: it has not ended, its driver is still stopping its runs, or an unfinished study starts
+            from its weights.
+    """
+    with writing(engine) as session:
+        row = _locked(session, study)
+        if not row.state.is_terminal:
+            raise StudyConflictError(
+                f"study '{row.name}' is {row.state}; only COMPLETED, FAILED or CANCELLED studies can be deleted. "
+                "Cancel it first."
+            )
+        if session.execute(select(Study.id).where(Study.id == row.id, lease_is_free(engine))).first() is None:
+            raise StudyConflictError(
+                f"study '{row.name}' is {row.state}, but its driver is still stopping its runs; repeat the request "
+                "in a few seconds."
+            )
+        _check_unused(session, row)
+        events.record_study(session, EventKind.STUDY_DELETED, row)
+        _delete_optuna_studies(session, select(Search.optuna_name).where(Search.study_id == row.id))
+        session.execute(delete(Study).where(Study.id == row.id))  # the rest of our rows by cascade
+        return row.id
+
+
+def _check_unused(session: Session, row: Study) -> None:
+    unfinished = select(Study.name, Study.definition).where(Study.state.in_(_UNFINISHED))
+    for name, definition in session.execute(unfinished):
+        origin = definition["task"].get("init_from")
+        if isinstance(origin, dict) and origin.get("study") in (row.id, row.name):
+            raise StudyConflictError(
+                f"study '{name}' starts from weights of study '{row.name}' (task.init_from) and has not ended; wait "
+                "for it or cancel it first."
+            )
+
+
+def _delete_optuna_studies(session: Session, names: Select[str]) -> None:
+    """Optuna's own `delete_study` loads every trial, and commits by itself."""
+    study, trial = optuna_models.StudyModel, optuna_models.TrialModel
+    ids = list(session.execute(select(study.study_id).where(study.study_name.in_(names))).scalars())
+    trials = select(trial.trial_id).where(trial.study_id.in_(ids))
+    for detail in _OPTUNA_TRIAL_DETAILS:
+        session.execute(delete(detail.__table__).where(detail.__table__.c.trial_id.in_(trials)))
+    for table in (trial, *_OPTUNA_STUDY_DETAILS, study):
+        session.execute(delete(table.__table__).where(table.__table__.c.study_id.in_(ids)))
+
+
+@retried(REQUEST)
 def runnable_studies(engine: Engine, *, limit: int = 100) -> list[str]:
-    """Ids of the QUEUED and RUNNING studies that nobody drives, in the order in which they should start."""
+    """Ids of the QUEUED and RUNNING studies without a driver, in the order in which they should start."""
     query = (
         select(Study.id)
         .where(Study.state.in_((StudyState.QUEUED, StudyState.RUNNING)), lease_is_free(engine))
         .order_by(Study.priority.desc(), Study.created_at, Study.id)
         .limit(limit)
     )
-    return _ids(engine, query)
+    with reading(engine) as session:
+        return list(session.execute(query).scalars())
 
 
 @retried(REQUEST)
 def study_progress(engine: Engine, study_id: str) -> int:
-    """A number that grows whenever the study gets anywhere: epochs stored and runs finished."""
+    """A number that grows when the study makes progress: epochs stored and runs finished."""
     finished = case((Run.state.in_([state for state in RunState if state.is_finished]), 1), else_=0)
     query = (
         select(func.coalesce(func.sum(Run.epoch + finished), 0))
@@ -242,9 +328,9 @@ def study_progress(engine: Engine, study_id: str) -> int:
         return int(session.execute(query).scalar_one())
 
 
-def _study_row(study_id: str, definition: StudyDefinition, content: dict[str, Any], digest: str) -> Study:
+def _study_row(definition: StudyDefinition, content: dict[str, Any], digest: str) -> Study:
     return Study(
-        id=study_id,
+        id=secrets.token_hex(6),
         name=definition.name,
         task=definition.task.name,
         model=definition.task.model,
@@ -276,37 +362,3 @@ def _search_rows(study_id: str, definition: StudyDefinition) -> list[Search]:
         )
         for position, optimizer in enumerate(definition.optimizers)
     ]
-
-
-def _change(
-    engine: Engine,
-    study: str,
-    *,
-    allowed: tuple[StudyState, ...],
-    verb: str,
-    target: Callable[[Study], StudyState],
-    reason: str | None = None,
-) -> StudyView:
-    with writing(engine) as session:
-        found = find_study(session, study)
-        row = session.get_one(Study, found.id, with_for_update=True, populate_existing=True)
-        if row.state not in allowed:
-            raise StudyConflictError(
-                f"study '{row.name}' is {row.state}; only {_listed(allowed)} studies can be {verb}."
-                + (" Submit it again under another name to start a new one." if row.state.is_terminal else "")
-            )
-        row.state, row.reason = target(row), reason
-        if row.state.is_terminal:
-            row.finished_at = datetime.now(UTC)
-        events.record_study(session, EventKind.STUDY_STATE, row)
-    return get_study_view(engine, row.id)
-
-
-def _listed(states: Iterable[StudyState]) -> str:
-    *first, last = [state.value for state in states]
-    return f"{', '.join(first)} or {last}" if first else last
-
-
-def _ids(engine: Engine, query: Select[str]) -> list[str]:
-    with reading(engine) as session:
-        return list(session.execute(query).scalars())

@@ -20,10 +20,10 @@ from search.states import Scope
 from service.database import idempotency
 from service.database.engine import reading, writing
 from service.database.errors import TokenNotFoundError
-from service.database.idempotency import Answer, Once
+from service.database.idempotency import Answer, IdempotencyKey
 from service.database.models import AccessToken
 from service.database.retry import REQUEST, retried
-from service.models import NewTokenView, TokenView
+from service.models import ErrorView, NewTokenView, TokenView
 
 PREFIX = "adm_"
 _N_BYTES = 32
@@ -42,28 +42,30 @@ class Bearer:
 
 @retried(REQUEST)
 def create_token(
-    engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | None = None, once: Once | None = None
+    engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | None = None, key: IdempotencyKey | None = None
 ) -> NewTokenView:
     """Make a token.
 
     Args:
         name: what it is for, or who has it; need not be unique.
         lifetime: it works for so long; None: until it is revoked.
-        once: the request that asks for it, where it is to take effect once.
+        key: the request's Idempotency-Key, if it has one.
 
     Returns:
-        The token with its description. It is not kept: only this answer has it.
+        The token with its description. Only this answer has it: a repeated request gets 409.
 
     Raises:
         AnsweredBeforeError, KeyReusedError: see `service.database.idempotency`.
     """
     try:
-        return _create(engine, name=name, scope=scope, lifetime=lifetime, once=once)
+        return _create(engine, name=name, scope=scope, lifetime=lifetime, key=key)
     except IntegrityError:  # somebody asked with the same key since we looked
-        return _create(engine, name=name, scope=scope, lifetime=lifetime, once=once)
+        return _create(engine, name=name, scope=scope, lifetime=lifetime, key=key)
 
 
-def _create(engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | None, once: Once | None) -> NewTokenView:
+def _create(
+    engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | None, key: IdempotencyKey | None
+) -> NewTokenView:
     token = PREFIX + secrets.token_urlsafe(_N_BYTES)
     now = datetime.now(UTC)
     row = AccessToken(
@@ -79,10 +81,20 @@ def _create(engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | No
     )
     view = NewTokenView(**row.columns(), active=True, token=token)
     with writing(engine) as session:
-        idempotency.check(session, once)
+        idempotency.check(session, key)
         session.add(row)
-        idempotency.keep(session, once, Answer(status=201, location=None, body=view.model_dump_json()))
+        idempotency.keep(session, key, _answer_again(view))
     return view
+
+
+def _answer_again(view: NewTokenView) -> Answer:
+    """The answer where the request is sent again: the token is nowhere any more."""
+    error = ErrorView(
+        error="token_made_before",
+        detail=f"this request made the token '{view.name}' (id {view.id}) before; a token is shown once.",
+        hint=f"If that answer was lost, revoke it (DELETE /v1/tokens/{view.id}) and ask with a new Idempotency-Key.",
+    )
+    return Answer(status=409, location=None, body=error.model_dump_json(exclude_defaults=True))
 
 
 @retried(REQUEST)

@@ -10,12 +10,11 @@ from sqlalchemy import Engine, func, select
 from search.errors import StudyConflictError, StudyNotFoundError
 from search.states import StudyState
 from service.database import SqlStore
-from service.database.deletion import delete_study
 from service.database.engine import reading
 from service.database.events import EventKind, read_events
 from service.database.models import Base
 from service.database.queries import get_study_view
-from service.database.studies import create_study, request_cancel
+from service.database.studies import create_study, delete_study, request_cancel
 from tests.service.database.fill import complete, curve, definition, leased, run
 
 

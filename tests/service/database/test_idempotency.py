@@ -9,20 +9,20 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
-from service.database.idempotency import Answer, AnsweredBeforeError, Once
+from service.database.idempotency import Answer, AnsweredBeforeError, IdempotencyKey
 from service.database.queries import list_studies
 from service.database.studies import create_study
 from tests.service.database.fill import definition
 
 
-def _once(key: str = "key") -> Once:
-    return Once(caller="", key=key, request_sha256="of the request")
+def _key(key: str = "key") -> IdempotencyKey:
+    return IdempotencyKey(caller="", key=key, request_sha256="of the request")
 
 
 def test_of_many_at_once_one_is_carried_out(engine: Engine) -> None:
     def submit(_: int) -> Answer | None:
         try:
-            create_study(engine, definition(), once=_once())
+            create_study(engine, definition(), key=_key())
         except AnsweredBeforeError as error:
             return error.answer
         return None
@@ -47,10 +47,10 @@ def test_neither_study_nor_answer_after_a_crash(engine: Engine) -> None:
     event.listen(Session, "before_commit", crash)
     try:
         with pytest.raises(Crash):
-            create_study(engine, definition(), once=_once())
+            create_study(engine, definition(), key=_key())
     finally:
         event.remove(Session, "before_commit", crash)
     assert list_studies(engine).items == []
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM admeta_answers")).scalar() == 0
-    assert create_study(engine, definition(), once=_once())[1]
+    assert create_study(engine, definition(), key=_key())[1]
