@@ -180,7 +180,7 @@ def test_one_trial_is_cancelled_in_a_long_step_and_the_study_goes_on(service: Se
         wait_until(lambda: not any(map(is_alive, pids)), timeout_s=30, what="the worker and its children are gone")
         assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
         states = {trial.params["lr"]: trial.state for trial in client.trials(view.id)}
-        with pytest.raises(ClientError, match="no run of it waits or trains") as refused:
+        with pytest.raises(ClientError, match="has no waiting or running run") as refused:
             client.cancel_trial(view.id, "sgdm", hanging.number)
     assert states == {0.07: "FAIL", 0.08: "COMPLETE"}
     assert refused.value.status == 409
