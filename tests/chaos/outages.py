@@ -1,6 +1,6 @@
 """Short outages that are no crash: a full disk, a database that is read-only, no descriptors left, a clock that steps.
 
-They need root, and Linux. Each lasts as long as its context.
+They need Linux, most of them root, and the clock a C compiler. Each lasts as long as its context.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import socket
+import struct
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -19,7 +20,6 @@ import psycopg
 WITHOUT_OVERRIDE = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 """Starts a command as a root that file permissions bind."""
 FEW_DESCRIPTORS = ["prlimit", "--nofile=256:256"]
-_FAKETIME = "/usr/lib/*/faketime/libfaketimeMT.so.1"
 
 
 def can_mount() -> bool:
@@ -106,33 +106,72 @@ def idle_connections(port: int, *, n: int) -> Iterator[None]:
 
 
 class Clock:
-    """The time of day as the processes started with `environment` read it; it can be set. They need libfaketime."""
+    """The time of day as the processes started with `environment` read it; it can step. Waits are not affected."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / "clock"
-        self.set(0)
+        self._file, self._library = folder / "clock", folder / "clock.so"
+        self._is_back = False
+        self._set(0)
+        command = ["cc", "-shared", "-fPIC", "-O2", "-x", "c", "-", "-o", str(self._library)]
+        subprocess.run(command, input=_CLOCK, text=True, check=True)
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables for a process whose clock this is."""
-        library = clock_library()
-        assert library is not None, "libfaketime is not installed"
-        return {
-            "LD_PRELOAD": str(library),
-            "FAKETIME_TIMESTAMP_FILE": str(self._file),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "FAKETIME_DONT_RESET": "1",
-            "FAKETIME_FORCE_MONOTONIC_FIX": "0",
-        }
+        return {"LD_PRELOAD": str(self._library), "ADMETA_TEST_CLOCK": str(self._file)}
 
-    def set(self, offset_s: int) -> None:
-        """So many seconds ahead of the machine's clock."""
-        new = self._file.with_suffix(".new")
-        new.write_text(f"{offset_s:+d}\n")
-        new.rename(self._file)
+    def step(self) -> None:
+        """An hour back; the next time, forward again."""
+        self._is_back = not self._is_back
+        self._set(-3600 if self._is_back else 0)
+
+    def _set(self, offset_s: int) -> None:
+        with self._file.open("r+b" if self._file.exists() else "wb") as file:  # in place: processes have it mapped
+            file.write(struct.pack("q", offset_s))
 
 
-def clock_library() -> Path | None:
-    """libfaketime, where it is installed."""
-    return next(iter(sorted(Path("/").glob(_FAKETIME.lstrip("/")))), None)
+_CLOCK = """
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static const volatile long *offset;
+
+static long offset_s(void) {
+    static const long zero = 0;
+    if (!offset) {
+        const char *path = getenv("ADMETA_TEST_CLOCK");
+        int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+        void *found = file < 0 ? MAP_FAILED : mmap(0, sizeof(long), PROT_READ, MAP_SHARED, file, 0);
+        if (file >= 0) close(file);
+        offset = found == MAP_FAILED ? &zero : found;
+    }
+    return *offset;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    int status = syscall(SYS_clock_gettime, clock, now);
+    if (!status && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += offset_s();
+    return status;
+}
+
+int gettimeofday(struct timeval *now, void *zone) {
+    struct timespec found;
+    int status = clock_gettime(CLOCK_REALTIME, &found);
+    if (!status && now) { now->tv_sec = found.tv_sec; now->tv_usec = found.tv_nsec / 1000; }
+    return status;
+}
+
+time_t time(time_t *now) {
+    struct timespec found;
+    clock_gettime(CLOCK_REALTIME, &found);
+    if (now) *now = found.tv_sec;
+    return found.tv_sec;
+}
+"""
+"""A library that is loaded before libc, and adds the offset in a file to what the clocks of the day say."""

@@ -205,7 +205,9 @@ def test_cancelling_one_trial_ends_it_at_once_and_keeps_it_ended(store: SqlStore
     assert store.interrupt_attempt(lease, hanging.id, reason="paused").state is RunState.FAIL
     assert store.finish_run(lease, other.id, complete(0.7)).value == 0.7
     for number in (0, 1):
-        with pytest.raises(StudyConflictError, match=f"trial {number} of search 'admetar'.*has no waiting or running run"):
+        with pytest.raises(
+            StudyConflictError, match=f"trial {number} of search 'admetar'.*has no waiting or running run"
+        ):
             request_cancel_trial(engine, "digits", "admetar", number)
     with pytest.raises(TrialNotFoundError):
         request_cancel_trial(engine, "digits", "admetar", 9)
