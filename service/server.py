@@ -24,6 +24,7 @@ from fastapi import FastAPI
 
 from service import restart
 from service.app import create_app
+from service.connections import limited_protocol, limits_of_this_process
 from service.database.schema import prepare
 from service.errors import ServiceError, SettingsError
 from service.logs import configure
@@ -46,8 +47,11 @@ class _Server(uvicorn.Server):
     """
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
+        limits = limits_of_this_process()
         config = uvicorn.Config(
             app,
+            http=limited_protocol(limits),
+            backlog=limits.backlog,
             log_config=None,
             access_log=False,
             lifespan="on",
