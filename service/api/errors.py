@@ -17,6 +17,7 @@ from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from search.errors import LeaseLostError, SearchError, StudyConflictError, StudyNotFoundError
 from service.api import invalid, paths
@@ -81,6 +82,7 @@ def install(app: FastAPI) -> None:
         DatabaseError: _database_layer_error,
         DBAPIError: _database_error,
         PoolTimeoutError: unavailable,
+        ClientDisconnect: _left,
         Exception: _unexpected,
     }
     for kind, handler in handlers.items():
@@ -89,6 +91,12 @@ def install(app: FastAPI) -> None:
 
 async def _refused(_request: Request, error: ApiError) -> Response:
     return answer(error.status, error.view, headers=error.headers)
+
+
+async def _left(request: Request, _error: ClientDisconnect) -> Response:
+    """The client closed the connection before its request was complete; nobody reads this answer."""
+    log.debug("%s %s: the client left before its request was complete", request.method, request.url.path)
+    return Response(status_code=400)
 
 
 async def _bad_query(request: Request, error: RequestValidationError) -> Response:

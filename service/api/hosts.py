@@ -7,6 +7,7 @@ site carries that site's Origin. No CORS header is ever sent, so no page elsewhe
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -20,8 +21,11 @@ from service.settings import is_loopback
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+
+
 class OwnPagesOnly:
-    """ASGI middleware: refuses foreign Host headers (421) and changes that come from foreign pages (403).
+    """ASGI middleware: refuses malformed Host headers (400), foreign ones (421) and changes from foreign pages (403).
 
     Args:
         loopback_only: take only names of this machine as Host: for a service that asks for no token.
@@ -37,7 +41,9 @@ class OwnPagesOnly:
             return
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self._loopback_only and not _is_this_machine(host):
+        if host and not _HOST.fullmatch(host):
+            await answer(400, _malformed_host(host))(scope, receive, send)
+        elif self._loopback_only and not _is_this_machine(host):
             await answer(421, _foreign_host(host))(scope, receive, send)
         elif scope["method"] not in _SAFE_METHODS and origin is not None and not _is_from(origin, host):
             await answer(403, _foreign_origin(origin))(scope, receive, send)
@@ -46,11 +52,8 @@ class OwnPagesOnly:
 
 
 def _is_this_machine(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname
-    except ValueError:
-        return False
-    return name is not None and is_loopback(name)
+    found = _HOST.fullmatch(host)
+    return found is not None and is_loopback(found[1].strip("[]").lower())
 
 
 def _is_from(origin: str, host: str) -> bool:
@@ -58,6 +61,14 @@ def _is_from(origin: str, host: str) -> bool:
         return urlsplit(origin).netloc.lower() == host.lower() != ""
     except ValueError:
         return False
+
+
+def _malformed_host(host: str) -> ErrorView:
+    return ErrorView(
+        error="malformed_host",
+        detail=f"Host '{shorten(host)}' must be a name or an address, with a port or without one.",
+        hint="For example 127.0.0.1:8000 or [::1]:8000, without '@', '/' and '#'.",
+    )
 
 
 def _foreign_host(host: str) -> ErrorView:

@@ -47,7 +47,9 @@ class RunFilters(PageFilters):
     stage: Stage | None = None
     state: RunState | None = None
     failure: FailureKind | None = None
-    order: Literal["id", "best"] = Field(default="id", description="best: best validation value first.")
+    order: Literal["id", "best"] = Field(
+        default="id", description="best: best validation value first, PRUNED and FAIL last."
+    )
 
 
 class LogFilters(Filters):

@@ -20,7 +20,9 @@ class TrialFilters(PageFilters):
 
     label: str | None = Field(default=None, max_length=100, description="One optimizer's search.")
     state: RunState | None = None
-    order: Literal["number", "best"] = Field(default="number", description="best: best validation value first.")
+    order: Literal["number", "best"] = Field(
+        default="number", description="best: best validation value first, PRUNED and FAIL last."
+    )
 
 
 @router.get("/trials")

@@ -16,6 +16,8 @@ from typing import Protocol
 
 from tasks.errors import DataError
 
+_MAX_FILE = 1 << 30  # bytes; a file is held in memory
+_MAX_RATIO = 200  # of text; a bomb of zeros reaches 1,000
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
 Wanted = Callable[[str], bool]
@@ -118,8 +120,15 @@ class ArchiveTree:
 
     def entries(self, wanted: Wanted) -> Iterator[Entry]:
         try:
+            most = max(_MAX_RATIO * self._path.stat().st_size, _MAX_FILE)
             with tarfile.open(self._path, "r|*", tarinfo=_Header, errors="backslashreplace") as archive:
                 for entry in archive:
+                    most -= entry.size
+                    if entry.size > _MAX_FILE or most < 0:
+                        raise DataError(
+                            f"archive {self._path} unpacks to too much at {entry.name!r}; a file may have {_MAX_FILE} "
+                            f"bytes, all together {_MAX_RATIO} times the archive's size; unpack it into a folder"
+                        )
                     name = entry.name.removeprefix("./")
                     if any(part.startswith(".") for part in name.split("/")):
                         continue

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import ColumnElement, Engine, Select, and_, or_, select
+from sqlalchemy import ColumnElement, Engine, Select, and_, case, or_, select
 from sqlalchemy.orm import Session, contains_eager, joinedload, load_only, selectinload
 
 from search.coordinator import run_folder
@@ -43,7 +43,7 @@ def list_trials(
         study: id or name.
         label: only the trials of this search.
         state: only trials in this state.
-        order: "number": by search, then trial number; "best": best validation value first, those without last.
+        order: "number": by search, then trial number; "best": best validation value first, PRUNED and FAIL last.
         limit: trials on a page.
         cursor: `next_cursor` of the page before, of a list with the same filters and order.
 
@@ -109,7 +109,7 @@ def list_runs(
     Args:
         study: id or name.
         label, trial, stage, state, failure: only such runs.
-        order: "id": as they were made; "best": best validation value first, those without last.
+        order: "id": as they were made; "best": best validation value first, PRUNED and FAIL last.
 
     Raises:
         StudyNotFoundError: no study has this id or name.
@@ -244,17 +244,21 @@ def _by_number(
     return found
 
 
+_IS_LAST = case((Run.state.in_((RunState.PRUNED, RunState.FAIL)), 1), else_=0)
+"""1 for runs whose value does not compare: pruned ones stopped early, failed ones have none or a diverged one."""
+
+
 def _by_value(query: Select[Run], cursor: str | None, direction: Direction) -> Select[Run]:
-    """The query, best value first and those without last, after the cursor (value, id)."""
-    query = query.order_by(Run.value.is_(None), better_first(Run.value.expression, direction), Run.id)
+    """The query, best value first, then those without one, then PRUNED and FAIL; after the cursor (last, value, id)."""
+    query = query.order_by(_IS_LAST, Run.value.is_(None), better_first(Run.value.expression, direction), Run.id)
     if cursor is None:
         return query
-    value, last_id = decode_cursor(cursor, (float, int, type(None)), int)
+    is_last, value, last_id = decode_cursor(cursor, int, (float, int, type(None)), int)
     rest: ColumnElement[bool] = and_(Run.value.is_(None), Run.id > last_id)
     if value is not None:
         worse = Run.value < value if direction.is_maximize else Run.value > value
         rest = or_(worse, and_(Run.value == value, Run.id > last_id), Run.value.is_(None))
-    return query.where(rest)
+    return query.where(or_(is_last < _IS_LAST, and_(is_last == _IS_LAST, rest)))
 
 
 def _cursor(run: Run, order: TrialOrder | RunOrder) -> str:
@@ -262,6 +266,6 @@ def _cursor(run: Run, order: TrialOrder | RunOrder) -> str:
         case "number":
             return encode_cursor(run.search.position, run.trial_number)
         case "best":
-            return encode_cursor(run.value, run.id)
+            return encode_cursor(int(run.state in (RunState.PRUNED, RunState.FAIL)), run.value, run.id)
         case "id":
             return encode_cursor(run.id)

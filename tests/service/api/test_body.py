@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
@@ -87,3 +89,23 @@ def test_large_bodies_over_a_real_socket(settings: Settings, framing: str) -> No
                 except OSError:
                     pass  # the service may close as soon as it has answered
             assert connection.recv(4096).startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize("path", ["/v1/studies", "/submit", "/signin"])
+def test_a_client_that_leaves_during_upload_is_no_failure(
+    settings: Settings, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    with live(settings) as url:
+        address = urlsplit(url)
+        with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+            head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            connection.sendall(head.encode() + b"Content-Length: 9\r\n\r\n{")
+            time.sleep(0.3)
+        for _ in range(50):
+            counted = [line for line in httpx.get(f"{url}/metrics").text.splitlines() if 'method="POST"' in line]
+            if counted:
+                break
+            time.sleep(0.1)
+    assert counted
+    assert not [line for line in counted if 'status="5' in line]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

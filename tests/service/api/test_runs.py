@@ -51,7 +51,7 @@ def test_lists(api: TestClient, runs: list[RunRecord]) -> None:
     assert _ids(api, "label=admetar&trial=0") == [ids[0], ids[4]]
     assert _ids(api, "stage=confirm") == [ids[4]]
     assert _ids(api, "state=FAIL&failure=diverged") == [ids[1]]
-    assert _ids(api, "order=best") == [ids[3], ids[0], ids[4], ids[1], ids[2]]
+    assert _ids(api, "order=best") == [ids[3], ids[0], ids[4], ids[2], ids[1]]
     for order in ("id", "best"):
         seen: list[int] = []
         cursor = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine, update
@@ -22,6 +23,7 @@ from service.database.queries import (
     get_curve,
     get_study_view,
     get_trial,
+    list_runs,
     list_studies,
     list_trials,
 )
@@ -226,6 +228,26 @@ def test_pages_of_trials_best_first(store: SqlStore, engine: Engine) -> None:
             if cursor is None:
                 break
         assert seen == [4, 1, 0, 2, 3, 5]
+
+
+def test_pruned_and_failed_runs_are_never_among_the_best(store: SqlStore, engine: Engine) -> None:
+    lease, (search, _) = leased(store, definition())
+    diverged = replace(DIVERGED, value=0.95)
+    for number, outcome in enumerate(
+        [complete(0.5), replace(complete(0.9), state=RunState.PRUNED), diverged, complete(0.7)]
+    ):
+        run(store, lease, search, number, outcome)
+    for list_them in (list_trials, list_runs):
+        for limit in (1, 2, 50):
+            seen, cursor = [], None
+            while True:
+                page = list_them(engine, "digits", order="best", limit=limit, cursor=cursor)
+                seen += [(item.state, item.value) for item in page.items]
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+            assert seen[:2] == [("COMPLETE", 0.7), ("COMPLETE", 0.5)]
+            assert {state for state, _ in seen[2:]} == {"PRUNED", "FAIL"}
 
 
 def test_filters_of_trials(store: SqlStore, engine: Engine) -> None:

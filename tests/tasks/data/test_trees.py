@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.data import trees
 from tasks.data.trees import Tree, open_tree
 from tasks.errors import DataError
 
@@ -109,3 +110,32 @@ def test_long_names_and_zeros_at_the_end_are_fine(root: Path) -> None:
         archive = root.parent / "long.tar"
         archive.write_bytes(buffer.getvalue() + bytes(10_240))
         assert files(open_tree(archive))["a/" + "x" * 200] == b"long"
+
+
+def _bomb(path: Path, *, size: int, n: int) -> Path:
+    """A compressed archive of files of zeros."""
+    with tarfile.open(path, "w:xz") as archive:
+        for i in range(n):
+            entry = tarfile.TarInfo(f"train/a/{i}.txt")
+            entry.size = size
+            archive.addfile(entry, io.BytesIO(bytes(size)))
+    return path
+
+
+def test_an_archive_that_unpacks_to_far_more_than_its_size_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "_MAX_FILE", 1 << 20)
+    for size, n in ((2 << 20, 1), (1 << 20, 3)):  # one file too large; several too large together
+        tree = open_tree(_bomb(tmp_path / "bomb.tar.xz", size=size, n=n))
+        with pytest.raises(DataError, match="unpacks to too much at 'train/a/"):
+            list(tree.entries(lambda name: True))
+
+
+def test_a_sparse_file_of_a_declared_tebibyte_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.tar"
+    entry = tarfile.TarInfo("train/a/0.txt")
+    entry.size = 1 << 40
+    path.write_bytes(entry.tobuf(tarfile.GNU_FORMAT) + bytes(10_240))
+    with pytest.raises(DataError, match="unpacks to too much"):
+        list(open_tree(path).entries(lambda name: True))
