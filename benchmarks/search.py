@@ -2,6 +2,8 @@
 
     python -m benchmarks.search                the tables (about ten minutes on one core)
     python -m benchmarks.search --seeds 3      a quick look
+    python -m benchmarks.search views          CMA-ES with and without pruned trials (five minutes)
+    python -m benchmarks.search warm           first trials from right and from wrong earlier results (four minutes)
     python -m benchmarks.search tabulate       train the curves anew (three quarters of an hour)
 
 The coordinator and the search loops are the service's own; only training is looked up (`benchmarks.curves`), and time
@@ -16,14 +18,18 @@ import heapq
 import math
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import optuna
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial
 from pydantic import TypeAdapter
 
 from benchmarks.curves import EPOCHS, TABLES, load, tabulate
+from search import optuna_samplers
 from search.assignment import Assignment, Report
 from search.definition import StudyDefinition
 from search.records import Point, RunOutcome
@@ -52,7 +58,7 @@ WIDE_SPACES: Mapping[str, Mapping[str, Any]] = {
 class Problem:
     """Optimizers, their spaces, and the tabulated validation accuracies of a lattice of configurations in them."""
 
-    def __init__(self, table: str, optimizers: list[str], *, n_workers: int) -> None:
+    def __init__(self, table: str, optimizers: list[str], *, n_workers: int, n_trials: int | None = None) -> None:
         self.title = f"{table}, {optimizers[0] if len(optimizers) == 1 else f'{len(optimizers)} optimizers'}"
         self.n_workers = n_workers
         self._names = {name: next(list(c.settings) for c in load(table) if c.optimizer == name) for name in optimizers}
@@ -70,13 +76,20 @@ class Problem:
         self.spaces: Mapping[str, Mapping[str, Any]] = self.grid_spaces
         if table == "mlp_wide":
             self.spaces = {name: WIDE_SPACES[name] for name in optimizers}
-        self.n_trials = max(len(curves) for curves in self._curves.values())
+        self.n_trials = n_trials or max(len(curves) for curves in self._curves.values())
 
     @property
     def finals(self) -> list[float]:
         """Accuracy of each configuration at the last epoch; 0 where it diverged."""
         curves = [curve for of_optimizer in self._curves.values() for curve in of_optimizer.values()]
         return [curve[-1] if len(curve) == EPOCHS else 0.0 for curve in curves]
+
+    def best(self, optimizer: str, *, n: int) -> list[dict[str, Any]]:
+        """The n best settings of an optimizer by their accuracy at the last epoch."""
+        curves = self._curves[optimizer]
+        complete = [key for key in curves if len(curves[key]) == EPOCHS]
+        ranked = sorted(complete, key=lambda key: curves[key][-1], reverse=True)
+        return [dict(zip(self._names[optimizer], key, strict=True)) for key in ranked[:n]]
 
     def value(self, optimizer: str, settings: Mapping[str, Any], *, epoch: int) -> float | None:
         """Validation accuracy after the epoch; None where training has diverged."""
@@ -113,15 +126,23 @@ class Searcher(Protocol):
 
 
 class OurSearch:
-    """A study of ours."""
+    """A study of ours; `first` are the settings that each optimizer's search begins with."""
 
-    def __init__(self, problem: Problem, *, seed: int, sampler: str, pruner: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        seed: int,
+        sampler: str,
+        pruner: Mapping[str, Any],
+        first: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         spaces = problem.grid_spaces if sampler == "grid" else problem.spaces
         definition = StudyDefinition.model_validate(
             {
                 "name": "quality",
                 "task": {"name": "digits", "epochs": EPOCHS},
-                "optimizers": [{"name": name, "space": space} for name, space in spaces.items()],
+                "optimizers": [{"name": name, "space": space, "first": first} for name, space in spaces.items()],
                 "sampler": {"name": sampler, "seed": seed},
                 "pruner": pruner,
                 "budget": {"trials_per_optimizer": problem.n_trials},
@@ -290,6 +311,68 @@ def compare(problem: Problem, *, first_seed: int, n_seeds: int) -> None:
         print(f"| {method} | {row} |", flush=True)
 
 
+def gap(searcher: Searcher, problem: Problem) -> float:
+    """Accuracy by which the best trial that ran to its end is below the best there is."""
+    return max(problem.finals) - max((value for _, value in simulate(searcher, problem)), default=0.0)
+
+
+def wins(ours: Sequence[float], others: Sequence[float]) -> str:
+    """In how many of the seeds our gap is the smaller, and in how many the larger."""
+    better = sum(a < b for a, b in zip(ours, others, strict=True))
+    worse = sum(a > b for a, b in zip(ours, others, strict=True))
+    return f"{better} : {worse}"
+
+
+VIEW = optuna_samplers.worst_where_diverged
+
+
+def with_pruned(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+    """CMA-ES's view of the trials, with pruned ones at their last value."""
+    return VIEW([optuna_samplers.with_last_value(trial) for trial in trials], direction)
+
+
+def compare_views(*, first_seed: int, n_seeds: int) -> None:
+    """Print how CMA-ES does without pruned trials, and with these at their last value."""
+    print(
+        "| optimizer | pruner | trials | mean gap without | with | better : worse without |\n|---|---|---|---|---|---|"
+    )
+    seeds = range(first_seed, first_seed + n_seeds)
+    for name in WIDE_SPACES:
+        for pruner in ({"name": "asha"}, {"name": "asha", "min_epochs": 2}, {"name": "hyperband"}):
+            for n_trials in (40, 80):
+                problem = Problem("mlp_wide", [name], n_workers=4, n_trials=n_trials)
+                gaps = []
+                for view in (VIEW, with_pruned):
+                    with patch.object(optuna_samplers, "worst_where_diverged", view):
+                        searches = (OurSearch(problem, seed=seed, sampler="cmaes", pruner=pruner) for seed in seeds)
+                        gaps.append([gap(search, problem) for search in searches])
+                without, with_them = (points(statistics.mean(each)) for each in gaps)
+                kind = f"{pruner['name']}, {pruner['min_epochs']} epochs" if "min_epochs" in pruner else pruner["name"]
+                print(f"| {name} | {kind} | {n_trials} | {without} | {with_them} | {wins(*gaps)} |", flush=True)
+
+
+def compare_warm_starts(*, first_seed: int, n_seeds: int) -> None:
+    """Print what one and three settings of an earlier study bring, where they are right and where lr is off tenfold."""
+    print("| optimizer | lr of the settings | trials | mean gap from 0 | 1 | 3 | better : worse, 1 | 3 |")
+    print("|---|---|---|---|---|---|---|---|")
+    seeds = range(first_seed, first_seed + n_seeds)
+    for name in WIDE_SPACES:
+        for factor in (1.0, 10.0, 0.1):
+            for n_trials in (10, 20):
+                problem = Problem("mlp_wide", [name], n_workers=2, n_trials=n_trials)
+                known = [{**best, "lr": min(1.0, max(1e-4, factor * best["lr"]))} for best in problem.best(name, n=3)]
+                gaps = [
+                    [
+                        gap(OurSearch(problem, seed=seed, sampler="tpe", pruner=ASHA, first=known[:n_first]), problem)
+                        for seed in seeds
+                    ]
+                    for n_first in (0, 1, 3)
+                ]
+                means = " | ".join(points(statistics.mean(each)) for each in gaps)
+                row = f"{means} | {wins(gaps[1], gaps[0])} | {wins(gaps[2], gaps[0])}"
+                print(f"| {name} | {'right' if factor == 1 else f'× {factor:g}'} | {n_trials} | {row} |", flush=True)
+
+
 def percent(share: float) -> str:
     return "never" if math.isinf(share) else f"{share:.1%}"
 
@@ -300,7 +383,7 @@ def points(gap: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", nargs="?", choices=["compare", "tabulate"], default="compare")
+    parser.add_argument("command", nargs="?", choices=["compare", "views", "warm", "tabulate"], default="compare")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first-seed", type=int, default=0, help="others than those that defaults were chosen on")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
@@ -311,6 +394,10 @@ def main() -> None:
         return
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore")
+    if args.command in ("views", "warm"):
+        show = compare_views if args.command == "views" else compare_warm_starts
+        show(first_seed=args.first_seed, n_seeds=args.seeds)
+        return
     for table in args.tables:
         optimizers = list(dict.fromkeys(curve.optimizer for curve in load(table)))
         if len(optimizers) > 2:

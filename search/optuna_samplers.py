@@ -159,7 +159,7 @@ def as_complete(trials: Sequence[FrozenTrial], direction: StudyDirection) -> lis
 
     Pruned ones have their last reported value, diverged ones the worst value of all.
     """
-    return worst_where_diverged([_with_last_value(trial) for trial in trials], direction)
+    return worst_where_diverged([with_last_value(trial) for trial in trials], direction)
 
 
 def worst_where_diverged(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
@@ -179,7 +179,8 @@ def is_result(trial: FrozenTrial) -> bool:
     return trial.state is TrialState.FAIL and trial.user_attrs.get(FAILURE_KIND) in RESULTS
 
 
-def _with_last_value(trial: FrozenTrial) -> FrozenTrial:
+def with_last_value(trial: FrozenTrial) -> FrozenTrial:
+    """A pruned trial as COMPLETE with its last reported value; any other as it is."""
     if trial.state is not TrialState.PRUNED or not trial.intermediate_values:
         return trial
     return _shown(trial, TrialState.COMPLETE, value=trial.intermediate_values[max(trial.intermediate_values)])

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import search.paper
 from search.paper import Cell, Measured, PaperResult
-from search.paper.definitions import PaperStudy, paper_studies
-from search.paper.smoke import smoke
+from search.paper.definitions import PaperStudy, paper_studies, smoke
 from service.database.queries import BestResult
 from service.models import (
     OurNumberView,
@@ -49,7 +48,7 @@ def table_view(name: str, found: Sequence[BestResult]) -> PaperTableCellsView:
         SearchError: there is no such table.
     """
     origin: dict[int, BestResult] = {}
-    table = search.paper.beside(name, measured(found, origin))
+    table = search.paper.compare_table(name, measured(found, origin))
     return PaperTableCellsView(
         **_listed(name, n_ours=table.n_ours).model_dump(),
         columns=[list(column) for column in table.columns],
@@ -95,7 +94,7 @@ def full_study(study: PaperStudy) -> PaperStudyView:
 
 
 def small_study(study: PaperStudy) -> PaperStudyView:
-    """The study with the definition of its small form (search.paper.smoke), and told of as that."""
+    """The study with the definition of its small form (search.paper.definitions), and told of as that."""
     small = smoke(study.definition)
     changes = {"study": small.name, "model": small.task.model, "n_runs": small.n_runs, "definition": small.to_json()}
     return study_view(study).model_copy(update=changes)
@@ -127,7 +126,7 @@ def _paper_number(paper: PaperResult) -> PaperNumberView:
 def _our_number(cell: Cell, ours: Measured, result: BestResult) -> OurNumberView:
     best = result.best
     return OurNumberView(
-        text=search.paper.texts(cell)[1],
+        text=search.paper.cell_texts(cell)[1],
         mean=ours.mean,
         std=ours.std,
         n=ours.n,

@@ -4,12 +4,32 @@ Literal files in this package (results.yaml, settings.yaml, setups.yaml), read a
 here; what the optimizers search by default is in admeta's registry, and what we measured is in the database.
 """
 
-from search.paper.beside import Cell, Measured, TableBeside, beside, count_ours, texts, to_latex, to_markdown
-from search.paper.results import PaperResult, paper_result, result_tables, results
-from search.paper.settings import PaperSettings, all_settings, best_settings, settings_tables
-from search.paper.setups import OptimizerSetup, PaperModel, Setup, model_id, paper_models, setup_of, setups
-from search.paper.tables import Column, Row, Table
-from search.paper.variants import FINETUNED, variant_of
+from search.paper.comparison import (
+    FINETUNED,
+    Cell,
+    Measured,
+    TableComparison,
+    cell_texts,
+    compare_table,
+    count_ours,
+    to_latex,
+    to_markdown,
+    variant_of,
+)
+from search.paper.setups import (
+    OptimizerSetup,
+    PaperModel,
+    PaperSettings,
+    Setup,
+    all_settings,
+    best_settings,
+    model_id,
+    paper_models,
+    settings_tables,
+    setup_of,
+    setups,
+)
+from search.paper.tables import Column, PaperResult, Row, Table, paper_result, result_tables, results
 
 __all__ = [
     "FINETUNED",
@@ -23,10 +43,11 @@ __all__ = [
     "Row",
     "Setup",
     "Table",
-    "TableBeside",
+    "TableComparison",
     "all_settings",
-    "beside",
     "best_settings",
+    "cell_texts",
+    "compare_table",
     "count_ours",
     "model_id",
     "paper_models",
@@ -36,7 +57,6 @@ __all__ = [
     "settings_tables",
     "setup_of",
     "setups",
-    "texts",
     "to_latex",
     "to_markdown",
     "variant_of",

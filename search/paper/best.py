@@ -11,8 +11,7 @@ from typing import Any
 
 from admeta.info import OptimInfo
 from search.errors import SearchError
-from search.paper.settings import PaperSettings, all_settings, best_settings
-from search.paper.setups import model_id, paper_models
+from search.paper.setups import PaperSettings, all_settings, best_settings, model_id, paper_models
 from search.space import CategoricalParameter, IntParameter, Parameter, Space, fit
 
 PAPER_BEST = "paper-best"

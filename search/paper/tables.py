@@ -1,12 +1,14 @@
-"""The form in which the paper's tables are kept: columns and rows that together tell what a cell is.
+"""The paper's tables as they are kept, and every number of its result tables, found by task, model and optimizer.
 
-Owns the format, its checks and the reading of a file. Does not own what is in the files: results.yaml
-(search.paper.results) and settings.yaml (search.paper.settings).
+Columns and rows of a table together tell what a cell is. The files are results.yaml and settings.yaml of this package.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Self
@@ -19,6 +21,9 @@ FACTS = ("task", "model", "optimizer", "metric", "parameter", "unit", "split", "
 
 EMPTY = "-"
 """A cell in which the paper prints nothing, or a dash."""
+
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
 class Part(BaseModel):
@@ -111,3 +116,116 @@ def read(file: str) -> Any:
 def read_tables(file: str) -> Mapping[str, Table]:
     """The tables of a file of this package, by our name of each, in the file's order."""
     return MappingProxyType({name: Table.model_validate(raw) for name, raw in read(file).items()})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperResult:
+    """One number of the paper.
+
+    Attributes:
+        table, row, column: the cell, `table` by our name and the others by their headings.
+        row_index, column_index: its place in the table, from 0, headings not counted.
+        task, model, optimizer: as the product names them; a model by the paper's name (see `search.paper.model_id`).
+        metric: without `val_` or `test_`, which `split` tells: accuracy, f1, mcc, …, training_time.
+        split: what it was measured on: "test" or "dev" (GLUE's and SQuAD's development sets).
+        value: accuracies and the like as fractions, as our tasks report them; times in seconds.
+        std: ± in the unit of value; None where the paper prints none. It does not say over how many runs.
+        text: the cell as printed (percent; 8h27m33s).
+        variant: an ablation or another departure from the optimizer's main result; None for that.
+        changes: the variant as settings, on top of the optimizer's best.
+    """
+
+    table: str
+    row: tuple[str, ...]
+    column: tuple[str, ...]
+    row_index: int
+    column_index: int
+    task: str
+    model: str
+    optimizer: str
+    metric: str
+    split: str
+    value: float
+    std: float | None
+    text: str
+    variant: str | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=1)
+def result_tables() -> Mapping[str, Table]:
+    """The paper's result tables in its own layout, by our name of each, in the paper's order."""
+    return read_tables("results.yaml")
+
+
+@lru_cache(maxsize=1)
+def _all_results() -> tuple[PaperResult, ...]:
+    return tuple(
+        _result(token, table=name, row=row, column=column, facts=table.cell_facts(row, column), at=(i, j))
+        for name, table in result_tables().items()
+        for i, row in enumerate(table.rows)
+        for j, (column, token) in enumerate(zip(table.columns, row.tokens(), strict=True))
+        if token != EMPTY
+    )
+
+
+def results(
+    *,
+    table: str | None = None,
+    task: str | None = None,
+    model: str | None = None,
+    optimizer: str | None = None,
+    metric: str | None = None,
+) -> tuple[PaperResult, ...]:
+    """The paper's numbers that match everything given, in the paper's order; none is an empty tuple.
+
+    Args:
+        table: our name of a table: cifar, glue, squad_ner, audio, ablation, finetune, sgd_lr.
+        task, model, optimizer, metric: as in `PaperResult`.
+    """
+    wanted = {"table": table, "task": task, "model": model, "optimizer": optimizer, "metric": metric}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return tuple(r for r in _all_results() if all(getattr(r, name) == value for name, value in given.items()))
+
+
+def paper_result(*, task: str, model: str, optimizer: str, metric: str) -> PaperResult | None:
+    """The paper's main result of an optimizer: of the first table that has it, ablations and other variants aside."""
+    found = results(task=task, model=model, optimizer=optimizer, metric=metric)
+    return next((result for result in found if result.variant is None), None)
+
+
+def _result(
+    token: str, *, table: str, row: Row, column: Column, facts: dict[str, str], at: tuple[int, int]
+) -> PaperResult:
+    value, std = _parse(token, unit=facts.pop("unit"))
+    return PaperResult(
+        table=table,
+        row=tuple(row.head),
+        column=tuple(column.head),
+        row_index=at[0],
+        column_index=at[1],
+        value=value,
+        std=std,
+        text=token,
+        changes=row.changes,
+        **facts,
+    )
+
+
+def _parse(token: str, *, unit: str) -> tuple[float, float | None]:
+    """A printed cell as (value, std): percent to fractions, durations to seconds."""
+    if unit == "duration":
+        found = _DURATION.fullmatch(token)
+        if not found or not token:
+            raise ValueError(f"{token!r} is not a duration; it must be like 8h27m33s")
+        hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return 3600.0 * hours + 60.0 * minutes + seconds, None
+    if unit != "percent":
+        raise ValueError(f"unit {unit!r} is unknown; it must be percent or duration")
+    mean, _, std = token.partition("±")
+    return _fraction(mean), _fraction(std) if std else None
+
+
+def _fraction(percent: str) -> float:
+    """94.12 → 0.9412 exactly as a literal would be, which dividing by 100 does not always give."""
+    return float(f"{percent}e-2")

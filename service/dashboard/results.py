@@ -18,7 +18,7 @@ import search.paper
 from admeta.client import text_tables
 from admeta.client.terminal import tables
 from admeta.registry import known_optimizers
-from search.paper import Measured, PaperResult, TableBeside
+from search.paper import Measured, PaperResult, TableComparison
 from search.states import Direction
 from service.api.dependencies import Database
 from service.dashboard.pages import as_csv, as_text, page
@@ -201,7 +201,7 @@ class PaperTable:
     which something was measured: those are two wide.
     """
 
-    beside: TableBeside
+    beside: TableComparison
     spans: list[tuple[str, int]] | None
     heads: list[str]
     ours: list[bool]
@@ -216,7 +216,7 @@ def paper_tables(found: Sequence[BestResult]) -> list[PaperTable]:
 def paper_table(name: str, found: Sequence[BestResult]) -> PaperTable:
     """One of them; the paper's numbers are of test sets (GLUE, SQuAD: development sets), so ours are too."""
     origin: dict[int, BestResult] = {}
-    table = search.paper.beside(name, measured(found, origin))
+    table = search.paper.compare_table(name, measured(found, origin))
     cells = [
         [_paper_cell(cell, origin, place=f"{name}-{i}-{j}") for j, cell in enumerate(row)]
         for i, row in enumerate(table.cells)
@@ -249,7 +249,7 @@ def _row_heads(rows: Sequence[tuple[str, ...]]) -> list[list[tuple[str, int]]]:
 
 
 def _paper_cell(cell: search.paper.Cell, origin: dict[int, BestResult], *, place: str) -> PaperCell:
-    paper, ours = search.paper.texts(cell)
+    paper, ours = search.paper.cell_texts(cell)
     if cell.ours is None:
         return PaperCell(paper=paper, ours=None, difference=None, entry=None)
     return PaperCell(
@@ -266,7 +266,7 @@ def _difference(paper: PaperResult | None, ours: Measured) -> float | None:
     return (1.0 if ours.metric == "training_time" else 100.0) * (ours.mean - paper.value)
 
 
-def paper_rows(table: TableBeside) -> Iterator[Sequence[Any]]:
+def paper_rows(table: TableComparison) -> Iterator[Sequence[Any]]:
     """A table of the paper as rows of cells, with a header; numbers in our unit: fractions and seconds."""
     yield ("row", "column", "paper", "paper_std", "ours", "ours_std", "ours_n")
     for head, row in zip(table.rows, table.cells, strict=True):

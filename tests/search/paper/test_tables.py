@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from search.paper.results import _parse
-from search.paper.tables import Column, Row, Table
+from search.paper.tables import Column, Row, Table, _parse
 
 
 def _table(**changes: object) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from search.errors import SearchError
-from search.paper import Measured, beside, count_ours, result_tables, results, to_latex, to_markdown
+from search.paper import Measured, compare_table, count_ours, result_tables, results, to_latex, to_markdown
 
 
 def _ours(
@@ -26,7 +26,7 @@ OURS = [
 
 
 def test_numbers_find_their_cells() -> None:
-    table = beside("cifar", OURS)
+    table = compare_table("cifar", OURS)
     assert table.columns[1] == ("CIFAR-10", "PyramidNet")
     assert (table.number, len(table.rows), table.n_ours) == (1, 8, 2)
     cell = table.cells[7][0]
@@ -40,14 +40,14 @@ def test_what_is_counted_is_what_stands_in_the_tables() -> None:
     counted = count_ours(OURS)
     assert list(counted) == list(result_tables())
     for name, n_ours in counted.items():
-        table = beside(name, OURS)
+        table = compare_table(name, OURS)
         assert (table.n_ours, table.n_printed) == (n_ours, len(results(table=name)))
     assert counted["cifar"] == 2
 
 
 def test_variants_fill_the_ablation_table() -> None:
     ours = [_ours("admetas", 0.93, variant="-LF"), _ours("admetas", 0.94)]
-    table = beside("ablation", ours)
+    table = compare_table("ablation", ours)
     filled = {table.rows[i]: cell.ours for i, row in enumerate(table.cells) for cell in row if cell.ours}
     assert filled == {("AdmetaS",): ours[1], ("-LF",): ours[0]}
     assert table.cells[0][1].paper is None  # Adam has no Δ
@@ -55,11 +55,11 @@ def test_variants_fill_the_ablation_table() -> None:
 
 def test_superb_of_table_11_is_filled_by_sgdm_and_admetas() -> None:
     ours = [_ours("sgdm", 0.97, task="superb_ks", model="facebook/wav2vec2-base")]
-    assert beside("finetune", ours).cells[0][0].ours is ours[0]
+    assert compare_table("finetune", ours).cells[0][0].ours is ours[0]
 
 
 def test_markdown() -> None:
-    lines = to_markdown(beside("cifar", OURS)).splitlines()
+    lines = to_markdown(compare_table("cifar", OURS)).splitlines()
     assert lines[0].startswith("|  | CIFAR-10 ResNet-110 | CIFAR-10 PyramidNet |")
     assert lines[1] == "| --- | --- | --- | --- | --- |"
     assert lines[-1].startswith("| AdmetaS | 94.12±0.17 / 94.01±0.20 (n=3) | 95.30±0.08 / – |")
@@ -67,13 +67,13 @@ def test_markdown() -> None:
 
 
 def test_latex() -> None:
-    lines = to_latex(beside("cifar", OURS)).splitlines()
+    lines = to_latex(compare_table("cifar", OURS)).splitlines()
     assert lines[0] == r"\begin{tabular}{lcccc}"
     assert lines[-3].startswith(r"AdmetaS & 94.12$\pm$0.17 / 94.01$\pm$0.20 (n=3) & 95.30$\pm$0.08 / --")
     assert lines[-3].endswith(r"\\")
-    assert r"$\Delta$" in to_latex(beside("ablation", []))
+    assert r"$\Delta$" in to_latex(compare_table("ablation", []))
 
 
 def test_no_such_table() -> None:
     with pytest.raises(SearchError, match="no result table 'cifa'; did you mean 'cifar'"):
-        beside("cifa", [])
+        compare_table("cifa", [])

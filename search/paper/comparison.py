@@ -1,18 +1,20 @@
-"""The paper's tables in its own layout, with our numbers beside its numbers.
+"""The paper's tables in its own layout, with our numbers next to its numbers.
 
-Owns which of our results belongs in which cell, and the table as text (Markdown, LaTeX). Does not own where our results
-come from.
+Decides which of our results stands in which cell, and which of the paper's variants (ablations, other learning rates) a
+result is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from admeta.client import text_tables
 from search.errors import SearchError, nearest_hint
-from search.paper.results import PaperResult, result_tables, results
 from search.paper.setups import model_id
+from search.paper.tables import PaperResult, result_tables, results
 
 NOTHING = "–"
 
@@ -51,8 +53,8 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableBeside:
-    """A table of the paper with ours in it: headings and cells in the paper's rows and columns."""
+class TableComparison:
+    """A table of the paper with our numbers in it: headings and cells in the paper's rows and columns."""
 
     name: str
     number: int
@@ -73,8 +75,8 @@ class TableBeside:
         return sum(cell.ours is not None for row in self.cells for cell in row)
 
 
-def beside(table: str, measured: Sequence[Measured]) -> TableBeside:
-    """One of the paper's result tables with our numbers beside its own.
+def compare_table(table: str, measured: Sequence[Measured]) -> TableComparison:
+    """One of the paper's result tables with our numbers next to its own.
 
     Args:
         table: our name of it (`search.paper.result_tables`).
@@ -93,7 +95,7 @@ def beside(table: str, measured: Sequence[Measured]) -> TableBeside:
         for paper in results(table=table)
     }
     empty = Cell(paper=None, ours=None)
-    return TableBeside(
+    return TableComparison(
         name=table,
         number=layout.number,
         caption=layout.caption,
@@ -123,7 +125,7 @@ def _key(paper: PaperResult) -> _Key:
     return (paper.task, paper.model, paper.optimizer, paper.metric, paper.variant)
 
 
-def texts(cell: Cell) -> tuple[str, str]:
+def cell_texts(cell: Cell) -> tuple[str, str]:
     """The paper's number and ours as they are printed: in the paper's unit, ours with its n."""
     paper = cell.paper.text if cell.paper else NOTHING
     if cell.ours is None:
@@ -133,19 +135,57 @@ def texts(cell: Cell) -> tuple[str, str]:
     return paper, f"{scale * cell.ours.mean:.2f}{spread} (n={cell.ours.n})"
 
 
-def to_markdown(table: TableBeside) -> str:
+def to_markdown(table: TableComparison) -> str:
     """The table as Markdown; each cell is `paper / ours`, in percent where the paper's is, ours with its n."""
     return text_tables.markdown(*_head_and_rows(table))
 
 
-def to_latex(table: TableBeside) -> str:
+def to_latex(table: TableComparison) -> str:
     """The table as a LaTeX tabular (needs booktabs); each cell is `paper / ours`, as in Markdown."""
     return text_tables.latex(*_head_and_rows(table))
 
 
-def _head_and_rows(table: TableBeside) -> tuple[list[str], list[list[str]]]:
+def _head_and_rows(table: TableComparison) -> tuple[list[str], list[list[str]]]:
     rows = zip(table.rows, table.cells, strict=True)
     return (
         ["", *map(text_tables.head_text, table.columns)],
-        [[text_tables.head_text(head), *(" / ".join(texts(cell)) for cell in row)] for head, row in rows],
+        [[text_tables.head_text(head), *(" / ".join(cell_texts(cell)) for cell in row)] for head, row in rows],
     )
+
+
+FINETUNED = "finetune"
+"""The variant of results whose training started from trained weights: no settings tell it."""
+_SEARCHED = frozenset({"lr"})
+"""Settings that any search may come to: they alone make no result a variant."""
+
+
+def variant_of(*, task: str, model: str | None, optimizer: str, settings: Mapping[str, Any]) -> str | None:
+    """The paper's name of the ablation that these settings are; None for the optimizer's main result.
+
+    A variant is met where all its changes are among the settings; of several the one with the most changes. One that
+    changes nothing but the learning rate is not told from a main result that found that rate itself.
+
+    Args:
+        task, optimizer: as the product names them.
+        model: the paper's name, or one of ours that counts as it.
+        settings: what constructed the optimizer.
+    """
+    met = [
+        (len(changes), variant)
+        for variant, changes in _variants(task, model_id(model) if model else None, optimizer)
+        if all(name in settings and _same(settings[name], value) for name, value in changes.items())
+    ]
+    return max(met, default=(0, None), key=lambda pair: pair[0])[1]
+
+
+@lru_cache(maxsize=1024)
+def _variants(task: str, model: str | None, optimizer: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    return tuple(
+        (result.variant, result.changes)
+        for result in results(task=task, model=model, optimizer=optimizer, metric="accuracy")
+        if result.variant is not None and result.changes.keys() - _SEARCHED
+    )
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    return bool((list(ours) if isinstance(ours, tuple) else ours) == theirs)
