@@ -1,4 +1,4 @@
-"""`admeta demo`: the whole product on one machine, used as any client would use it.
+"""`admeta demo`: runs the whole product on one machine, through the client.
 
 Starts the service with everything embedded (SQLite, local Ray), submits a study over HTTP, follows it, and reads the
 comparison and the best settings back over HTTP. Takes no settings from the environment.
@@ -56,8 +56,8 @@ def run(*, home: Path, study_file: Path | None = None, console: Console | None =
     except KeyboardInterrupt:
         _say(console, "Stopped.")
         return INTERRUPTED
-    _say(console, f"\nDone in {time.monotonic() - started:.0f} s. Everything lies in {place.home}.")
-    _say(console, f"Look at it again: admeta serve --home {home}, then admeta compare {study.name}")
+    _say(console, f"\nDone in {time.monotonic() - started:.0f} s. All files are in {place.home}.")
+    _say(console, f"To see it again: admeta serve --home {home}, then admeta compare {study.name}")
     return 0 if study.state == "COMPLETED" else FAILED
 
 
@@ -72,13 +72,13 @@ def _follow(client: Client, study: StudyView, console: Console) -> StudyView:
 
 
 def _submit(client: Client, definition: dict[str, Any], console: Console) -> StudyView:
-    """A new study under the first free name: digits, digits-2, …; or the last one, where it was cut off."""
+    """A new study under the first free name: digits, digits-2, …; or the last one, where it was interrupted."""
     wanted = str(definition.get("name", ""))
     n, latest = 1, None
     while (found := _find(client, _numbered(wanted, n))) is not None:
         n, latest = n + 1, found
     if latest is not None and latest.state not in TERMINAL_STATES:
-        _say(console, f"Study {latest.name} was cut off earlier: it goes on where it was.")
+        _say(console, f"Study {latest.name} was interrupted earlier and continues.")
         return latest
     study = client.submit({**definition, "name": _numbered(wanted, n)}).study
     labels = ", ".join(search.label for search in study.searches)
@@ -88,7 +88,7 @@ def _submit(client: Client, definition: dict[str, Any], console: Console) -> Stu
 
 def _find(client: Client, name: str) -> StudyView | None:
     if not re.fullmatch(r"[\w.-]+", name):
-        return None  # the service will say what a name must be
+        return None  # the service says what a name must be
     try:
         return client.study(name)
     except ClientError as error:
@@ -105,7 +105,9 @@ def _report(client: Client, study: StudyView, console: Console) -> None:
     if study.state != "COMPLETED":
         _say(console, f"\nStudy {study.name} is {study.state}: {study.reason or 'no reason is recorded'}.")
     view = client.comparison(study.name)
-    _say(console, f"\nComparison by {view.metric}: validation selected, test only reported; mean ± std over seeds.\n")
+    _say(
+        console, f"\nComparison by {view.metric}: selected on validation, test only reported; mean ± std over seeds.\n"
+    )
     console.print(tables.comparison(view))
     _say(console, f"\nBest settings known, as GET /v1/best?task={study.task}&optimizer=… answers:\n")
     for optimizer in dict.fromkeys(search.optimizer for search in study.searches):
@@ -121,11 +123,11 @@ def _report(client: Client, study: StudyView, console: Console) -> None:
 
 
 def _cancel(client: Client, study: StudyView) -> None:
-    """Cancel, and give the driver time to close the trials that run: nothing is to look as if it still ran."""
+    """Cancel, and give the driver time to close the running trials, so that none stays RUNNING."""
     try:
         study = client.cancel(study.id)
     except ClientError as error:
-        if error.status != 409:  # it ended in this very moment
+        if error.status != 409:  # it ended in the meantime
             raise
     deadline = time.monotonic() + CLOSING_S
     while any(search.n_running + search.n_waiting for search in study.searches) and time.monotonic() < deadline:

@@ -1,6 +1,6 @@
-"""What the service rests on: home, database, Ray, cards, storage, data.
+"""Checks of what the service needs: home, database, Ray, GPUs, storage, data.
 
-Looks, and changes nothing: it creates no table, starts no Ray, and removes the file that it writes to the storage.
+The checks change nothing: they create no table, start no Ray, and remove the file that they write to the storage.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MIN_FREE_GIB = 5
 
 
 def examine_flags(**flags: Any) -> list[Finding]:
-    """Look at everything that these settings name (`service.settings.load`) together with the environment."""
+    """Check everything, with the settings of `service.settings.load` for these flags and the environment."""
     return examine(load(os.environ, **flags))
 
 
 def examine(settings: Settings) -> list[Finding]:
-    """Look at everything. A failing look never stops the others."""
+    """Check everything. A check that fails does not stop the others."""
     looks: tuple[Callable[[Settings], Finding], ...] = (_home, _database, _ray, _gpus, _storage, _data)
     return [look(settings) for look in looks]
 
@@ -41,7 +41,7 @@ def _home(settings: Settings) -> Finding:
     if not os.access(folder, os.W_OK):
         return Finding("home", f"{folder} cannot be written", "Choose another with --home or ADMETA_HOME.")
     free = shutil.disk_usage(folder).free / 2**30
-    advice = "" if free >= MIN_FREE_GIB else f"Make room: checkpoints need some; under {MIN_FREE_GIB} GiB is little."
+    advice = "" if free >= MIN_FREE_GIB else f"Free some space for checkpoints: at least {MIN_FREE_GIB} GiB."
     return Finding("home", f"{settings.home}, {free:.0f} GiB free", advice)
 
 
@@ -50,7 +50,7 @@ def _database(settings: Settings) -> Finding:
     try:
         path = sqlite_path(parse_url(settings.database_url))
         if path is not None and not path.exists():
-            return Finding("database", f"{shown}: not there yet; the first start creates it")
+            return Finding("database", f"{shown}: does not exist yet; the first start creates it")
         engine = make_single_engine(settings.database_url)
         found, needed = current_revision(engine), head_revision()
     except DatabaseError as error:
@@ -59,12 +59,14 @@ def _database(settings: Settings) -> Finding:
         return Finding("database", "no driver for PostgreSQL", "pip install 'admeta-search[postgres]'")
     except SQLAlchemyError as error:
         reason = str(getattr(error, "orig", error)).strip().split("\n")[0]
-        return Finding("database", f"{shown}: {reason}", "Check that the server runs, and the user and password.")
+        return Finding("database", f"{shown}: {reason}", "Check that the server runs, the user and the password.")
     if found is None:
         return Finding("database", f"{shown}: reachable, no tables yet; the first start creates them")
     if found != needed:
         return Finding(
-            "database", f"{shown}: tables at {found}, needed {needed}", "Start the service once: it upgrades."
+            "database",
+            f"{shown}: tables at {found}, this version needs {needed}",
+            "Start the service, or run `admeta db upgrade`.",
         )
     return Finding("database", f"{shown}: reachable, tables at {found}")
 
@@ -75,7 +77,7 @@ def _ray(settings: Settings) -> Finding:
         return Finding("ray", f"{os.cpu_count()} CPUs here; the service starts its own Ray")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not port.isdigit():
-        return Finding("ray", f"{address}: to be found by Ray itself")
+        return Finding("ray", f"{address}: Ray resolves this address itself")
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError as error:
@@ -95,7 +97,7 @@ def _gpus(_settings: Settings) -> Finding:
     except ImportError as error:
         return Finding("gpus", f"torch cannot be imported: {error}", "Install the project's requirements again.")
     if not torch.cuda.is_available():
-        return Finding("gpus", f"none here; torch {torch.__version__} trains on the CPU")
+        return Finding("gpus", f"no GPU; torch {torch.__version__} trains on the CPU")
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return Finding("gpus", ", ".join(names))
 
@@ -108,18 +110,20 @@ def _storage(settings: Settings) -> Finding:
         folder.write(name, [b""])
         folder.remove(name)
     except OSError as error:
-        return Finding("storage", f"{where}: {error}", "Checkpoints need a place that all workers can write.")
+        return Finding(
+            "storage", f"{where}: {error}", "Choose a place for checkpoints that all workers can write, with --storage."
+        )
     note = "" if settings.ray_address is None or is_remote(where) else "; all workers must see this folder"
-    return Finding("storage", f"{where}: can be written{note}")
+    return Finding("storage", f"{where}: is writable{note}")
 
 
 def _data(settings: Settings) -> Finding:
     if not settings.data.is_dir():
-        return Finding("data", f"{settings.data}: not there; digits and the toy surfaces need none")
+        return Finding("data", f"{settings.data}: does not exist; digits and the synthetic tasks need no data")
     names = sorted(entry.name for entry in settings.data.iterdir() if not entry.name.startswith("."))
     return Finding("data", f"{settings.data}: {', '.join(names[:12]) or 'empty'}")
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest one above that exists."""
+    """The folder, or its nearest parent that exists."""
     return next(path for path in (folder, *folder.parents) if path.exists())

@@ -1,4 +1,4 @@
-"""The command line: `admeta`. A command is a few calls of `admeta.client`; those on the service itself load it."""
+"""The command line: `admeta`. Most commands are a few calls of `admeta.client`; the others load the service."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from admeta.client import Client
 from admeta.client.errors import ClientError
 
 FAILED = 1
-"""The service refused, or the study that was followed did not complete, or a check failed."""
+"""The service refused the request, the study did not complete, or a check failed."""
 UNREACHABLE = 3
 """No service answers."""
 EXPIRED = 4
-"""--timeout ran out; the study goes on."""
+"""--timeout passed; the study continues."""
 INTERRUPTED = 130
 """Ctrl-C."""
 
@@ -35,7 +35,7 @@ class Output(StrEnum):
 
 
 def completed(names: Callable[[Client], Iterable[str]]) -> Callable[[str], list[str]]:
-    """What a shell offers for a word begun: names that the service knows; none where it does not answer soon."""
+    """The names that a shell offers to complete a word; none where the service does not answer within a second."""
 
     def complete(incomplete: str) -> list[str]:
         try:
@@ -52,11 +52,11 @@ task_names = completed(lambda client: (task.name for task in client.tasks()))
 optimizer_names = completed(lambda client: (optimizer.name for optimizer in client.optimizers()))
 
 Url = Annotated[str | None, typer.Option("--url", help="The service's address.  [env: ADMETA_URL]", metavar="URL")]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to write the result.")]
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]
 StudyArgument = Annotated[
     str, typer.Argument(help="A study's name or id.", metavar="STUDY", autocompletion=study_names)
 ]
-Label = Annotated[str | None, typer.Option("--optimizer", help="Only of this optimizer's search (its label).")]
+Label = Annotated[str | None, typer.Option("--optimizer", help="Only those of this optimizer's search (its label).")]
 Home = Annotated[Path | None, typer.Option(help="The service's home.  [env: ADMETA_HOME; default: ~/.admeta]")]
 DatabaseUrl = Annotated[
     str | None, typer.Option(help="The service's database.  [env: ADMETA_DATABASE_URL; default: SQLite in the home]")
@@ -73,5 +73,5 @@ def parse_trial(text: str) -> tuple[str, int]:
     """The label and the number in `admetar/3`."""
     label, slash, number = text.rpartition("/")
     if not slash or not label or not number.isdecimal():
-        raise typer.BadParameter(f"'{text}' must be OPTIMIZER/NUMBER, as admetar/3", param_hint="TRIAL")
+        raise typer.BadParameter(f"'{text}' must be OPTIMIZER/NUMBER, for example admetar/3", param_hint="TRIAL")
     return label, int(number)

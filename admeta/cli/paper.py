@@ -1,4 +1,4 @@
-"""Commands on the paper: its tables with ours beside, its studies, and running one of them."""
+"""Commands on the paper: its tables with this service's results, its studies, and running one of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ table_names = completed(lambda client: (table.name for table in client.paper_tab
 study_names = completed(lambda client: (study.name for study in client.paper_studies()))
 
 _Smoke = Annotated[
-    bool, typer.Option("--smoke", help="In small, to see that it runs: a tiny model, an epoch, few trials, no GPU.")
+    bool,
+    typer.Option("--smoke", help="A small form, to see that it runs: tiny model, one epoch, few trials, no GPU."),
 ]
 
 
@@ -35,7 +36,7 @@ class TableOutput(StrEnum):
 def build() -> typer.Typer:
     """The group of commands."""
     group = typer.Typer(
-        help="The paper's tables with ours beside, and the studies that fill them.", no_args_is_help=True
+        help="The paper's tables with this service's results, and the studies that produce them.", no_args_is_help=True
     )
     group.command("tables")(show_tables)
     group.command("studies")(show_studies)
@@ -46,17 +47,17 @@ def build() -> typer.Typer:
 def show_tables(
     name: Annotated[
         str | None,
-        typer.Argument(help="Show this one, cell by cell.", metavar="[TABLE]", autocompletion=table_names),
+        typer.Argument(help="Show this table, cell by cell.", metavar="[TABLE]", autocompletion=table_names),
     ] = None,
     url: Url = None,
     output: Annotated[
-        TableOutput, typer.Option("--output", "-o", help="How to write it; markdown and latex: one table.")
+        TableOutput, typer.Option("--output", "-o", help="Output format; markdown and latex work for one table.")
     ] = TableOutput.TABLE,
 ) -> None:
     """List the paper's result tables, or show one: each cell is the paper's number / ours."""
     is_text = output in (TableOutput.MARKDOWN, TableOutput.LATEX)
     if name is None and is_text:
-        raise typer.BadParameter(f"{output.value} is for one table; name it", param_hint="TABLE")
+        raise typer.BadParameter(f"{output.value} works for one table: add its name", param_hint="TABLE")
     with Client(url) as client:
         if name is None:
             emit(client.paper_tables(), Output(output.value), table=tables.paper_table_list)
@@ -72,15 +73,15 @@ def show_tables(
 
 def show_studies(
     name: Annotated[
-        str | None, typer.Argument(help="Show this one.", metavar="[NAME]", autocompletion=study_names)
+        str | None, typer.Argument(help="Show this study.", metavar="[NAME]", autocompletion=study_names)
     ] = None,
     smoke: _Smoke = False,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the studies that fill the paper's tables, or show one; JSON and YAML then have its definition."""
+    """List the studies that produce the paper's tables, or show one; JSON and YAML then contain its definition."""
     if name is None and smoke:
-        raise typer.BadParameter("--smoke is for one study; name it", param_hint="NAME")
+        raise typer.BadParameter("--smoke works for one study: add its name", param_hint="NAME")
     with Client(url) as client:
         if name is None:
             emit(client.paper_studies(), output, table=tables.paper_study_list)
@@ -97,7 +98,7 @@ def run(
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Submit a study of the paper. The same again finds the study there is."""
+    """Submit a study of the paper. The same study again is found, not created."""
     from admeta.client import studyfile
 
     with Client(url) as client:

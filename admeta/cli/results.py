@@ -28,7 +28,9 @@ _FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".tex": "late
 
 def compare(
     study: StudyArgument,
-    test: Annotated[SignificanceTest, typer.Option(help="wilcoxon pairs runs by seed.")] = SignificanceTest.WELCH,
+    test: Annotated[
+        SignificanceTest, typer.Option(help="Significance test; wilcoxon pairs runs by seed.")
+    ] = SignificanceTest.WELCH,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -39,7 +41,7 @@ def compare(
         emit(view, output, table=str)
         return
     if not view.complete:
-        say("The study has not ended: this is how it stands now.", err=True)
+        say("The study has not ended; these are its results so far.", err=True)
     show_comparison(view)
 
 
@@ -53,7 +55,7 @@ def best(
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the best settings known for a task and an optimizer, over all studies; or for each optimizer."""
+    """Show the best known settings for a task and an optimizer over all studies, or for each optimizer."""
 
     with Client(url) as client:
         if optimizer is not None:
@@ -65,9 +67,7 @@ def best(
 
 def importance(
     study: StudyArgument,
-    method: Annotated[
-        ImportanceMethod | None, typer.Option(help="How to tell.  [default: by the number of trials]")
-    ] = None,
+    method: Annotated[ImportanceMethod | None, typer.Option(help="Method.  [default: by the number of trials]")] = None,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -87,11 +87,11 @@ def export(
     ] = None,
     url: Url = None,
 ) -> None:
-    """Write a study's results to a file: a row a run (csv, parquet), trials (json), the comparison (latex)."""
+    """Write a study's results to a file: runs as rows (csv, parquet), trials (json), or the comparison (latex)."""
     chosen = form or (_FORMATS.get(file.suffix) if file else "csv")
     if chosen is None:
         raise ServiceError(
-            f"'{file}' does not say its format.", hint=f"End it in {', '.join(_FORMATS)}, or give --format."
+            f"'{file}' has no known ending.", hint=f"End the name in {', '.join(_FORMATS)}, or give --format."
         )
     with Client(url) as client:
         if file is None:
@@ -110,7 +110,7 @@ def export(
 
 
 def _best_of_each(client: Client, task: str, *, model: str | None, metric: str | None) -> list[BestView]:
-    """What is known of every optimizer; those without a result are left out."""
+    """The best settings of every optimizer that has a result."""
     found: list[BestView] = []
     missing: ClientError | None = None
     for optimizer in client.optimizers():
@@ -133,12 +133,12 @@ def _best_of_each(client: Client, task: str, *, model: str | None, metric: str |
 
 def tasks(
     name: Annotated[
-        str | None, typer.Argument(help="Show this one's settings.", metavar="[NAME]", autocompletion=task_names)
+        str | None, typer.Argument(help="Show the settings of this task.", metavar="[NAME]", autocompletion=task_names)
     ] = None,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the tasks that a study can name, or what one's `task` may say."""
+    """List the tasks that a study can name, or the settings of one task."""
 
     with Client(url) as client:
         if name is None:
@@ -150,12 +150,12 @@ def tasks(
 def optimizers(
     name: Annotated[
         str | None,
-        typer.Argument(help="Show this one's parameters.", metavar="[NAME]", autocompletion=optimizer_names),
+        typer.Argument(help="Show the parameters of this optimizer.", metavar="[NAME]", autocompletion=optimizer_names),
     ] = None,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the optimizers that a study can name, or one's parameters."""
+    """List the optimizers that a study can name, or the parameters of one."""
 
     with Client(url) as client:
         if name is None:
@@ -165,11 +165,11 @@ def optimizers(
 
 
 def cluster(url: Url = None, output: OutputOption = Output.TABLE) -> None:
-    """Show the machines with what is free, the runs on them, and the studies that wait."""
+    """Show the machines with their free CPUs and GPUs, the runs on them, and the studies that wait."""
 
     with Client(url) as client:
         view = client.cluster()
     if output is Output.TABLE:
         waiting = "".join(f"\n  {n}. {study.name}" for n, study in enumerate(view.queue, start=1))
-        say(f"Ray is {view.ray}; {len(view.runs)} runs train, {len(view.queue)} studies wait{waiting}")
+        say(f"Ray is {view.ray}; {len(view.runs)} runs are training, {len(view.queue)} studies are waiting{waiting}")
     emit(view, output, table=tables.cluster)

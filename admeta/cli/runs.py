@@ -26,7 +26,7 @@ from admeta.client.states import FailureKind, RunState, Stage
 from admeta.client.terminal import tables
 
 _State = Annotated[RunState | None, typer.Option(help="Only in this state.", case_sensitive=False)]
-_Limit = Annotated[int, typer.Option(help="At most so many.", min=1)]
+_Limit = Annotated[int, typer.Option(help="Show at most this many.", min=1)]
 
 
 class TrialOrder(StrEnum):
@@ -45,7 +45,9 @@ class RunOrder(StrEnum):
 
 def trials(
     study: StudyArgument,
-    trial: Annotated[str | None, typer.Argument(help="Show this one, as admetar/3.", metavar="[TRIAL]")] = None,
+    trial: Annotated[
+        str | None, typer.Argument(help="Show this trial, for example admetar/3.", metavar="[TRIAL]")
+    ] = None,
     label: Label = None,
     state: _State = None,
     order: Annotated[TrialOrder, typer.Option(help="best: best validation value first.")] = TrialOrder.NUMBER,
@@ -67,16 +69,16 @@ def trials(
 def runs(
     study: StudyArgument,
     label: Label = None,
-    trial: Annotated[int | None, typer.Option(help="Only of trials with this number.", min=0)] = None,
+    trial: Annotated[int | None, typer.Option(help="Only runs of trials with this number.", min=0)] = None,
     stage: Annotated[Stage | None, typer.Option(help="Only of this stage.")] = None,
     state: _State = None,
-    failure: Annotated[FailureKind | None, typer.Option(help="Only those that failed so.")] = None,
+    failure: Annotated[FailureKind | None, typer.Option(help="Only runs with this failure.")] = None,
     order: Annotated[RunOrder, typer.Option(help="best: best validation value first.")] = RunOrder.ID,
     limit: _Limit = 100,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List a study's runs: each training with its seed, its machine, and how it ended."""
+    """List a study's runs: each with its seed, its machine and its outcome."""
 
     with Client(url) as client:
         found = list(
@@ -92,7 +94,7 @@ def run(
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show one run: its attempts, on what they ran, how each ended, and its curve."""
+    """Show one run: its attempts with their machines and outcomes, and its curve."""
 
     with Client(url) as client:
         view, points = client.run(run), client.curve(run)
@@ -115,13 +117,13 @@ def run(
 
 def logs(
     run: Annotated[int, typer.Argument(help="A run's id, from `admeta runs`.", min=1, metavar="RUN")],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
-    attempt: Annotated[int | None, typer.Option(help="Of this attempt.  [default: the latest]", min=1)] = None,
-    tail: Annotated[int | None, typer.Option("--tail", "-n", help="Only the last so many lines.", min=0)] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run has ended.")] = False,
+    attempt: Annotated[int | None, typer.Option(help="Show this attempt.  [default: the latest]", min=1)] = None,
+    tail: Annotated[int | None, typer.Option("--tail", "-n", help="Show only the last lines: how many.", min=0)] = None,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show what a run has printed, tracebacks included. JSON is one object for each part."""
+    """Show the output of a run, tracebacks included. JSON is one object for each part."""
     with Client(url) as client:
         try:
             _show_logs(
@@ -174,12 +176,12 @@ def events(
         typer.Argument(help="A study's name or id; default: all.", metavar="[STUDY]", autocompletion=study_names),
     ] = None,
     after: Annotated[
-        int | None, typer.Option(help="Begin after this event's id; 0: with the oldest kept.", min=0)
+        int | None, typer.Option(help="Start after the event with this id; 0: with the oldest event kept.", min=0)
     ] = None,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Follow events: one study's until it ends, or all studies' until Ctrl-C. JSON is one object a line."""
+    """Follow events: one study's until it ends, or all studies' until Ctrl-C. JSON is one object for each line."""
     with Client(url) as client:
         try:
             for event in client.events(study, after=after):

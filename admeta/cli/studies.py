@@ -35,7 +35,7 @@ def list_studies(
         str | None, typer.Option(help="Only those that search this optimizer.", autocompletion=optimizer_names)
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Only those with this tag.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 20,
+    limit: Annotated[int, typer.Option(help="Show at most this many.", min=1)] = 20,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -45,11 +45,11 @@ def list_studies(
         found = list(client.studies(name=name, state=state, task=task, optimizer=optimizer, tag=tag, limit=limit + 1))
     emit(found[:limit], output, table=tables.study_list)
     if len(found) > limit:
-        say(f"There are more: --limit {10 * limit}", err=True)
+        say(f"There are more studies: --limit {10 * limit}", err=True)
 
 
 def show(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
-    """Show a study: how far each optimizer's search is. JSON and YAML have its definition too."""
+    """Show a study and the progress of each optimizer's search. JSON and YAML contain its definition, too."""
 
     with Client(url) as client:
         view = client.study(study)
@@ -69,7 +69,7 @@ def pause(study: StudyArgument, url: Url = None, output: OutputOption = Output.T
 
 
 def resume(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
-    """Go on with a paused study."""
+    """Resume a paused study."""
     with Client(url) as client:
         _show_state(client.resume(study), output)
 
@@ -91,12 +91,12 @@ def annotate(
 def cancel(
     study: StudyArgument,
     trial: Annotated[
-        str | None, typer.Option(help="Only this trial, as admetar/3; the study goes on without it.")
+        str | None, typer.Option(help="Cancel only this trial, for example admetar/3; the study continues without it.")
     ] = None,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Cancel a study, or one trial of it: what runs is stopped, what has finished stays."""
+    """Cancel a study, or one trial of it: running trials are stopped, finished ones are kept."""
 
     with Client(url) as client:
         if trial is None:
@@ -109,7 +109,7 @@ def cancel(
 
 def delete(
     study: StudyArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -135,23 +135,25 @@ def _show_state(study: StudyView, output: Output) -> None:
         emit(study, output, table=tables.searches)
 
 
-Wait = Annotated[bool, typer.Option("--wait", "-w", help="Follow it to its end, then compare.")]
+Wait = Annotated[bool, typer.Option("--wait", "-w", help="Follow the study until it ends, then show the comparison.")]
 Timeout = Annotated[
     float | None,
-    typer.Option(help="Seconds to follow at most; then exit code 4. The study goes on.", min=0, metavar="SECONDS"),
+    typer.Option(
+        help="Stop following after this many seconds, with exit code 4. The study continues.", min=0, metavar="SECONDS"
+    ),
 ]
 _WATCH_PATIENCE_S = 600.0
 _POLL_S = 0.5
 
 
 def submit(
-    file: Annotated[Path, typer.Argument(help="The study, as YAML or JSON; - reads stdin.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="The study as YAML or JSON; - reads stdin.", metavar="FILE")],
     name: Annotated[str | None, typer.Option(help="Submit it under this name.")] = None,
     changes: Changes = None,
     space: Annotated[
         str | None,
         typer.Option(
-            help="Search space of optimizers that name none: default, finetune, paper; paper-best: all begin with the "
+            help="Search space of optimizers that name none: default, finetune, paper; paper-best: start with the "
             "paper's best settings.",
             metavar="NAME",
         ),
@@ -161,7 +163,7 @@ def submit(
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Submit a study. The same file again finds the study there is."""
+    """Submit a study. The same study again is found, not created."""
     from admeta.client import studyfile
 
     definition = studyfile.with_changes(studyfile.load(file), changes or [])
@@ -191,13 +193,13 @@ def clone(
 
 
 def watch(study: StudyArgument, timeout: Timeout = None, url: Url = None, output: OutputOption = Output.TABLE) -> None:
-    """Follow a study to its end, then compare. Ctrl-C leaves it running; a service that goes away is waited for."""
+    """Follow a study until it ends, then show the comparison. After Ctrl-C the study continues."""
     with Client(url) as client:
         _finish(client, _follow(client, study, timeout_s=timeout), output)
 
 
 def report(client: Client, submission: Submission, *, wait: bool, timeout_s: float | None, output: Output) -> None:
-    """Say what became of a submission, and follow the study where that is asked for."""
+    """Print the outcome of a submission, and follow the study where that is asked for."""
     study = submission.study
     verb = "submitted" if submission.created else "exists already"
     say(f"study {study.name} ({study.id}) {verb}: {study.state}", err=output is not Output.TABLE or wait)
@@ -208,23 +210,23 @@ def report(client: Client, submission: Submission, *, wait: bool, timeout_s: flo
     elif output is not Output.TABLE:
         emit(study, output, table=str)
     else:
-        say(f"Follow it with: admeta watch {study.name}")
+        say(f"To follow it: admeta watch {study.name}")
 
 
 def _follow(client: Client, study: str, *, timeout_s: float | None) -> StudyView:
     try:
         return client.wait(study, progress=True, poll_s=_POLL_S, timeout_s=timeout_s, patience_s=_WATCH_PATIENCE_S)
     except KeyboardInterrupt:
-        say(f"\nThe study goes on. Follow it: admeta watch {study}. End it: admeta cancel {study}.", err=True)
+        say(f"\nThe study continues. To follow it: admeta watch {study}. To end it: admeta cancel {study}.", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except TimeoutError as error:
         say(f"error: {error}", err=True)
-        say(f"hint: The study goes on. Follow it: admeta watch {study}.", err=True)
+        say(f"hint: The study continues. To follow it: admeta watch {study}.", err=True)
         raise typer.Exit(EXPIRED) from None
 
 
 def _finish(client: Client, study: StudyView, output: Output) -> None:
-    """Write how an ended study came out: its comparison, or the study itself in JSON and YAML."""
+    """Print the result of a study that has ended: its comparison, or the study itself in JSON and YAML."""
     if output is Output.TABLE:
         show_comparison(client.comparison(study.id))
     else:

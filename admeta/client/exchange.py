@@ -117,11 +117,11 @@ class UnansweredError(ClientError):
 
 
 class Backoff:
-    """Decides how long a call that follows a study or a run bears a service that does not answer.
+    """How long a call that follows a study or a run tries again while the service does not answer.
 
     Args:
-        patience_s: longest absence, in seconds. It counts from the last answer; before the first answer, which shows
-            that the address is right, none is borne.
+        patience_s: longest absence, in seconds, counted from the last answer. Before the first answer every error is
+            raised, because the address may be wrong.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -132,8 +132,8 @@ class Backoff:
         """Record that the service answered."""
         self._answered_at = clock()
 
-    def bear(self, error: ClientError) -> None:
-        """Return where the call should try again after `error`; raise it where not."""
+    def check(self, error: ClientError) -> None:
+        """Raise `error` unless the call should try again."""
         if self._answered_at is None and error.status is not None:  # an answer like 503 shows that the address is right
             self._answered_at = clock()
         may_pass = error.loss is not Loss.ADDRESS if isinstance(error, UnansweredError) else error.status in RETURNING

@@ -45,7 +45,7 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if str(key.value) in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' stands twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key '{key.value}' occurs twice", key.start_mark)
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 

@@ -21,7 +21,7 @@ def build() -> typer.Typer:
 
 
 def upgrade(home: Home = None, database_url: DatabaseUrl = None, output: OutputOption = Output.TABLE) -> None:
-    """Create the tables, or bring them to this version. `admeta serve` does the same when it starts."""
+    """Create the tables, or upgrade them to this version. `admeta serve` does the same when it starts."""
     from service.database.schema import head_revision, inspect, prepare
 
     url = _url(home, database_url)
@@ -31,13 +31,13 @@ def upgrade(home: Home = None, database_url: DatabaseUrl = None, output: OutputO
 
 
 def downgrade(
-    revision: Annotated[str, typer.Argument(help="The older revision, as 0001; base removes the tables.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    revision: Annotated[str, typer.Argument(help="The older revision, for example 0001; base removes the tables.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     home: Home = None,
     database_url: DatabaseUrl = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Take the tables back to an older revision, for an older admeta-search. What is newer in them is lost.
+    """Downgrade the tables to an older revision, for an older admeta-search. Newer columns and tables are lost.
 
     Stop the services on this database first, and make a copy of it.
     """
@@ -46,14 +46,14 @@ def downgrade(
     url = _url(home, database_url)
     before = inspect(url)
     if not yes:
-        question = f"Take the tables from {before or 'nothing'} back to {revision}? What is newer in them is lost."
+        question = f"Downgrade the tables from {before or 'nothing'} to {revision}? Newer columns and tables are lost."
         typer.confirm(question, abort=True, err=output is not Output.TABLE)
     step_back(url, revision)
     _report_change(before, inspect(url), output)
 
 
 def current(home: Home = None, database_url: DatabaseUrl = None, output: OutputOption = Output.TABLE) -> None:
-    """Show the tables' revision and the one that this version needs. Exit code 1 where they differ."""
+    """Show the tables' revision and the revision that this version needs. Exit code 1 where they differ."""
     from service.database.schema import head_revision, inspect
 
     found, needed = inspect(_url(home, database_url)), head_revision()
@@ -62,7 +62,7 @@ def current(home: Home = None, database_url: DatabaseUrl = None, output: OutputO
     else:
         emit_plain({"found": found, "needed": needed}, output)
     if found != needed:
-        say("hint: Run `admeta db upgrade`; a newer database needs a newer admeta-search.", err=True)
+        say("hint: Run `admeta db upgrade`. A newer database needs a newer admeta-search.", err=True)
         raise typer.Exit(FAILED)
 
 

@@ -24,7 +24,7 @@ def serve(
     ] = None,
     runtime_env: Annotated[
         Path | None,
-        typer.Option(help="JSON or YAML: what Ray is to prepare on its nodes.  [env: ADMETA_RUNTIME_ENV]"),
+        typer.Option(help="File in JSON or YAML: what Ray prepares on its nodes.  [env: ADMETA_RUNTIME_ENV]"),
     ] = None,
     storage: Annotated[
         str | None,
@@ -34,7 +34,7 @@ def serve(
         Path | None, typer.Option(help="Folder of data sets.  [env: ADMETA_DATA; default: HOME/data]")
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others than loopback need access tokens: `admeta token create`.")
+        str, typer.Option(help="Address to listen on. Any but loopback needs access tokens: `admeta token create`.")
     ] = DEFAULT_HOST,
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = DEFAULT_PORT,
     require_token: Annotated[
@@ -42,22 +42,23 @@ def serve(
         typer.Option("--require-token", help="Ask for tokens on loopback too.  [env: ADMETA_REQUIRE_TOKEN]"),
     ] = None,
     log_format: Annotated[
-        str | None, typer.Option(help="text, or json: an object a line.  [env: ADMETA_LOG_FORMAT; default: text]")
+        str | None,
+        typer.Option(help="text or json (one object a line).  [env: ADMETA_LOG_FORMAT; default: text]"),
     ] = None,
     max_queued: Annotated[
-        int | None, typer.Option(help="Studies that may wait.  [env: ADMETA_MAX_QUEUED; default: 1000]")
+        int | None, typer.Option(help="Most studies that wait.  [env: ADMETA_MAX_QUEUED; default: 1000]")
     ] = None,
     max_running: Annotated[
-        int | None, typer.Option(help="Studies at work at a time.  [env: ADMETA_MAX_RUNNING; default: 4]")
+        int | None, typer.Option(help="Most studies that run at the same time.  [env: ADMETA_MAX_RUNNING; default: 4]")
     ] = None,
     max_trials: Annotated[
-        int | None, typer.Option(help="Trials of one study.  [env: ADMETA_MAX_TRIALS; default: 100000]")
+        int | None, typer.Option(help="Most trials of one study.  [env: ADMETA_MAX_TRIALS; default: 100000]")
     ] = None,
     max_body_bytes: Annotated[
-        int | None, typer.Option(help="Size of a request.  [env: ADMETA_MAX_BODY_BYTES; default: 1048576]")
+        int | None, typer.Option(help="Largest body of a request.  [env: ADMETA_MAX_BODY_BYTES; default: 1048576]")
     ] = None,
 ) -> None:
-    """Run the service until Ctrl-C. Studies that were running go on at the next start."""
+    """Run the service until Ctrl-C. Studies that are running continue at the next start."""
     from service import server, settings
 
     server.run(
@@ -88,7 +89,7 @@ def worker(
     cpus: Annotated[int | None, typer.Option(min=0, help="CPUs for trials.  [default: all]")] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="Cards for trials.  [default: all]")] = None,
 ) -> None:
-    """Add this machine to a cluster until Ctrl-C. Its trials go on elsewhere when it leaves."""
+    """Add this machine to a cluster until Ctrl-C. Its trials then continue on other machines."""
     from service import joining
 
     raise typer.Exit(joining.work(address, cpus=cpus, gpus=gpus))

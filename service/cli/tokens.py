@@ -1,7 +1,7 @@
 """Commands on access tokens: create, list, revoke.
 
-They work on the database itself, so that the first admin token can be made before anybody could let its maker in; with
---url they ask a service, as an admin, instead.
+They work on the database itself, so that the first admin token can be created before any token exists. With --url they
+send an admin's request to a service instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400}
 Service = Annotated[
-    str | None, typer.Option("--url", help="Ask this service, with an admin's ADMETA_TOKEN.", metavar="URL")
+    str | None,
+    typer.Option(
+        "--url", help="Send the request to this service; ADMETA_TOKEN must be an admin's token.", metavar="URL"
+    ),
 ]
 
 
@@ -43,16 +46,16 @@ def build() -> typer.Typer:
 
 def create(
     name: Annotated[str, typer.Argument(help="What it is for, or who has it.")],
-    scope: Annotated[Scope, typer.Option(help="Each may do what those before it may.")] = Scope.READ,
+    scope: Annotated[Scope, typer.Option(help="Each scope includes those before it.")] = Scope.READ,
     expires: Annotated[
-        str | None, typer.Option(help="Ends after so long: 90d, 12h, 30m.  [default: when revoked]", metavar="TIME")
+        str | None, typer.Option(help="Lifetime: 90d, 12h, 30m.  [default: until it is revoked]", metavar="TIME")
     ] = None,
     home: Home = None,
     database_url: DatabaseUrl = None,
     url: Service = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Make a token and print it. It is shown this once; only its hash is kept."""
+    """Create a token and print it. It cannot be shown again: only its hash is kept."""
     lifetime = None if expires is None else _duration(expires)
     if not 1 <= len(name) <= 100:
         raise typer.BadParameter("must have 1 to 100 characters", param_hint="NAME")
@@ -71,14 +74,14 @@ def create(
         return
     say(made.token)
     until = "until it is revoked" if made.expires_at is None else f"until {tables.moment(made.expires_at)}"
-    say(f"Token {made.id} ({made.scope}) works {until}. Keep it: it cannot be shown again.", err=True)
-    say("The client and the commands take it from ADMETA_TOKEN.", err=True)
+    say(f"Token {made.id} ({made.scope}) is valid {until}. Keep it: it cannot be shown again.", err=True)
+    say("The client and the command line read it from ADMETA_TOKEN.", err=True)
 
 
 def show(
     home: Home = None, database_url: DatabaseUrl = None, url: Service = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """List all tokens, newest first, also those that no longer work."""
+    """List all tokens, newest first, including those that are no longer valid."""
     if url is not None:
         with Client(url) as client:
             found = client.tokens()
@@ -97,7 +100,7 @@ def revoke(
     url: Service = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """End a token at once."""
+    """Revoke a token at once."""
     if url is not None:
         with Client(url) as client:
             ended = client.revoke_token(token_id)
@@ -115,8 +118,8 @@ def _database(home: Path | None, database_url: str | None) -> Iterator[Engine]:
 
     if not can_serve():
         raise ServiceError(
-            "this is the client alone: it opens no database.",
-            hint="Ask the service: --url URL, with an admin's ADMETA_TOKEN.",
+            "only the client is installed here, which cannot open a database.",
+            hint="Send the request to the service: --url URL, with an admin's token in ADMETA_TOKEN.",
         )
     from service.database.engine import make_single_engine
     from service.database.schema import prepare
@@ -135,5 +138,7 @@ def _database(home: Path | None, database_url: str | None) -> Iterator[Engine]:
 def _duration(text: str) -> timedelta:
     found = re.fullmatch(r"([1-9]\d{0,5})([mhd])", text)
     if found is None:
-        raise typer.BadParameter(f"'{text}' is no time; for example 90d, 12h or 30m", param_hint="--expires")
+        raise typer.BadParameter(
+            f"'{text}' must be a number and a unit, for example 90d, 12h or 30m", param_hint="--expires"
+        )
     return timedelta(seconds=int(found[1]) * _UNITS_S[found[2]])

@@ -74,7 +74,7 @@ def test_a_study_that_was_cut_off_goes_on(service: Settings, study_file: Path, m
     monkeypatch.setattr("service.demo.Client.wait", _ended("COMPLETED"))
     code, text = _run(service, study_file)
     assert code == 0
-    assert "toy was cut off earlier" in text
+    assert "toy was interrupted earlier" in text
     assert _names(service) == ["toy CANCELLED"]
 
 

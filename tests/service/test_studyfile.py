@@ -90,7 +90,7 @@ def test_json_is_taken(tmp_path: Path) -> None:
     ("text", "part"),
     [
         (b"name: [x", "line 1"),
-        (b"name: x\nname: y\n", "'name' stands twice"),
+        (b"name: x\nname: y\n", "'name' occurs twice"),
         (b"- a\n- b\n", "holds a list"),
         (b"", "holds nothing"),
         (b"\xff\xfe\x00", "not UTF-8"),

@@ -42,7 +42,7 @@ async def wait(
         try:
             response = await connection.send(Request(method="GET", path=f"/v1/studies/{part(study)}", headers=headers))
         except ClientError as error:
-            backoff.bear(error)
+            backoff.check(error)
             for tell in () if is_absent else on_absence:
                 tell(error)
             is_absent, pause_s = True, max(poll_s, _ABSENT_PAUSE_S)
@@ -90,7 +90,7 @@ async def follow_events(
         except ClientError as error:
             if is_deleted and error.status == httpx.codes.NOT_FOUND:
                 return
-            backoff.bear(error)
+            backoff.check(error)
         await sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -122,7 +122,7 @@ async def follow_logs(
                 is_over = (await connection.read(StudyRunView, get(f"/v1/runs/{run}"))).state in FINISHED_STATES
             backoff.answered()
         except ClientError as error:
-            backoff.bear(error)
+            backoff.check(error)
         else:
             if is_over or (log.ended and attempt is not None):
                 return

@@ -43,7 +43,7 @@ def wait(
         try:
             response = connection.send(Request(method="GET", path=f"/v1/studies/{part(study)}", headers=headers))
         except ClientError as error:
-            backoff.bear(error)
+            backoff.check(error)
             for tell in () if is_absent else on_absence:
                 tell(error)
             is_absent, pause_s = True, max(poll_s, _ABSENT_PAUSE_S)
@@ -87,7 +87,7 @@ def follow_events(connection: Connection, path: str, *, after: int | None, patie
         except ClientError as error:
             if is_deleted and error.status == httpx.codes.NOT_FOUND:
                 return
-            backoff.bear(error)
+            backoff.check(error)
         sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -119,7 +119,7 @@ def follow_logs(
                 is_over = (connection.read(StudyRunView, get(f"/v1/runs/{run}"))).state in FINISHED_STATES
             backoff.answered()
         except ClientError as error:
-            backoff.bear(error)
+            backoff.check(error)
         else:
             if is_over or (log.ended and attempt is not None):
                 return

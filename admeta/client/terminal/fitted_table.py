@@ -1,6 +1,6 @@
-"""A table that never hides what it was given: where its columns do not fit, each row is written as a record.
+"""A table that never cuts off text: where its columns do not fit, each row is written as a record.
 
-Rich crops columns that may not wrap, without a sign; a name or a setting cut off is worse than a longer answer.
+rich crops columns that must not wrap, without any sign of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class FittedTable:
 
     Args:
         columns: their names.
-        wrapped: those whose texts may go over several lines, between words; default: the last.
+        wrapped: columns whose text may be wrapped between words; default: the last.
     """
 
     def __init__(self, *columns: str, wrapped: Sequence[str] | None = None) -> None:
@@ -46,7 +46,7 @@ class FittedTable:
             yield self._as_record(row)
 
     def _least_width(self, i: int) -> int:
-        """Of a column that wraps its longest word, of another its longest text."""
+        """The longest word of a column that wraps, the longest text of another."""
         texts = [self._columns[i], *(row[i] for row in self._rows)]
         if self._columns[i] in self._wrapped:
             texts = [word for text in texts for word in text.split()]

@@ -1,4 +1,4 @@
-"""A study's progress on a terminal: a live table with a bar an optimizer, or plain lines where it is no terminal."""
+"""A study's progress: a live table with a bar for each optimizer; plain lines where the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Display(Protocol):
     """Where progress is shown."""
 
     def show(self, study: StudyView) -> None:
-        """The study has moved on."""
+        """Show the study, which has changed."""
 
     def away(self, error: ClientError) -> None:
-        """The service does not answer for now."""
+        """Show that the service does not answer."""
 
 
 @contextmanager
 def shown(console: Console | None = None) -> Iterator[Display]:
-    """A display for as long as the block runs; default: on stderr, so that results on stdout stay clean."""
+    """A display that lasts as long as the block; by default on stderr, so that stdout has only results."""
     console = console or Console(stderr=True, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         yield _Lines(console)
@@ -47,7 +47,7 @@ def shown(console: Console | None = None) -> Iterator[Display]:
 
 
 class _Picture:
-    """A line on the study, then a table with a bar for every optimizer. Drawn anew while the study runs."""
+    """A line about the study, then a table with a bar for every optimizer. Redrawn while the study runs."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -69,7 +69,7 @@ class _Picture:
 
 
 class _Lines:
-    """A line whenever the study or an optimizer's search has moved on."""
+    """A line whenever the study or an optimizer's search has changed."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""Answers as text tables, for the command line and the demo."""
+"""Answers as text tables, for the command line, the demo and the pages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NOTHING = "–"
 
 
 def console() -> Console:
-    """stdout; wide where it is no terminal and COLUMNS does not say how wide, so that piped tables are not folded."""
+    """A console on stdout; where that is not a terminal and COLUMNS is not set, wide enough for most tables."""
     plain = Console(highlight=False, markup=False, emoji=False)
     return (
         plain
@@ -48,7 +48,7 @@ def console() -> Console:
 
 
 def study_list(studies: Iterable[StudyView]) -> FittedTable:
-    """A line a study."""
+    """One line for each study."""
     table = FittedTable("study", "state", "task", "model", "optimizers", "trials", "age", wrapped=["optimizers"])
     now = datetime.now(UTC)
     for study in studies:
@@ -61,7 +61,7 @@ def study_list(studies: Iterable[StudyView]) -> FittedTable:
 
 
 def cluster(view: ClusterView) -> FittedTable:
-    """A line a machine: what it has, what is free, what trains there."""
+    """One line for each machine: its CPUs and GPUs, how many of them are free, its runs."""
     table = FittedTable("host", "address", "alive", "CPUs free", "GPUs free", "runs")
     for node in view.nodes:
         runs = [f"{run.study}/{run.label}/{run.trial}" for run in view.runs if run.node == node.address]
@@ -71,7 +71,7 @@ def cluster(view: ClusterView) -> FittedTable:
 
 
 def searches(study: StudyView) -> FittedTable:
-    """A line an optimizer's search: how far it is."""
+    """One line for each optimizer's search, with its progress."""
     best = f"best {study.metric}"
     columns = ("optimizer", "stage", "trials", "pruned", "failed", "confirm", best, "with")
     table = FittedTable(*columns, wrapped=[best, "with"])
@@ -90,7 +90,7 @@ def searches(study: StudyView) -> FittedTable:
 
 
 def trial_list(trials: Iterable[TrialView], *, metric: str) -> FittedTable:
-    """A line a trial."""
+    """One line for each trial."""
     table = FittedTable(
         "trial", "state", metric, "epochs", "seconds", "error", "settings", wrapped=["error", "settings"]
     )
@@ -110,7 +110,7 @@ def trial_list(trials: Iterable[TrialView], *, metric: str) -> FittedTable:
 
 
 def run_list(runs: Iterable[StudyRunView]) -> FittedTable:
-    """A line a run."""
+    """One line for each run."""
     table = FittedTable(
         "run", "trial", "stage", "seed", "state", "value", "epoch", "seconds", "attempt", "device", "why"
     )
@@ -134,7 +134,7 @@ def run_list(runs: Iterable[StudyRunView]) -> FittedTable:
 
 
 def attempts(views: Iterable[AttemptView]) -> FittedTable:
-    """A line an attempt of a run: where it ran, from which epoch on, and how it ended."""
+    """One line for each attempt of a run: where it ran, from which epoch it started, and its outcome."""
     table = FittedTable(
         "attempt", "state", "started", "from epoch", "device", "error", wrapped=["started", "device", "error"]
     )
@@ -151,7 +151,7 @@ def attempts(views: Iterable[AttemptView]) -> FittedTable:
 
 
 def curve(points: Iterable[PointView]) -> FittedTable:
-    """A line an evaluation."""
+    """One line for each evaluation."""
     points = list(points)
     names = list(dict.fromkeys(name for point in points for name in point.metrics))
     table = FittedTable("epoch", "step", *names, "lr")
@@ -163,7 +163,7 @@ def curve(points: Iterable[PointView]) -> FittedTable:
 
 
 def comparison(view: ComparisonView) -> FittedTable:
-    """A line an optimizer, best first; fits 80 columns."""
+    """One line for each optimizer, best first; fits 80 columns."""
     test = next((row.test_metric for row in view.rows if row.test_metric), "test")
     columns = ("optimizer", view.metric, test, "n", "trials", "pruned", "failed", "train (step) s")
     table = FittedTable(*columns, wrapped=["failed", "train (step) s"])
@@ -199,7 +199,7 @@ def pairs(view: ComparisonView) -> FittedTable:
 
 
 def importance(views: Iterable[ImportanceView]) -> FittedTable:
-    """A line an optimizer's search: its parameters, what mattered most first."""
+    """One line for each optimizer's search: its parameters, the most important first."""
     table = FittedTable("optimizer", "method", "trials", "share of each parameter")
     for view in views:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in view.shares.items())
@@ -208,7 +208,7 @@ def importance(views: Iterable[ImportanceView]) -> FittedTable:
 
 
 def best(views: Iterable[BestView]) -> FittedTable:
-    """A line an optimizer: its best settings."""
+    """One line for each optimizer: its best settings."""
     columns = ("optimizer", "validation", "test", "evidence", "from", "settings")
     table = FittedTable(*columns, wrapped=["evidence", "from", "settings"])
     for view in views:
@@ -225,7 +225,7 @@ def best(views: Iterable[BestView]) -> FittedTable:
 
 
 def task_list(tasks: Iterable[TaskView]) -> FittedTable:
-    """A line a task."""
+    """One line for each task."""
     table = FittedTable("task", "models", "metrics", "what it is", wrapped=["models", "metrics", "what it is"])
     for task in tasks:
         metrics = ", ".join(f"{name} ({direction})" for name, direction in task.metrics.items())
@@ -236,7 +236,7 @@ def task_list(tasks: Iterable[TaskView]) -> FittedTable:
 
 
 def task_settings(task: TaskView) -> FittedTable:
-    """A line a setting: what a study's `task` may say."""
+    """One line for each setting: the fields of a study's `task`."""
     table = FittedTable("setting", "default", "what it is", wrapped=["default", "what it is"])
     models = f"one of {', '.join(task.models)}"
     for name, field in task.config_schema.get("properties", {}).items():
@@ -246,7 +246,7 @@ def task_settings(task: TaskView) -> FittedTable:
 
 
 def optimizer_list(optimizers: Iterable[OptimizerView]) -> FittedTable:
-    """A line an optimizer."""
+    """One line for each optimizer."""
     texts = ("searched by default", "fixed by default", "what it is")
     table = FittedTable("optimizer", *texts, wrapped=texts)
     for optimizer in optimizers:
@@ -256,7 +256,7 @@ def optimizer_list(optimizers: Iterable[OptimizerView]) -> FittedTable:
 
 
 def parameters(optimizer: OptimizerView) -> FittedTable:
-    """A line a parameter of one optimizer."""
+    """One line for each parameter of one optimizer."""
     table = FittedTable("parameter", "default", "default space", "rule", "what it is", wrapped=["rule", "what it is"])
     for parameter in optimizer.parameters:
         space = optimizer.default_space.get(parameter.name)
@@ -266,8 +266,8 @@ def parameters(optimizer: OptimizerView) -> FittedTable:
 
 
 def token_list(tokens: Iterable[TokenView]) -> FittedTable:
-    """A line a token."""
-    table = FittedTable("id", "name", "scope", "begins with", "works", "created", "expires", "last used")
+    """One line for each token."""
+    table = FittedTable("id", "name", "scope", "begins with", "valid", "created", "expires", "last used")
     for token in tokens:
         works = "yes" if token.active else "revoked" if token.revoked_at else "expired"
         times = (token.created_at, token.expires_at, token.last_used_at)
@@ -300,7 +300,7 @@ def paper_texts(table: PaperTableCellsView) -> list[list[str]]:
 
 
 def paper_study_list(studies: Iterable[PaperStudyView]) -> FittedTable:
-    """A line a study."""
+    """One line for each study."""
     table = FittedTable("study", "table", "task", "model", "runs", "optimizers")
     for study in studies:
         optimizers = ", ".join(study.optimizers)
@@ -309,7 +309,7 @@ def paper_study_list(studies: Iterable[PaperStudyView]) -> FittedTable:
 
 
 def paper_study(view: PaperStudyView) -> FittedTable:
-    """What one study is, a line a fact."""
+    """One study of the paper, one line for each property."""
     table = FittedTable("", view.name)
     facts = {
         "submitted as": view.study,
@@ -337,14 +337,14 @@ def number(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Hours, minutes and seconds: 1:02:03, or 2:03."""
+    """Seconds as hours, minutes and seconds: 1:02:03, or 2:03."""
     minutes, rest = divmod(max(round(seconds), 0), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def rough_duration(seconds: float) -> str:
-    """In the largest unit that leaves a whole number: 40 s, 12 min, 3 h, 5 d."""
+    """Seconds in the largest unit of which there is at least one: 40 s, 12 min, 3 h, 5 d."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{seconds // length:.0f} {unit}"
@@ -352,7 +352,7 @@ def rough_duration(seconds: float) -> str:
 
 
 def moment(time: datetime) -> str:
-    """A time of this machine's zone, to the minute."""
+    """A time in this machine's time zone, to the minute."""
     return f"{time.astimezone():%Y-%m-%d %H:%M}"
 
 
@@ -364,7 +364,7 @@ def spread(view: SpreadView) -> str:
 
 
 def settings(values: Mapping[str, Any] | None) -> str:
-    """Parameters on one line, what matters most first: lr=0.01 lambd=0.1 betas=[0.9, 0.999]."""
+    """Parameters on one line, the most important first: lr=0.01 lambd=0.1 betas=[0.9, 0.999]."""
     known = values or {}
     order = [name for name in _FIRST if name in known] + [name for name in known if name not in _FIRST]
     return " ".join(f"{name}={_text(known[name])}" for name in order)

@@ -54,7 +54,7 @@ def test_submit_and_wait(say: Say, study_file: Path, empty: str, monkeypatch: py
     monkeypatch.setattr("admeta.client.Client.wait", interrupted)
     code, _, err = say("watch waited")
     assert code == 130
-    assert "The study goes on" in err
+    assert "The study continues" in err
 
 
 def test_notes_and_tags(say: Say, say_json: Callable[..., Any], study: str) -> None:

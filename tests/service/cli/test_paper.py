@@ -79,8 +79,8 @@ def test_what_json_says_of_a_cell(say_json: Callable[..., Any]) -> None:
         ("paper tables cifr", 1, "hint: `admeta paper tables` lists them."),
         ("paper studies cola-bert", 1, "did you mean 'cola-bert-base'?"),
         ("paper run cola", 1, "hint: `admeta paper studies` lists them."),
-        ("paper tables -o latex", 2, "latex is for one table"),
-        ("paper studies --smoke", 2, "--smoke is for one study"),
+        ("paper tables -o latex", 2, "latex works for one table"),
+        ("paper studies --smoke", 2, "--smoke works for one study"),
         ("paper", 2, ""),
     ],
 )

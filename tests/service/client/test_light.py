@@ -48,7 +48,7 @@ def test_without_the_servers_packages(tmp_path: Path) -> None:
         "--help": 0, "version": 0, "list": 3, "doctor": 0, "serve": 1, "db current": 1, "token list": 1, "demo": 1,
     }  # fmt: skip
     assert done.stderr.count("pip install 'admeta-search[server]'") == 3
-    assert "Ask the service: --url" in done.stderr
+    assert "Send the request to the service: --url" in done.stderr
 
 
 def test_the_base_names_none_of_them() -> None:
