@@ -1,11 +1,10 @@
-"""What happened, in the order in which it became true: written with the change it tells, read by followers.
+"""Events: what happened, in the order in which it was committed. Written with the change, read by followers.
 
-Owns the kinds of events and their ids. An id is larger than every id that any reader could have seen before it, so
-"everything after id n" misses nothing. On SQLite one writer at a time gives that for free. PostgreSQL's sequences do
-not: a number taken early may be committed late. So events are kept until their transaction is about to commit, and
-then take a lock that is held to the end of the commit; ids are given out in the order of commits.
+An event's id is larger than every id that a reader could have seen before, so that reading "everything after id n"
+misses nothing. SQLite has one writer at a time. PostgreSQL's sequences do not guarantee it: an id that was drawn early
+may be committed late. So events are written when their transaction commits, under a lock held to the end of the commit.
 
-Events are for following, not for the record: the record is in the other tables. `prune` forgets old ones.
+Events serve those who follow a study; what is true stands in the other tables. `prune` deletes old events.
 """
 
 from __future__ import annotations
@@ -18,20 +17,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, cast
 
-from sqlalchemy import (
-    BindParameter,
-    Engine,
-    Table,
-    Text,
-    bindparam,
-    delete,
-    event,
-    func,
-    insert,
-    select,
-    true,
-    type_coerce,
-)
+from sqlalchemy import BindParameter, Engine, Table, Text, bindparam, delete, event, func, insert, select, true
+from sqlalchemy import type_coerce as coerce
 from sqlalchemy.orm import Session
 
 from search.records import Point
@@ -42,12 +29,12 @@ from service.database.retry import REQUEST, retried
 
 KEEP = timedelta(hours=24)
 KEEP_ROWS = 200_000
-"""What `prune` leaves: a day, and no more rows than this (about 80 MB)."""
+"""What `prune` leaves: one day, and at most this many rows (about 80 MB)."""
 
 _TABLE = cast(Table, Event.__table__)
 _LOCK_KEY = 0x61646D657476
 _MAX_HANG = "15s"
-"""A writer that hangs while it holds the lock would stop all others: the server ends its session after so long."""
+"""The server then ends the session of a writer that hangs while it holds the lock, which stops all others."""
 _HANG: BindParameter[str] = bindparam("hang", callable_=lambda: _MAX_HANG)
 _LOCK = select(
     func.set_config("idle_in_transaction_session_timeout", _HANG, true()), func.pg_advisory_xact_lock(_LOCK_KEY)
@@ -56,13 +43,13 @@ _COLUMNS = (_TABLE.c.at, _TABLE.c.study_id, _TABLE.c.kind, _TABLE.c.data)
 _INSERT_UNDER_LOCK = insert(_TABLE).from_select(
     _COLUMNS, select(*(bindparam(column.name, type_=column.type) for column in _COLUMNS)).select_from(_LOCK)
 )
-"""For PostgreSQL: a row's id is drawn when the row is there to be written, and that waits for the lock."""
+"""For PostgreSQL: a row's id is drawn after the lock was taken."""
 _PENDING = "admeta_events"
 _PRUNE_BATCH = 5000
 
 
 class EventKind(StrEnum):
-    """What can happen. `trial.…` tells of a trial's own run (stage search), `run.…` of a confirm run."""
+    """The kinds of events. `trial.…` is about a trial's run of stage search, `run.…` about a confirm run."""
 
     STUDY_CREATED = "study.created"
     STUDY_STATE = "study.state"
@@ -80,7 +67,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredEvent:
-    """One event as it is sent on: `data` is JSON text already."""
+    """One event as it is sent: `data` is JSON text."""
 
     id: int
     at: datetime
@@ -90,25 +77,24 @@ class StoredEvent:
 
     @property
     def ends_study(self) -> bool:
-        """Whether the study is over with it: the end of a stream that follows one study."""
+        """Whether it is the last one of its study: the end of a stream that follows the study."""
         if self.kind == EventKind.STUDY_DELETED:
             return True
         return self.kind == EventKind.STUDY_STATE and StudyState(json.loads(self.data)["state"]).is_terminal
 
 
 def record_study(session: Session, kind: EventKind, row: Study) -> None:
-    """Tell of a study; its state is the one that the row has now."""
+    """Record an event of a study, with the row's state."""
     record(session, row.id, kind, {"name": row.name, "state": row.state.value, "reason": row.reason})
 
 
 def record_run(session: Session, change: str, run: Run, *, study_id: str, label: str, **more: Any) -> None:
-    """Tell of a run.
+    """Record an event of a run, with the row's state.
 
     Args:
         change: created, started, waiting or finished.
-        run: has its id and its new state.
         label: of the run's search.
-        more: what else there is to say.
+        more: further fields of the event.
     """
     noun = "trial" if run.stage == Stage.SEARCH else "run"
     data = _run_data(run, label) | {"state": run.state.value, "attempt": run.attempt} | more
@@ -118,8 +104,8 @@ def record_run(session: Session, change: str, run: Run, *, study_id: str, label:
 
 
 def record_points(session: Session, run: Run, points: Iterable[Point], *, study_id: str, label: str) -> None:
-    """Tell of new points of a run's curve; one event for all of them."""
-    told = [
+    """Record one event for new points of a run's curve."""
+    content = [
         {
             "epoch": point.epoch,
             "step": point.step,
@@ -129,11 +115,11 @@ def record_points(session: Session, run: Run, points: Iterable[Point], *, study_
         }
         for point in sorted(points, key=lambda point: point.epoch)
     ]
-    record(session, study_id, EventKind.METRIC, _run_data(run, label) | {"points": told})
+    record(session, study_id, EventKind.METRIC, _run_data(run, label) | {"points": content})
 
 
 def record(session: Session, study_id: str, kind: EventKind, data: Mapping[str, Any]) -> None:
-    """Have an event written when the session's transaction commits; nothing is written if it does not."""
+    """Write an event when the session's transaction commits, and only then."""
     pending = session.info.get(_PENDING)
     if pending is None:
         pending = session.info[_PENDING] = []
@@ -145,7 +131,7 @@ def _write_pending(session: Session) -> None:
     pending = session.info[_PENDING]
     if not pending:
         return
-    session.flush()  # before the lock: others need not wait for it
+    session.flush()  # before the lock, so that others do not wait for it
     on_postgresql = session.get_bind().dialect.name == "postgresql"
     session.execute(_INSERT_UNDER_LOCK if on_postgresql else insert(_TABLE), pending)
     session.info[_PENDING] = []
@@ -155,8 +141,8 @@ def _write_pending(session: Session) -> None:
 def read_events(
     engine: Engine, *, after: int, until: int | None = None, study_id: str | None = None, limit: int = 500
 ) -> list[StoredEvent]:
-    """Events with after < id ≤ until, oldest first; `limit` of them at most."""
-    query = select(Event.id, Event.at, Event.study_id, Event.kind, type_coerce(Event.data, Text))
+    """Events with after < id ≤ until, oldest first; at most `limit`."""
+    query = select(Event.id, Event.at, Event.study_id, Event.kind, coerce(Event.data, Text))
     query = query.where(Event.id > after).order_by(Event.id).limit(limit)
     if until is not None:
         query = query.where(Event.id <= until)
@@ -171,7 +157,7 @@ def read_events(
 
 @retried(REQUEST)
 def kept_range(engine: Engine) -> tuple[int, int]:
-    """The oldest and the newest id there are; (1, 0) where there is none."""
+    """The oldest and the newest id; (1, 0) where there is no event."""
     with reading(engine) as session:
         oldest, newest = session.execute(select(func.min(Event.id), func.max(Event.id))).one()
     return (1, 0) if newest is None else (oldest, newest)
@@ -179,18 +165,18 @@ def kept_range(engine: Engine) -> tuple[int, int]:
 
 @retried(REQUEST)
 def prune(engine: Engine, *, keep: timedelta = KEEP, keep_rows: int = KEEP_ROWS) -> int:
-    """Forget events older than `keep` and all but about `keep_rows` of them; the newest one always stays.
+    """Delete events older than `keep`, and all but about `keep_rows`; the newest one always stays.
 
     Returns:
-        How many were forgotten. Works in small transactions, so that no writer waits long.
+        How many were deleted, in transactions of a few thousand, so that no writer waits long.
     """
     n_pruned = 0
     _, newest = kept_range(engine)
-    before = datetime.now(UTC) - keep
+    is_old = (Event.at < datetime.now(UTC) - keep) | (Event.id <= newest - keep_rows)
     while True:
         with reading(engine) as session:
-            oldest = session.execute(select(Event.id, Event.at).order_by(Event.id).limit(_PRUNE_BATCH)).all()
-        gone = [id_ for id_, at in oldest if (at < before or id_ <= newest - keep_rows) and id_ < newest]
+            oldest = select(Event.id, is_old & (Event.id < newest)).order_by(Event.id).limit(_PRUNE_BATCH)
+            gone = [id_ for id_, goes in session.execute(oldest) if goes]
         if gone:
             with writing(engine) as session:
                 session.execute(delete(Event).where(Event.id <= gone[-1]))

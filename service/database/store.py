@@ -1,8 +1,7 @@
-"""The driver's store on SQL: `search.store.Store`, fenced by the study's lease, patient with a database that is away.
+"""The driver's store on SQL, `search.store.Store`. Calls are repeated while the database cannot be used.
 
-Every leased write holds the study's row while it checks the owner, so that a driver which lost its study cannot write
-behind the new one's back. Every write looks first whether it was done already: a call whose answer was lost may be
-repeated.
+A write locks the study's row and checks that the driver still holds the study: one that lost it can write no more.
+Every write first checks whether it was made already, so that a call whose answer was lost may be repeated.
 """
 
 from __future__ import annotations
@@ -39,10 +38,8 @@ T = TypeVar("T")
 _LEASABLE = (StudyState.QUEUED, StudyState.RUNNING, StudyState.PAUSED)
 
 
-def _patient(
-    method: Callable[Concatenate[SqlStore, P], T],
-) -> Callable[Concatenate[SqlStore, P], T]:
-    """Repeat the method while the database is away."""
+def _retried(method: Callable[Concatenate[SqlStore, P], T]) -> Callable[Concatenate[SqlStore, P], T]:
+    """Repeat the method as the store's policy says."""
 
     @functools.wraps(method)
     def wrapper(self: SqlStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -56,8 +53,8 @@ class SqlStore:
 
     Args:
         engine: made by `service.database.engine.make_engine`.
-        policy: how long each call waits for a database that is away.
-        clock: the time of rows. Leases go by the database's clock, which all hosts share.
+        policy: how long each call is repeated while the database cannot be used.
+        clock: gives the times in rows. Leases use the database's clock, which all hosts share.
     """
 
     def __init__(
@@ -87,7 +84,7 @@ class SqlStore:
             self._optuna = optuna_storage(self.engine, self.policy)
         return self._optuna
 
-    @_patient
+    @_retried
     def acquire_lease(self, study_id: str, *, owner: str, ttl_s: float) -> Lease | None:
         with writing(self.engine) as session:
             taken = session.execute(
@@ -101,7 +98,7 @@ class SqlStore:
             )
         return Lease(study_id=study_id, owner=owner, ttl_s=ttl_s) if _n_rows(taken) else None
 
-    @_patient
+    @_retried
     def renew_lease(self, lease: Lease) -> StudyState:
         with writing(self.engine) as session:
             kept = session.execute(
@@ -113,7 +110,7 @@ class SqlStore:
                 raise lease_lost(lease)
             return session.execute(select(Study.state).where(Study.id == lease.study_id)).scalar_one()
 
-    @_patient
+    @_retried
     def release_lease(self, lease: Lease) -> None:
         with writing(self.engine) as session:
             session.execute(
@@ -122,7 +119,7 @@ class SqlStore:
                 .values(lease_owner=None, lease_expires_at=None)
             )
 
-    @_patient
+    @_retried
     def get_study(self, study_id: str) -> StudyRecord:
         with reading(self.engine) as session:
             row = session.get(Study, study_id)
@@ -130,7 +127,7 @@ class SqlStore:
             raise StudyNotFoundError(f"no study has the id '{study_id}'")
         return row.record(StudyRecord, definition=self._definition(row))
 
-    @_patient
+    @_retried
     def set_study_state(self, lease: Lease, state: StudyState, *, reason: str | None = None) -> StudyState:
         """See `Store`. A driver that starts does not undo a pause: only a QUEUED study is set RUNNING."""
         with writing(self.engine) as session:
@@ -148,36 +145,33 @@ class SqlStore:
             events.record_study(session, EventKind.STUDY_STATE, row)
             return state
 
-    @_patient
+    @_retried
     def best_settings(
         self, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None, limit: int
     ) -> list[dict[str, Any]]:
         with reading(self.engine) as session:
             return best_settings(session, optimizer, like=like, studies=studies, limit=limit)
 
-    @_patient
+    @_retried
     def rivals(self, study_id: str) -> list[Rival]:
         query = driven_studies(study_id, lease_is_free(self.engine))
         with reading(self.engine) as session:
-            return [
-                rival(self._definition(row), n_runs=n_runs, gpu_s=gpu_s)
-                for row, n_runs, gpu_s in session.execute(query)
-            ]
+            rows = session.execute(query).all()
+        return [rival(self._definition(row), n_runs=n_runs, gpu_s=gpu_s) for row, n_runs, gpu_s in rows]
 
-    @_patient
+    @_retried
     def searches(self, study_id: str) -> list[SearchRecord]:
         query = select(Search).where(Search.study_id == study_id).order_by(Search.position)
         with reading(self.engine) as session:
-            rows = session.execute(query).scalars().all()
-        return [row.record(SearchRecord) for row in rows]
+            return [row.record(SearchRecord) for row in session.execute(query).scalars()]
 
-    @_patient
+    @_retried
     def runs(self, study_id: str) -> list[RunRecord]:
         query = select(Run).join(Search, Search.id == Run.search_id).where(Search.study_id == study_id).order_by(Run.id)
         with reading(self.engine) as session:
             return [row.record(RunRecord) for row in session.execute(query).scalars()]
 
-    @_patient
+    @_retried
     def find_runs(self, study: str, *, label: str, trial_number: int) -> tuple[str, list[RunRecord]] | None:
         query = (
             select(Run, Search.study_id)
@@ -191,22 +185,15 @@ class SqlStore:
             rows = session.execute(query).all()
         return (rows[0][1], [row.record(RunRecord) for row, _ in rows]) if rows else None
 
-    @_patient
+    @_retried
     def points(self, run_id: int) -> list[Point]:
         query = select(CurvePoint).where(CurvePoint.run_id == run_id).order_by(CurvePoint.epoch)
         with reading(self.engine) as session:
             return [row.record(Point) for row in session.execute(query).scalars()]
 
-    @_patient
+    @_retried
     def create_run(
-        self,
-        lease: Lease,
-        search_id: int,
-        *,
-        trial_number: int,
-        stage: Stage,
-        seed: int,
-        params: Mapping[str, Any],
+        self, lease: Lease, search_id: int, *, trial_number: int, stage: Stage, seed: int, params: Mapping[str, Any]
     ) -> RunRecord:
         with leased(self.engine, lease) as session:
             self._check_search(session, lease, search_id)
@@ -217,10 +204,10 @@ class SqlStore:
             row: Run | None = session.execute(new).scalar_one_or_none()
             if row is None:
                 return session.execute(select(Run).filter_by(**key)).scalar_one().record(RunRecord)
-            self._tell(session, "created", row, lease)
+            self._record(session, "created", row, lease)
             return row.record(RunRecord)
 
-    @_patient
+    @_retried
     def start_attempt(self, lease: Lease, run_id: int) -> RunRecord:
         with leased_run(self.engine, lease, run_id) as (session, run):
             if run.state.is_finished:
@@ -229,24 +216,17 @@ class SqlStore:
             if run.state == RunState.RUNNING:
                 attempt = session.get(Attempt, (run_id, run.attempt))
                 if attempt is not None and attempt.owner == lease.owner:
-                    return run.record(RunRecord)  # this very call was made before and its answer lost
+                    return run.record(RunRecord)  # the same call was made before, and its answer was lost
                 progress.close(session, run, AttemptState.LOST, error=None, at=now)
             run.attempt += 1
             run.state = RunState.RUNNING
             run.started_at = run.started_at or now
-            session.add(
-                Attempt(
-                    run_id=run_id,
-                    attempt=run.attempt,
-                    owner=lease.owner,
-                    state=AttemptState.RUNNING,
-                    started_at=now,
-                )
-            )
-            self._tell(session, "started", run, lease)
+            new = {"owner": lease.owner, "state": AttemptState.RUNNING, "started_at": now}
+            session.add(Attempt(run_id=run_id, attempt=run.attempt, **new))
+            self._record(session, "started", run, lease)
             return run.record(RunRecord)
 
-    @_patient
+    @_retried
     def add_points(
         self, lease: Lease, run_id: int, points: Sequence[Point], *, start: AttemptStart | None = None
     ) -> None:
@@ -255,28 +235,30 @@ class SqlStore:
                 progress.describe(session, run, start)
             self._add_points(session, run, points, lease)
 
-    @_patient
+    @_retried
     def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:
         with leased_run(self.engine, lease, run_id) as (session, run):
             if run.state == RunState.RUNNING:
-                state = AttemptState(outcome.state.value)
-                progress.close(session, run, state, error=outcome.error, at=self._clock())
-                run.state = RunState.WAITING
                 run.n_failures += 1
-                self._tell(session, "waiting", run, lease, error=outcome.error, failure=outcome.failure)
+                state = AttemptState(outcome.state.value)
+                self._end_attempt(session, run, lease, state, error=outcome.error, failure=outcome.failure)
             return run.record(RunRecord)
 
-    @_patient
+    @_retried
     def interrupt_attempt(self, lease: Lease, run_id: int, *, reason: str) -> RunRecord:
         with leased_run(self.engine, lease, run_id) as (session, run):
             if run.state == RunState.RUNNING:
-                state = AttemptState.INTERRUPTED
-                progress.close(session, run, state, error=reason, at=self._clock())
-                run.state = RunState.WAITING
-                self._tell(session, "waiting", run, lease, error=reason, failure=None)
+                self._end_attempt(session, run, lease, AttemptState.INTERRUPTED, error=reason, failure=None)
             return run.record(RunRecord)
 
-    @_patient
+    def _end_attempt(
+        self, session: Session, run: Run, lease: Lease, state: AttemptState, *, error: str | None, failure: Any
+    ) -> None:
+        progress.close(session, run, state, error=error, at=self._clock())
+        run.state = RunState.WAITING
+        self._record(session, "waiting", run, lease, error=error, failure=failure)
+
+    @_retried
     def cancelled_runs(self, study_id: str) -> set[int]:
         query = (
             select(Run.id)
@@ -286,7 +268,7 @@ class SqlStore:
         with reading(self.engine) as session:
             return set(session.execute(query).scalars())
 
-    @_patient
+    @_retried
     def finish_run(
         self,
         lease: Lease,
@@ -306,7 +288,7 @@ class SqlStore:
                 progress.close(session, run, state, error=outcome.error, at=now, start=start)
                 self._add_points(session, run, points, lease)
                 progress.finish(run, outcome, at=now)
-                self._tell(session, "finished", run, lease, error=outcome.error)
+                self._record(session, "finished", run, lease, error=outcome.error)
             return run.record(RunRecord)
 
     def _add_points(self, session: Session, run: Run, points: Sequence[Point], lease: Lease) -> None:
@@ -314,7 +296,7 @@ class SqlStore:
         if new:
             events.record_points(session, run, new, study_id=lease.study_id, label=self._label(session, run))
 
-    def _tell(self, session: Session, change: str, run: Run, lease: Lease, **more: Any) -> None:
+    def _record(self, session: Session, change: str, run: Run, lease: Lease, **more: Any) -> None:
         label = self._label(session, run)
         events.record_run(session, change, run, study_id=lease.study_id, label=label, **more)
 
@@ -331,16 +313,14 @@ class SqlStore:
             self._searches.add((lease.study_id, search_id))
 
     def _definition(self, row: Study) -> StudyDefinition:
-        known = self._definitions.get(row.id)
-        if known is None:
+        if row.id not in self._definitions:
             try:
-                known = StudyDefinition.model_validate(row.definition)
+                self._definitions[row.id] = StudyDefinition.model_validate(row.definition)
             except ValidationError as error:
                 raise SearchError(
                     f"the definition of study '{row.name}' cannot be read by this version: {error}"
                 ) from error
-            self._definitions[row.id] = known
-        return known
+        return self._definitions[row.id]
 
 
 def _n_rows(result: Any) -> int:
