@@ -221,8 +221,8 @@ def _workplace(
         if (reason := placement.why_none_fits(placed.each)) != told:
             told = reason
             store.set_study_state(lease, StudyState.RUNNING, reason=reason)
-        cluster, rivals = placement.cluster_capacity(), store.rivals(study.id)
-        return slots_for(placed.each, priority=definition.priority, cluster=cluster, rivals=rivals)
+        cluster, competitors = placement.cluster_capacity(), store.competing_studies(study.id)
+        return slots_for(placed.each, priority=definition.priority, cluster=cluster, competitors=competitors)
 
     return Workplace(
         storage=options.storage,

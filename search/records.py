@@ -107,7 +107,7 @@ class AttemptStart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rival:
+class CompetingStudy:
     """Another study at work on the same cluster: its priority, and the runs it has or wants now with what each holds.
 
     `gpus` of a study that leaves it to the cluster ('auto') is the store's guess: one where it has used any.

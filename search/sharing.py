@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from search.records import Rival
+from search.records import CompetingStudy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,25 +31,25 @@ class Capacity:
         return max(0, math.floor(slots))
 
 
-def slots_for(each: Capacity, *, priority: int, cluster: Capacity, rivals: Sequence[Rival]) -> int:
+def slots_for(each: Capacity, *, priority: int, cluster: Capacity, competitors: Sequence[CompetingStudy]) -> int:
     """Runs that a study of this priority may have now.
 
     Args:
         each: what one of its runs holds.
         cluster: all there is.
-        rivals: the other studies at work, with the runs each has or wants now.
+        competitors: the other studies at work, with the runs each has or wants now.
 
     Returns:
         At least its fair share: what the higher priorities leave, divided by the studies of its own. More where those
         do not use theirs. At least 1 where nobody is before it, as a cluster may still be growing.
     """
     left = cluster
-    for rival in rivals:
-        if rival.priority > priority:
-            left = left.less(Capacity(cpus=rival.cpus, gpus=rival.gpus), times=rival.n_runs)
-    equals = [rival for rival in rivals if rival.priority == priority]
+    for competitor in competitors:
+        if competitor.priority > priority:
+            left = left.less(Capacity(cpus=competitor.cpus, gpus=competitor.gpus), times=competitor.n_runs)
+    equals = [competitor for competitor in competitors if competitor.priority == priority]
     share = math.ceil(left.slots(each) / (1 + len(equals)))
-    for rival in equals:
-        left = left.less(Capacity(cpus=rival.cpus, gpus=rival.gpus), times=rival.n_runs)
-    first = not any(rival.priority > priority for rival in rivals)
+    for competitor in equals:
+        left = left.less(Capacity(cpus=competitor.cpus, gpus=competitor.gpus), times=competitor.n_runs)
+    first = not any(competitor.priority > priority for competitor in competitors)
     return max(share, left.slots(each), 1 if first else 0)

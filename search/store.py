@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from search.definition import StudyDefinition
-from search.records import AttemptStart, Lease, Point, Rival, RunOutcome, RunRecord, SearchRecord, StudyRecord
+from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome, RunRecord, SearchRecord, StudyRecord
 from search.states import Stage, StudyState
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Store(Protocol):
         """
         ...
 
-    def rivals(self, study_id: str) -> list[Rival]:
+    def competing_studies(self, study_id: str) -> list[CompetingStudy]:
         """The other studies that a driver works on now."""
         ...
 

@@ -4,7 +4,7 @@ schema      make and upgrade the tables (`prepare`)
 engine      connections; `store` the driver's side of them, `optuna_storage` Optuna's
 studies     what requests change
 queries     what requests read
-retry       patience with a database that is away
+retry       repeats calls while the database cannot be used
 """
 
 from service.database.engine import make_engine

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from search.definition import StudyDefinition
 from search.errors import SearchError, StudyNotFoundError
-from search.records import AttemptStart, Lease, Point, Rival, RunOutcome, RunRecord, SearchRecord, StudyRecord
+from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome, RunRecord, SearchRecord, StudyRecord
 from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
 from service.database import events, progress, retry
 from service.database.engine import insert_for, reading, writing
@@ -25,7 +25,7 @@ from service.database.events import EventKind
 from service.database.lease import lease_end, lease_is_free, lease_lost, leased, leased_run
 from service.database.models import Attempt, CurvePoint, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
-from service.database.queries.activity import driven_studies, rival
+from service.database.queries.activity import competing_study, driven_studies
 from service.database.queries.best import best_settings
 
 if TYPE_CHECKING:
@@ -153,11 +153,11 @@ class SqlStore:
             return best_settings(session, optimizer, like=like, studies=studies, limit=limit)
 
     @_retried
-    def rivals(self, study_id: str) -> list[Rival]:
+    def competing_studies(self, study_id: str) -> list[CompetingStudy]:
         query = driven_studies(study_id, lease_is_free(self.engine))
         with reading(self.engine) as session:
             rows = session.execute(query).all()
-        return [rival(self._definition(row), n_runs=n_runs, gpu_s=gpu_s) for row, n_runs, gpu_s in rows]
+        return [competing_study(self._definition(row), n_runs=n_runs, gpu_s=gpu_s) for row, n_runs, gpu_s in rows]
 
     @_retried
     def searches(self, study_id: str) -> list[SearchRecord]:

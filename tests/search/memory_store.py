@@ -14,7 +14,7 @@ from search.curves import advanced, changed
 from search.definition import StudyDefinition
 from search.errors import LeaseLostError, StudyNotFoundError
 from search.recipe import recipe_of
-from search.records import AttemptStart, Lease, Point, Rival, RunOutcome, RunRecord, SearchRecord, StudyRecord
+from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome, RunRecord, SearchRecord, StudyRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 
 
@@ -102,10 +102,10 @@ class MemoryStore:
         found.sort(key=lambda one: one[:2])
         return [settings for _, _, settings in found][:limit]
 
-    def rivals(self, study_id: str) -> list[Rival]:
+    def competing_studies(self, study_id: str) -> list[CompetingStudy]:
         others = [s for s in self.studies.values() if s.id != study_id and s.id in self.owners]
         return [
-            Rival(
+            CompetingStudy(
                 priority=other.definition.priority,
                 n_runs=sum(not run.state.is_finished for run in self.runs(other.id)),
                 cpus=other.definition.resources.cpus,

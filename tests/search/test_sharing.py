@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from search.records import Rival
+from search.records import CompetingStudy
 from search.sharing import Capacity, slots_for
 
 ONE_CPU = Capacity(cpus=1, gpus=0)
 EIGHT = Capacity(cpus=8, gpus=0)
 
 
-def rival(priority: int, n_runs: int, *, cpus: float = 1.0, gpus: float = 0.0) -> Rival:
-    return Rival(priority=priority, n_runs=n_runs, cpus=cpus, gpus=gpus)
+def competitor(priority: int, n_runs: int, *, cpus: float = 1.0, gpus: float = 0.0) -> CompetingStudy:
+    return CompetingStudy(priority=priority, n_runs=n_runs, cpus=cpus, gpus=gpus)
 
 
 @pytest.mark.parametrize(
-    ("rivals", "expected"),
+    ("competitors", "expected"),
     [
         ([], 8),  # alone: everything
-        ([rival(0, 8)], 4),  # an equal that could fill the cluster: half each
-        ([rival(0, 2)], 6),  # an equal that needs 2: the rest
-        ([rival(0, 8), rival(0, 8)], 3),  # three equals: 8 / 3, rounded up
-        ([rival(5, 8)], 0),  # somebody more important needs everything
-        ([rival(5, 5)], 3),  # … or leaves some
-        ([rival(-5, 8)], 8),  # somebody less important: as if alone
-        ([rival(5, 2), rival(0, 8), rival(-1, 8)], 3),  # (8 - 2) / 2
-        ([rival(0, 3, cpus=2)], 4),  # an equal with larger runs holds 6: still the fair share
+        ([competitor(0, 8)], 4),  # an equal that could fill the cluster: half each
+        ([competitor(0, 2)], 6),  # an equal that needs 2: the rest
+        ([competitor(0, 8), competitor(0, 8)], 3),  # three equals: 8 / 3, rounded up
+        ([competitor(5, 8)], 0),  # somebody more important needs everything
+        ([competitor(5, 5)], 3),  # … or leaves some
+        ([competitor(-5, 8)], 8),  # somebody less important: as if alone
+        ([competitor(5, 2), competitor(0, 8), competitor(-1, 8)], 3),  # (8 - 2) / 2
+        ([competitor(0, 3, cpus=2)], 4),  # an equal with larger runs holds 6: still the fair share
     ],
 )
-def test_shares_of_eight_cpus(rivals: list[Rival], expected: int) -> None:
-    assert slots_for(ONE_CPU, priority=0, cluster=EIGHT, rivals=rivals) == expected
+def test_shares_of_eight_cpus(competitors: list[CompetingStudy], expected: int) -> None:
+    assert slots_for(ONE_CPU, priority=0, cluster=EIGHT, competitors=competitors) == expected
 
 
 def test_a_quarter_of_a_card_packs_four_on_each() -> None:
     each = Capacity(cpus=2, gpus=0.25)
-    assert slots_for(each, priority=0, cluster=Capacity(cpus=64, gpus=2), rivals=[]) == 8
-    assert slots_for(each, priority=0, cluster=Capacity(cpus=6, gpus=2), rivals=[]) == 3  # CPUs run out first
+    assert slots_for(each, priority=0, cluster=Capacity(cpus=64, gpus=2), competitors=[]) == 8
+    assert slots_for(each, priority=0, cluster=Capacity(cpus=6, gpus=2), competitors=[]) == 3  # CPUs run out first
 
 
 def test_a_study_that_fits_nowhere_yet_waits_with_one_run() -> None:
     """Ray's autoscaler adds a node only when something asks for it."""
-    assert slots_for(Capacity(cpus=16, gpus=1), priority=0, cluster=EIGHT, rivals=[]) == 1
+    assert slots_for(Capacity(cpus=16, gpus=1), priority=0, cluster=EIGHT, competitors=[]) == 1

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from sqlalchemy import ColumnElement, Engine, Select, func, select
 
 from search.definition import StudyDefinition
-from search.records import Rival
+from search.records import CompetingStudy
 from search.states import AttemptState, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.lease import lease_is_free
@@ -59,11 +59,11 @@ def driven_studies(study_id: str, lease_is_free: ColumnElement[bool]) -> Select[
     )
 
 
-def rival(definition: StudyDefinition, *, n_runs: int, gpu_s: float) -> Rival:
+def competing_study(definition: StudyDefinition, *, n_runs: int, gpu_s: float) -> CompetingStudy:
     """The study as the others on the cluster see it."""
     resources = definition.resources
     gpus = (1.0 if gpu_s > 0 else 0.0) if resources.gpus == "auto" else resources.gpus
-    return Rival(priority=definition.priority, n_runs=n_runs, cpus=resources.cpus, gpus=gpus)
+    return CompetingStudy(priority=definition.priority, n_runs=n_runs, cpus=resources.cpus, gpus=gpus)
 
 
 @dataclass(frozen=True, kw_only=True)

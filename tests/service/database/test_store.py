@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 
 from search.definition import StudyDefinition
 from search.errors import LeaseLostError, SearchError, StudyNotFoundError
-from search.records import AttemptStart, Lease, Point, Rival, RunOutcome
+from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore, make_engine
 from service.database.queries import get_trial
@@ -261,7 +261,7 @@ def test_rivals_are_the_other_studies_at_work(store: SqlStore) -> None:
     run(store, other, search, 0, None)
     run(store, other, search, 1, complete(0.5))
     store.create_run(other, search.id, trial_number=2, stage=Stage.SEARCH, seed=0, params={})
-    assert store.rivals(mine.study_id) == [Rival(priority=3, n_runs=2, cpus=2, gpus=0.5)]
+    assert store.competing_studies(mine.study_id) == [CompetingStudy(priority=3, n_runs=2, cpus=2, gpus=0.5)]
 
 
 def test_expired_lease_can_be_taken_or_renewed(store: SqlStore) -> None:
