@@ -8,32 +8,38 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from tasks.data.find import Fail, find_or_fetch, load_from_hub
 from tasks.data.hold_out import Rows, hold_out_groups
 from tasks.errors import DataError
 
 
-class Answer(BaseModel):
+@dataclass(frozen=True)
+class Answer:
     """A span of the passage: its text and the character it starts at."""
 
     text: str
-    answer_start: Annotated[int, Field(ge=0)]
+    answer_start: int
+
+
+class _Answer(BaseModel):
+    text: str | None = None
+    answer_start: int | None = None
 
 
 class _Question(BaseModel):
-    id: str
+    id: str | int
     question: str
-    answers: list[Answer] = []
-    is_impossible: bool = False
+    answers: list[_Answer] | None = None
+    is_impossible: bool | None = False
 
 
 class _Paragraph(BaseModel):
@@ -92,7 +98,8 @@ def read_squad(
 
     Args:
         unanswerable: a question without an answer: refuse the file (version 1.1 has none), or keep it (2.0).
-        on_bad_answer: an answer that is not in its passage where it says: refuse the file, or leave the question out.
+        on_bad_answer: an answer that is empty or not in its passage: refuse the file, or leave the question out. The
+            answers of a question with `is_impossible` are not looked at: it has none.
 
     Raises:
         DataError: the file is missing or is not SQuAD's JSON, holds no question, an id is there twice, an answer is
@@ -105,20 +112,24 @@ def read_squad(
     n_skipped = 0
     for passage, (_, paragraph) in enumerate(paragraphs):
         for asked in paragraph.qas:
-            if asked.id in seen:
-                raise DataError(f"{path}: question id {asked.id!r} is there twice; scores are kept by id")
-            seen.add(asked.id)
-            if not asked.answers and unanswerable == "refuse":
+            name = str(asked.id)
+            if name in seen:
+                raise DataError(f"{path}: question id {name!r} is there twice; scores are kept by id")
+            seen.add(name)
+            given = [] if asked.is_impossible else asked.answers or []
+            if not given and unanswerable == "refuse":
                 raise DataError(
-                    f"{path}: question {asked.id!r} has no answer, as version 2.0 allows and 1.1 does not; "
+                    f"{path}: question {name!r} has no answer, as version 2.0 allows and 1.1 does not; "
                     "use the task squad_v2"
                 )
-            if bad := next(_misplaced(asked, paragraph.context), None):
+            answers = [_check_answer(answer, paragraph.context) for answer in given]
+            if bad := next((answer for answer in answers if isinstance(answer, str)), None):
                 if on_bad_answer == "refuse":
-                    raise DataError(f"{path}: {bad}; correct the file, or set on_bad_answer: skip")
+                    raise DataError(f"{path}: question {name!r} {bad}; correct the file, or set on_bad_answer: skip")
                 n_skipped += 1
                 continue
-            questions.append(Question(id=asked.id, text=asked.question, passage=passage, answers=tuple(asked.answers)))
+            kept = tuple(answer for answer in answers if isinstance(answer, Answer))
+            questions.append(Question(id=name, text=asked.question, passage=passage, answers=kept))
     if not questions:
         raise DataError(f"{path} holds no question; its 'data' must list articles with paragraphs and their 'qas'")
     return QuestionSet(
@@ -144,17 +155,17 @@ def _parse(path: Path) -> _File:
         ) from error
 
 
-def _misplaced(asked: _Question, passage: str) -> Iterator[str]:
-    """What is wrong with each bad answer."""
-    for answer in asked.answers:
-        found = passage[answer.answer_start : answer.answer_start + len(answer.text)]
-        if not answer.text.strip():
-            yield f"question {asked.id!r} has an empty answer"
-        elif found != answer.text:
-            yield (
-                f"question {asked.id!r} has the answer {answer.text!r} at character {answer.answer_start}, where its "
-                f"passage has {found!r}"
-            )
+def _check_answer(answer: _Answer, passage: str) -> Answer | str:
+    """The answer, or what is wrong with it."""
+    text, start = answer.text, answer.answer_start
+    if text is None or not text.strip():
+        return "has an empty answer"
+    if start is None or start < 0:
+        return f"has the answer {text!r} at character {start}, which is not in its passage"
+    found = passage[start : start + len(text)]
+    if found != text:
+        return f"has the answer {text!r} at character {start}, where its passage has {found!r}"
+    return Answer(text, start)
 
 
 FORMAT = 1  # of the fetched files; raise it when their layout changes

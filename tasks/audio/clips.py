@@ -157,6 +157,7 @@ class AudioData:
     classes: tuple[str, ...]
     source: ModelSource | None
     n_skipped: int = 0
+    n_others: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +205,7 @@ def assemble(
         classes=known,
         source=source,
         n_skipped=sum(part.recordings.n_skipped for part in parts),
+        n_others=sum(part.recordings.n_others for part in parts),
     )
 
 

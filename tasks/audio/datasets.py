@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 
@@ -13,10 +14,8 @@ from tasks.audio.config import AudioFolderConfig, CommonLanguageConfig, FsddConf
 from tasks.audio.recordings import Recordings, read_recordings
 from tasks.audio.task import AudioTask
 from tasks.data.find import find_tree
-from tasks.data.trees import open_tree
+from tasks.data.trees import find_class, normalize_name, open_tree
 from tasks.errors import DataError
-
-SPLIT_FOLDERS: Mapping[str, str] = {"train": "train", "test": "test", "val": "val", "validation": "val", "dev": "val"}
 
 
 class AudioFolderTask(AudioTask[AudioFolderConfig]):
@@ -32,13 +31,13 @@ class AudioFolderTask(AudioTask[AudioFolderConfig]):
             open_tree(folder), sample_rate=config.sample_rate, on_bad_audio=config.on_bad_audio
         )
         place = _layout(recordings)
-        return [
-            Part(
-                recordings=recordings,
-                place_file=lambda name: place(str(PurePosixPath(name).parent)),
-                place_folder=place,
-            )
-        ]
+
+        def place_file(name: str) -> Place | None:
+            return place(str(PurePosixPath(name).parent))
+
+        n_outside = sum(place_file(name) is None for name in recordings.names)
+        counted = replace(recordings, n_others=recordings.n_others + n_outside)
+        return [Part(recordings=counted, place_file=place_file, place_folder=place)]
 
 
 def _layout(recordings: Recordings) -> Callable[[str], Place | None]:
@@ -47,9 +46,9 @@ def _layout(recordings: Recordings) -> Callable[[str], Place | None]:
     Raises:
         DataError: one of train/ and test/ is there without the other.
     """
-    found = {place[0] for folder in recordings.folders if (place := _in_split(folder)) is not None}
+    found = {place[0] for folder in recordings.folders if (place := find_class(folder)) is not None}
     found |= {
-        place[0] for name in recordings.names if (place := _in_split(str(PurePosixPath(name).parent))) is not None
+        place[0] for name in recordings.names if (place := find_class(str(PurePosixPath(name).parent))) is not None
     }
     if "train" in found or "test" in found:
         if missing := sorted({"train", "test"} - found):
@@ -57,23 +56,15 @@ def _layout(recordings: Recordings) -> Callable[[str], Place | None]:
                 f"there are class folders in {', '.join(sorted(found))}/ but none in {missing[0]}/; add it, or leave "
                 "split folders out altogether"
             )
-        return _in_split
+        return find_class
     tops = {PurePosixPath(name).parts[0] for name in recordings.names}
     nested = all(len(PurePosixPath(name).parts) > 2 for name in recordings.names)
     return partial(_in_class, n_above=1 if len(tops) == 1 and nested else 0)
 
 
-def _in_split(folder: str) -> Place | None:
-    parts = PurePosixPath(folder).parts
-    for tail in (parts, parts[1:]):
-        if len(tail) >= 2 and tail[0] in SPLIT_FOLDERS:
-            return SPLIT_FOLDERS[tail[0]], tail[1]
-    return None
-
-
 def _in_class(folder: str, *, n_above: int) -> Place | None:
     parts = PurePosixPath(folder).parts[n_above:]
-    return ("all", parts[0]) if parts else None
+    return ("all", normalize_name(parts[0])) if parts else None
 
 
 FSDD_URL = "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/refs/heads/master.tar.gz"
@@ -204,5 +195,5 @@ def _place_by_language(name: str) -> Place | None:
     parts = PurePosixPath(name).parts
     for language, folder in itertools.pairwise(parts):
         if folder in COMMON_LANGUAGE_SPLITS:
-            return COMMON_LANGUAGE_SPLITS[folder], language
+            return COMMON_LANGUAGE_SPLITS[folder], normalize_name(language)
     return None

@@ -96,10 +96,11 @@ class AudioTask(Task[AudioConfigT, AudioData], Generic[AudioConfigT]):
 
     def record(self) -> dict[str, Any]:
         data = self.data
-        sizes = {"n_val": len(data.val), "n_test": len(data.test), "n_skipped_recordings": data.n_skipped}
+        sizes = {"n_val": len(data.val), "n_test": len(data.test)}
+        left_out = {"n_skipped_recordings": data.n_skipped, "n_other_files": data.n_others}
         seconds = float(data.train.lengths.sum()) / self.config.sample_rate
         model = {} if data.source is None else data.source.record
-        return {**super().record(), **sizes, "train_seconds": round(seconds, 1), **model}
+        return {**super().record(), **sizes, **left_out, "train_seconds": round(seconds, 1), **model}
 
     def check_fit(self) -> None:
         super().check_fit()

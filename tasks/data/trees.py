@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tarfile
-from collections.abc import Callable, Iterator, Mapping, Set
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Protocol
@@ -164,13 +165,34 @@ def open_tree(path: Path) -> Tree:
     raise DataError(f"{path} is neither a folder nor a tar archive ({', '.join(ARCHIVES)})")
 
 
-SPLITS: Mapping[str, str] = {"train": "train", "test": "test"}
+SPLIT_FOLDERS: Mapping[str, str] = {
+    "train": "train",
+    "test": "test",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+}
 """Names of split folders → the split."""
+
+
+def normalize_name(name: str) -> str:
+    """The name of a class, label or tag in one Unicode form (NFC): é may be one character, or e and an accent."""
+    return unicodedata.normalize("NFC", name)
+
+
+def find_class(folder: str) -> tuple[str, str] | None:
+    """(split, class) of a folder <split>/<class>/…, at the top or in one folder; None for any other."""
+    parts = PurePosixPath(folder).parts
+    for tail in (parts, parts[1:]):
+        if len(tail) >= 2 and tail[0] in SPLIT_FOLDERS:
+            return SPLIT_FOLDERS[tail[0]], normalize_name(tail[1])
+    return None
 
 
 @dataclass(frozen=True)
 class Member:
-    """A file of a class; `name` starts with its split's folder."""
+    """A file in a class folder."""
 
     split: str
     klass: str
@@ -179,24 +201,28 @@ class Member:
 
 @dataclass
 class ClassFolders:
-    """The class folders of each split that were found while a tree was read, including empty ones."""
+    """What was found while a tree was read.
+
+    Attributes:
+        found: the class folders of each split, including empty ones.
+        others: files that were not used: those outside class folders, and what the reader adds.
+    """
 
     found: dict[str, set[str]] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
 
-    def members(
-        self, tree: Tree, *, suffixes: Set[str], splits: Mapping[str, str] = SPLITS
-    ) -> Iterator[tuple[Member, bytes]]:
-        """The files of the tree that end in one of `suffixes` and lie in a class folder."""
-        for entry in tree.entries(lambda name: PurePosixPath(name).suffix.lower() in suffixes):
-            path = PurePosixPath(entry.name)
-            member = _member(path if entry.is_folder else path.parent, path, splits)
-            if member is None:
-                continue
-            self.found.setdefault(member.split, set()).add(member.klass)
-            if entry.content is not None:
-                yield member, entry.content
+    def read_members(self, tree: Tree) -> Iterator[tuple[Member, bytes]]:
+        """The files of the tree that are in a class folder."""
+        for entry in tree.entries(lambda name: find_class(str(PurePosixPath(name).parent)) is not None):
+            place = find_class(entry.name if entry.is_folder else str(PurePosixPath(entry.name).parent))
+            if place is not None:
+                self.found.setdefault(place[0], set()).add(place[1])
+            if entry.content is not None and place is not None:
+                yield Member(*place, entry.name), entry.content
+            elif not entry.is_folder:
+                self.others.append(entry.name)
 
-    def check(self, labels: Mapping[str, list[str]], *, what: str, suffixes: Set[str]) -> list[str]:
+    def check(self, labels: Mapping[str, list[str]], *, what: str) -> list[str]:
         """The classes, in alphabetical order.
 
         Args:
@@ -205,32 +231,27 @@ class ClassFolders:
 
         Raises:
             DataError: fewer than two classes, a split or a class folder without a readable file, or a class that the
-                training set does not know.
+                training set does not have.
         """
         if not self.found:
-            raise DataError(f"no {what} lies in train/<class>/ or test/<class>/; the data set must have both folders")
+            raise DataError(f"no {what} is in train/<class>/ or test/<class>/; the data set must have both folders")
         classes = sorted(self.found.get("train", ()))
         if len(classes) < 2:
             raise DataError(f"train holds {len(classes)} class folder(s); a classification needs at least two")
         for split, names in labels.items():
             if not names:
-                raise DataError(
-                    f"{split} holds no {what}; its class folders must hold {', '.join(sorted(suffixes))} files"
-                )
+                raise DataError(f"{split} holds no {what}; its class folders must hold {what}s")
             if empty := sorted(self.found[split] - set(names)):
+                raise DataError(f"class folder {split}/{empty[0]} holds no readable {what}; fill it or remove it")
+            if unknown := sorted(set(names) - set(classes)):
                 raise DataError(
-                    f"class folder {split}/{empty[0]} holds no readable {what} ({', '.join(sorted(suffixes))}); fill "
-                    "it or remove it"
-                )
-            if strange := sorted(set(names) - set(classes)):
-                raise DataError(
-                    f"class {strange[0]!r} is in {split} but not in train; every class must have training {what}s"
+                    f"class {unknown[0]!r} is in {split} but not in train; every class must have training {what}s"
                 )
         return classes
 
 
 def open_class_folders(path: Path) -> Tree:
-    """The tree at a path whose top, or whose one folder, holds train/ and test/; of an archive this shows later.
+    """The tree at a path whose top, or whose only folder, holds train/ and test/; an archive is checked when read.
 
     Raises:
         DataError: nothing there, or a folder without them.
@@ -243,12 +264,3 @@ def open_class_folders(path: Path) -> Tree:
             if not (path / split).is_dir():
                 raise DataError(f"{path} has no folder {split!r}; it must hold train/<class>/ and test/<class>/")
     return open_tree(path)
-
-
-def _member(folder: PurePosixPath, path: PurePosixPath, splits: Mapping[str, str]) -> Member | None:
-    """Where a folder, or a file in it, belongs; None outside the class folders."""
-    for start in (0, 1):
-        parts = folder.parts[start:]
-        if len(parts) >= 2 and parts[0] in splits:
-            return Member(splits[parts[0]], parts[1], "/".join(path.parts[start:]))
-    return None

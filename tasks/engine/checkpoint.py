@@ -13,7 +13,7 @@ import io
 import pickle
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ from tasks.errors import CheckpointError, UnreadableError
 
 _MAGIC = b"ADMETA1\n"
 _DIGEST_BYTES = 32
+
+_STATE_KEYS = ("run", "model", "state_dict", "model_state_dict")
+_WRAPPERS = ("module", "_orig_mod")  # what DataParallel and torch.compile put before the names of parameters
 
 UNREADABLE = (
     pickle.UnpicklingError,
@@ -154,7 +157,9 @@ def _open(raw: bytes, path: str | Path, *, instead: str) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> Mapping[str, Tensor]:
-    """The model weights in a checkpoint of ours, or in a plain `torch.save` of a state dict.
+    """The model weights in a checkpoint of ours, in a `torch.save` of a state dict, or in a safetensors file.
+
+    The state dict may be in a dictionary, under one of `_STATE_KEYS`.
 
     Raises:
         CheckpointError: the file is damaged or holds no weights, or weights that nothing can be trained from.
@@ -163,12 +168,14 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
         raw = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"init_from: {path} cannot be read: {error.strerror}") from error
-    is_ours = raw.startswith(_MAGIC)
-    instead = "copy it again, or start without it"
-    content: Any = (
-        _open(raw, f"init_from: {path}", instead=instead) if is_ours else _unpickle(raw, f"init_from: {path}")
-    )
-    for key in ("run", "model", "state_dict"):
+    content: Any
+    if raw.startswith(_MAGIC):
+        content = _open(raw, f"init_from: {path}", instead="copy it again, or start without it")
+    elif raw[8:9] == b"{":  # safetensors: after the length of the header, in JSON
+        content = _read_safetensors(raw, path)
+    else:
+        content = _unpickle(raw, f"init_from: {path}")
+    for key in _STATE_KEYS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     weights = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
@@ -186,22 +193,52 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
     return weights
 
 
+def _read_safetensors(raw: bytes, path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load as load_safetensors
+
+    try:
+        return load_safetensors(raw)
+    except (SafetensorError, *UNREADABLE) as error:
+        raise CheckpointError(
+            f"init_from: {path} is not a whole safetensors file ({error}); copy it again, or start without it"
+        ) from error
+
+
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, source: str) -> None:
     """Copy weights into a model, in place.
+
+    Prefixes that other programs put before names are removed: those of DataParallel and torch.compile anywhere, and one
+    that all names share, such as `model.` of Lightning.
 
     Raises:
         CheckpointError: names or shapes differ; the message names the first that does.
     """
     own = {name: value for name, value in model.state_dict().items() if not is_batch_counter(name)}
     weights = {name: value for name, value in weights.items() if not is_batch_counter(name)}
+    weights = _without_prefixes(weights, own.keys())
     for name in [*own, *weights]:
         have, want = weights.get(name), own.get(name)
         if have is None or want is None or have.shape != want.shape:
+            prefixes = {name.partition(".")[0] for name in weights} - {name.partition(".")[0] for name in own}
+            begin = f", where all names begin with {prefixes.pop()!r}" if len(prefixes) == 1 and have is None else ""
             raise CheckpointError(
-                f"{source} is of another model: {name!r} is {_shape(have)} there and {_shape(want)} here; "
+                f"{source} is of another model: {name!r} is {_shape(have)} there{begin} and {_shape(want)} here; "
                 "use the model it was trained with, or start without it"
             )
     model.load_state_dict(weights, strict=False)  # names are checked above; strict loading would require batch counters
+
+
+def _without_prefixes(weights: Mapping[str, Tensor], own: Set[str]) -> Mapping[str, Tensor]:
+    """The weights under the model's own names, if removing prefixes gives those; unchanged otherwise."""
+    if weights.keys() == own:
+        return weights
+    names = {name: ".".join(part for part in name.split(".") if part not in _WRAPPERS) for name in weights}
+    for _ in range(3):  # prefixes
+        if len(set(names.values())) == len(names) and own == set(names.values()):
+            return {names[name]: value for name, value in weights.items()}
+        names = {name: short.partition(".")[2] for name, short in names.items()}
+    return weights
 
 
 def _unpickle(payload: bytes, path: str | Path) -> dict[str, Any]:

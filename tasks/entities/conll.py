@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.data.find import PARQUET, Fail, find_or_fetch, load_from_hub
+from tasks.data.trees import normalize_name
 from tasks.errors import DataError
 
 DOCUMENT_START = "-DOCSTART-"
@@ -34,7 +35,7 @@ class Sentence:
 
 
 def read_conll(path: Path) -> list[Sentence]:
-    """The sentences of a file, in its order; lines that mark a document's start are left out.
+    """The sentences of a file, in its order; lines that mark a document's start and comments are left out.
 
     Args:
         path: columns divided by blanks or tabs, the word first and the entity tag last; UTF-8.
@@ -75,6 +76,8 @@ def _blocks(lines: list[str], path: Path) -> Iterator[list[list[str]]]:
     rows: list[list[str]] = []
     for number, line in enumerate(lines, start=1):
         columns = _BLANKS.split(line.strip(" \t"))
+        if not rows and line.startswith("#") and _is_comment(columns, n_columns=n_columns):
+            continue
         if not columns[0] or columns[0] == DOCUMENT_START:
             if rows:
                 yield rows
@@ -96,8 +99,18 @@ def _blocks(lines: list[str], path: Path) -> Iterator[list[list[str]]]:
         yield rows
 
 
+def _is_comment(columns: list[str], *, n_columns: int) -> bool:
+    """Whether a line that begins with # is a comment, as before sentences of CoNLL-U, and not a word of the text.
+
+    Args:
+        n_columns: of the lines so far; 0 before the first.
+    """
+    is_word = _TAG.fullmatch(columns[-1]) is not None and len(columns) == (n_columns or len(columns))
+    return not is_word or "=" in columns[1:]
+
+
 def _sentence(rows: list[list[str]]) -> Sentence:
-    return Sentence(words=tuple(row[0] for row in rows), tags=to_iob2(row[-1] for row in rows))
+    return Sentence(words=tuple(row[0] for row in rows), tags=to_iob2(normalize_name(row[-1]) for row in rows))
 
 
 HUB_NAME = "eriktks/conll2003"

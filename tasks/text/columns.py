@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+from tasks.data.trees import normalize_name
 from tasks.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
@@ -58,11 +59,11 @@ def read_columns(
     Raises:
         DataError: no such column or two of that name, a row that does not fit, an empty or unreadable file.
     """
-    if path.suffix not in SUFFIXES:
+    if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{path} is not read: its name must end with one of {', '.join(SUFFIXES)}")
     try:
         with path.open(encoding="utf-8-sig", newline="" if quotes == "csv" else "\n") as file:
-            if path.suffix == ".jsonl":
+            if path.suffix.lower() == ".jsonl":
                 return _read_json(path, file, wanted)
             return _read_fields(path, file, wanted, quotes=quotes, header=header, bad_rows=bad_rows)
     except UnicodeDecodeError as error:
@@ -74,18 +75,18 @@ def read_columns(
 def _read_fields(
     path: Path, file: TextIO, wanted: Sequence[str], *, quotes: Quotes, header: Sequence[str] | None, bad_rows: str
 ) -> Columns:
-    delimiter = "," if path.suffix == ".csv" else "\t"
+    delimiter = "," if path.suffix.lower() == ".csv" else "\t"
     rows = _quoted(path, file, delimiter) if quotes == "csv" else _plain(file, delimiter)
-    names = list(header) if header is not None else next(rows, (0, []))[1]
+    names = [normalize_name(name) for name in (header if header is not None else next(rows, (0, []))[1])]
     if not names:
         raise DataError(f"{path} is empty; its first row must name the columns, among them {_listed(wanted)}")
     for name in wanted:
-        if (n := names.count(name)) != 1:
+        if (n := names.count(normalize_name(name))) != 1:
             raise DataError(
                 f"{path} has {n or 'no'} column{'s' if n > 1 else ''} {name!r}; its columns, divided by {delimiter!r}, "
                 f"are {_listed(names)}. Each column that is read must be there once: correct the header or name another"
             )
-    places = [names.index(name) for name in wanted]
+    places = [names.index(normalize_name(name)) for name in wanted]
     columns = Columns(path, [], {name: [] for name in wanted})
     n_skipped = 0
     for line, fields in rows:
@@ -137,10 +138,11 @@ def _read_json(path: Path, file: TextIO, wanted: Sequence[str]) -> Columns:
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: a JSON {type(row).__name__}; each line must be one object")
         columns.lines.append(number)
+        row = {normalize_name(key): value for key, value in row.items()}
         for name in wanted:
-            if name not in row:
+            if normalize_name(name) not in row:
                 raise DataError(f"{path}, line {number}: no {name!r}; its keys are {_listed(row)}")
-            columns.values[name].append(row[name])
+            columns.values[name].append(row[normalize_name(name)])
     return _checked(columns)
 
 
@@ -168,14 +170,16 @@ def texts(columns: Columns, name: str) -> list[str]:
 
 
 def class_names(columns: Columns, name: str) -> list[str]:
-    """A column as class names, without blanks around them; JSON's numbers and booleans by their spelling.
+    """A column as class names, in one Unicode form (NFC) and without blanks around them.
+
+    JSON's numbers and booleans are named by their spelling.
 
     Raises:
         DataError: an empty name or one with an unpaired surrogate, null, NaN, a list or an object.
     """
     names = []
     for line, value in zip(columns.lines, columns.values[name], strict=True):
-        spelling = value.strip() if isinstance(value, str) else json.dumps(value)
+        spelling = normalize_name(value.strip()) if isinstance(value, str) else json.dumps(value)
         missing = value is None or value != value or isinstance(value, list | dict)  # NaN
         if missing or not spelling or not _is_encodable(spelling):
             raise DataError(f"{columns.path}, line {line}: {name} is {value!r}; every row needs a class")

@@ -42,7 +42,7 @@ def _read(path: Path, *, config: OwnTextConfig) -> Sentences:
     wanted = [name for name in (config.text_column, pair, label) if name is not None]
     quotes = config.quotes
     if quotes == "auto":
-        quotes = "none" if path.suffix == ".tsv" else "csv"
+        quotes = "none" if path.suffix.lower() == ".tsv" else "csv"
     columns = read_columns(path, wanted, quotes=quotes)
     return Sentences(
         first=texts(columns, config.text_column),

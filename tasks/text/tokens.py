@@ -83,7 +83,7 @@ def _map(path: Path) -> Array:
 
 
 AT_ONCE = 4096  # texts given to the tokenizer, which runs them in parallel
-FORMAT = 2  # of the kept tables; raise it when tokenising or their layout changes
+FORMAT = 3  # of the kept tables; raise it when tokenising or their layout changes
 
 
 @dataclass(frozen=True, kw_only=True)

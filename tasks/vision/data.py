@@ -64,6 +64,7 @@ class ImageData:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     n_skipped: int = 0
+    n_others: int = 0
 
 
 def measure_normalization(images: NDArray[np.uint8], rows: Rows) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -82,27 +83,30 @@ def measure_normalization(images: NDArray[np.uint8], rows: Rows) -> tuple[tuple[
 
 
 def split_tree(tree: DecodedTree, *, config: SplitImageConfig, device: torch.device) -> ImageData:
-    """Split by `config.split_seed` and put the three parts on the device.
+    """The three parts on the device; without a validation folder validation is held out by `config.split_seed`.
 
     Raises:
         DataError: a class would be missing from training or validation.
     """
     labels = tree.train.labels
-    kept, held_out = hold_out(
-        labels,
-        fraction=config.val_fraction,
-        seed=config.split_seed,
-        what="training image",
-        classes=tree.classes,
-    )
-    mean, std = measure_normalization(tree.train.images, kept)
     images = place_images(tree.train.images, device=device)
+    if tree.val is None:
+        kept, held_out = hold_out(
+            labels, fraction=config.val_fraction, seed=config.split_seed, what="training image", classes=tree.classes
+        )
+        val = ImageSplit.of(images, labels, held_out, device=device)
+    else:
+        kept = np.arange(len(labels), dtype=np.int64)
+        val = ImageSplit.of(place_images(tree.val.images, device=device), tree.val.labels, device=device)
+    mean, std = measure_normalization(tree.train.images, kept)
+    parts = [part for part in (tree.train, tree.val, tree.test) if part is not None]
     return ImageData(
         train=ImageSplit.of(images, labels, kept, device=device),
-        val=ImageSplit.of(images, labels, held_out, device=device),
+        val=val,
         test=ImageSplit.of(place_images(tree.test.images, device=device), tree.test.labels, device=device),
         classes=tree.classes,
         mean=mean,
         std=std,
-        n_skipped=tree.train.n_skipped + tree.test.n_skipped,
+        n_skipped=sum(part.n_skipped for part in parts),
+        n_others=tree.n_others,
     )

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -34,12 +34,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".webp", ".tif", ".tiff"})
 BROKEN = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, struct.error, zlib.error, MemoryError)
 """What Pillow's decoders raise for a broken file."""
 DECODED_AT_ONCE = 512
 THREADS_FROM_BYTES = 16_384  # mean file size; small files spend their time holding the interpreter's lock
-FORMAT = 2  # of the cached arrays; raise it when decoding changes
+FORMAT = 3  # of the cached arrays; raise it when decoding changes
 
 
 @dataclass(frozen=True)
@@ -53,24 +52,31 @@ class Decoded:
 
 @dataclass(frozen=True)
 class DecodedTree:
-    """The `train` and `test` splits and their classes, in alphabetical order."""
+    """The splits and their classes, in alphabetical order; `n_others` files are not images."""
 
     classes: tuple[str, ...]
     train: Decoded
     test: Decoded
+    val: Decoded | None = None
+    n_others: int = 0
+
+
+class NotAnImageError(DataError):
+    """Pillow does not recognize the content."""
 
 
 def read_tree(path: Path, *, image_size: int, on_bad_image: Literal["refuse", "skip"]) -> DecodedTree:
     """Decode a tree, or map what an earlier call decoded.
 
     Args:
-        path: a folder or archive that holds train/<class>/… and test/<class>/…, perhaps under one folder of its own.
+        path: a folder or archive that holds train/<class>/…, test/<class>/… and perhaps val/<class>/…; any file there
+            that Pillow opens is an image, and the others are counted.
         image_size: images are resized so that the shorter side has this many pixels, then cropped at the centre.
         on_bad_image: an image that cannot be decoded: refuse the data set, or leave the image out.
 
     Raises:
-        DataError: the splits are missing, a class folder is empty or is unknown to the training set, or an image is
-            broken; the message names it.
+        DataError: the splits are missing, a class folder is empty or not in the training set, or an image is broken;
+            the message names it.
     """
     tree = open_class_folders(path)
     digest = hashlib.blake2b(f"{FORMAT}/{image_size}/{on_bad_image}/{tree.fingerprint()}".encode(), digest_size=16)
@@ -80,37 +86,47 @@ def read_tree(path: Path, *, image_size: int, on_bad_image: Literal["refuse", "s
         lambda folder: _decode(tree, folder, image_size=image_size, on_bad_image=on_bad_image),
     )
     meta = json.loads((folder / "meta.json").read_text())
-    return DecodedTree(
-        classes=tuple(meta["classes"]),
-        train=_map(folder, "train", image_size=image_size, n_skipped=meta["n_skipped"]["train"]),
-        test=_map(folder, "test", image_size=image_size, n_skipped=meta["n_skipped"]["test"]),
-    )
+    splits = {split: _map(folder, split, image_size=image_size, n_skipped=n) for split, n in meta["n_skipped"].items()}
+    return DecodedTree(classes=tuple(meta["classes"]), n_others=meta["n_others"], **splits)
 
 
 def _decode(tree: Tree, folder: Path, *, image_size: int, on_bad_image: Literal["refuse", "skip"]) -> None:
     """Decode into raw files that grow as images come, so that a large tree never has to fit in memory."""
-    labels: dict[str, list[str]] = {"train": [], "test": []}
-    skipped = {"train": 0, "test": 0}
+    labels: dict[str, list[str]] = {"train": [], "val": [], "test": []}
+    skipped = dict.fromkeys(labels, 0)
     folders = ClassFolders()
     with contextlib.ExitStack() as stack:
         files = {split: stack.enter_context(_pixels(folder, split).open("wb")) for split in labels}
-        for member, image in _decode_all(folders.members(tree, suffixes=SUFFIXES), image_size=image_size):
-            if isinstance(image, DataError):
-                if on_bad_image == "refuse":
-                    raise DataError(
-                        f"image {member.name} cannot be decoded: {image}; repair or remove it (image_folder also takes "
-                        "on_bad_image: skip)"
-                    )
+        for member, image in _decode_all(folders.read_members(tree), image_size=image_size):
+            if isinstance(image, NotAnImageError) and not _is_named_as_image(member.name):
+                folders.others.append(member.name)
+            elif not isinstance(image, DataError):
+                files[member.split].write(image.tobytes())
+                labels[member.split].append(member.klass)
+            elif on_bad_image == "skip":
                 skipped[member.split] += 1
                 log.warning("skipped %s: %s", member.name, image)
-                continue
-            files[member.split].write(image.tobytes())
-            labels[member.split].append(member.klass)
-    classes = folders.check(labels, what="image", suffixes=SUFFIXES)
+            else:
+                raise DataError(
+                    f"image {member.name} cannot be decoded: {image}; repair or remove it (image_folder also takes "
+                    "on_bad_image: skip)"
+                )
+    if "val" not in folders.found:
+        del labels["val"], skipped["val"]
+    if folders.others:
+        log.warning("%d files are not images in class folders, among them %s", len(folders.others), folders.others[0])
+    classes = folders.check(labels, what="image")
     number = {klass: index for index, klass in enumerate(classes)}
     for split, names in labels.items():
         np.save(folder / f"{split}-labels.npy", np.array([number[name] for name in names], dtype=np.int64))
-    (folder / "meta.json").write_text(json.dumps({"classes": classes, "n_skipped": skipped, "image_size": image_size}))
+    meta = {"classes": classes, "n_skipped": skipped, "n_others": len(folders.others)}
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def _is_named_as_image(name: str) -> bool:
+    from PIL import Image
+
+    return Image.registered_extensions().get(PurePosixPath(name).suffix.lower()) in Image.OPEN
 
 
 def _decode_all(
@@ -145,7 +161,7 @@ def decode_image(content: bytes, *, size: int) -> NDArray[np.uint8]:
         with Image.open(io.BytesIO(content)) as file:
             image = _rgb(file)
     except UnidentifiedImageError as error:
-        raise DataError(f"its {len(content)} bytes are not an image that Pillow can read") from error
+        raise NotAnImageError(f"its {len(content)} bytes are not an image that Pillow can read") from error
     except (*BROKEN, Image.DecompressionBombError) as error:
         raise DataError(str(error) or type(error).__name__) from error
     if image.size != (size, size):

@@ -113,8 +113,9 @@ class ImageTask(Task[ImageConfigT, ImageData], Generic[ImageConfigT]):
         return classification_metrics(torch.cat(logits), part.labels)
 
     def record(self) -> dict[str, Any]:
-        sizes = {"n_val": len(self.data.val), "n_test": len(self.data.test), "n_skipped_images": self.data.n_skipped}
-        return {**super().record(), **sizes}
+        sizes = {"n_val": len(self.data.val), "n_test": len(self.data.test)}
+        left_out = {"n_skipped_images": self.data.n_skipped, "n_other_files": self.data.n_others}
+        return {**super().record(), **sizes, **left_out}
 
     def normalize(self, images: Tensor) -> Tensor:
         """(n, h, w, c) uint8 to (n, c, h, w) float32 of zero mean and unit variance, channels last in memory."""
