@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayTaskError
+from ray.exceptions import OutOfMemoryError, RayTaskError, WorkerCrashedError
 
 import admeta.registry
 import tasks.registry
@@ -85,7 +85,7 @@ def check(
         return  # no data and no network: not worth a process
     ask = ray.remote(_check).options(num_cpus=0)
     task = definition.task.model_dump(mode="json") if trains else None
-    _answer(ask.remote(task, foreign, data_dir, origins), is_stopping=is_stopping)
+    _answer(ask.remote(task, foreign, data_dir, origins, definition.objective.metric), is_stopping=is_stopping)
 
 
 def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Callable[[], bool]) -> Placement:
@@ -149,6 +149,7 @@ def _check(
     foreign: Sequence[tuple[str, str, Sequence[dict[str, Any]]]],
     data_dir: str | None,
     origins: Sequence[str],
+    metric: str,
 ) -> None:
     for label, optimizer, many in foreign:
         for settings in many:
@@ -156,7 +157,8 @@ def _check(
     if task is not None:
         import tasks.runs
 
-        tasks.runs.check(tasks.registry.parse_config(task), data_dir=_path(data_dir), origins=origins)
+        config = tasks.registry.parse_config(task)
+        tasks.runs.check(config, data_dir=_path(data_dir), origins=origins, metric=metric)
 
 
 def construct(label: str, optimizer: str, settings: dict[str, Any]) -> None:
@@ -205,6 +207,11 @@ def _answer(asked: Any, *, is_stopping: Callable[[], bool], patience_s: float = 
         if isinstance(error.cause, TaskError):
             raise error.cause from None
         raise
+    except (WorkerCrashedError, OutOfMemoryError) as error:  # Ray has tried it several times
+        raise TaskError(
+            f"the process that loads the study's data died ({str(error).splitlines()[0]}); it may need more memory "
+            "than the machine has, or a file may crash a library"
+        ) from error
 
 
 def _path(folder: str | None) -> Path | None:

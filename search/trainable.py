@@ -26,6 +26,7 @@ from search.states import Direction, FailureKind, RunState, Stage
 from tasks.engine.folders import find_checkpoints, find_unneeded, open_folder
 from tasks.engine.protocol import Evaluation, Run
 from tasks.errors import CheckpointError, Diverged, UnreadableError
+from tasks.registry import explain_undefined
 
 
 class TrialWorker(tune.Trainable):  # type: ignore[misc]
@@ -201,6 +202,11 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         last, metric = self._curve.points[-1], self._assignment.metric
         if last.value is None:
             found = last.metrics.get(metric, "missing")
+            if (undefined := explain_undefined(metric)) is not None and found != found:  # NaN
+                found = f"undefined ({undefined})"
+                if not run.done:  # a later evaluation may have a value
+                    self._log.say(f"{metric} is {found} at epoch {last.epoch}")
+                    return None
             reason = f"{metric} is {found} at epoch {last.epoch}; the objective must be a finite number"
             self._log.say(f"failed: {reason}")
             return RunOutcome(state=RunState.FAIL, failure=FailureKind.NO_METRIC, error=reason)

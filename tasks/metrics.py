@@ -50,7 +50,7 @@ def macro_f1(matrix: NDArray[np.int64]) -> float:
 
 
 def matthews(matrix: NDArray[np.int64]) -> float:
-    """Matthews correlation in [−1, 1]; 0 where all predictions or all labels are of one class.
+    """Matthews correlation in [−1, 1]; NaN where all predictions or all labels are of one class.
 
     Source: Gorodkin, "Comparing two K-category assignments by a K-category correlation coefficient" (2004).
     """
@@ -58,18 +58,18 @@ def matthews(matrix: NDArray[np.int64]) -> float:
     n, hits = counts.sum(), np.trace(counts)
     true, predicted = counts.sum(axis=1), counts.sum(axis=0)
     spread = (n**2 - (predicted**2).sum()) * (n**2 - (true**2).sum())
-    return float((hits * n - true @ predicted) / math.sqrt(spread)) if spread else 0.0
+    return float((hits * n - true @ predicted) / math.sqrt(spread)) if spread else math.nan
 
 
 def pearson(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Pearson's correlation in [−1, 1]; 0 where one side does not vary."""
+    """Pearson's correlation in [−1, 1]; NaN where one side does not vary."""
     a, b = (np.asarray(values, dtype=np.float64) - np.mean(values, dtype=np.float64) for values in (a, b))
     scale = math.sqrt(float(a @ a) * float(b @ b))
-    return max(-1.0, min(1.0, float(a @ b) / scale)) if scale else 0.0
+    return max(-1.0, min(1.0, float(a @ b) / scale)) if scale else math.nan
 
 
 def spearman(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Spearman's rank correlation in [−1, 1], equal values sharing their mean rank; 0 where one side does not vary."""
+    """Spearman's rank correlation in [−1, 1], ties share their mean rank; NaN where one side does not vary."""
     return pearson(_ranks(a), _ranks(b))
 
 

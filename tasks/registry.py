@@ -103,6 +103,19 @@ def _metrics(*maximized: str) -> Mapping[str, Direction]:
     return MappingProxyType({**dict.fromkeys(maximized, "maximize"), "val_loss": "minimize"})
 
 
+UNDEFINED: Mapping[str, str] = {
+    "mcc": "all predictions, or all labels, are of one class",
+    "spearman": "the predictions, or the labels, are all equal",
+    "pearson": "the predictions, or the labels, are all equal",
+}
+"""Metrics that an evaluation may leave undefined (NaN), by their names without the split, and when they are."""
+
+
+def explain_undefined(metric: str) -> str | None:
+    """When a metric such as `val_mcc` is undefined; None for a metric that always has a value."""
+    return UNDEFINED.get(metric.partition("_")[2])
+
+
 ACCURACY = _metrics("val_accuracy")
 F1 = _metrics("val_f1", "val_accuracy")
 CORRELATIONS = _metrics("val_spearman", "val_pearson")

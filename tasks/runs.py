@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from tasks.config import TaskConfig, TrialRef, resolve_inside
 from tasks.engine.protocol import Run
-from tasks.errors import CheckpointError, ConfigError, DataError
+from tasks.errors import CheckpointError, ConfigError, DataError, TaskError
 from tasks.registry import DISTRIBUTED_RUN, ENGINE_RUN, get, load_target
 
 
@@ -69,11 +69,18 @@ def open_run(
     )
 
 
-def check(config: TaskConfig, *, data_dir: Path | None = None, origins: Sequence[str] | None = None) -> None:
+def check(
+    config: TaskConfig,
+    *,
+    data_dir: Path | None = None,
+    origins: Sequence[str] | None = None,
+    metric: str | None = None,
+) -> None:
     """Check before the first trial that the task can be trained. Reads the data set, so call it once a study.
 
     Args:
         origins: as in `initial_weights`.
+        metric: the objective, such as `val_mcc`, which the validation set must define; None: not checked.
 
     Raises:
         ConfigError: a batch larger than the training set, a model that does not fit the inputs or cannot be built.
@@ -88,8 +95,16 @@ def check(config: TaskConfig, *, data_dir: Path | None = None, origins: Sequence
     from tasks.engine.task import load_task
 
     with initial_weights(config, data_dir=data_dir, origins=origins) as weights:
-        task = load_task(config, data_dir=data_dir, device=torch.device("cpu"))
+        try:
+            task = load_task(config, data_dir=data_dir, device=torch.device("cpu"))
+        except TaskError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+            raise DataError(f"the data set of {config.name} cannot be loaded ({reason}); check its files") from error
         task.check_fit()
+        if metric is not None:
+            task.check_metric(metric.removeprefix("val_"))
         model = task.build_model()  # fails if the checkpoint is damaged or has no such head
         if weights is not None:
             origin = config.init_from

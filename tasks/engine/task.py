@@ -110,6 +110,16 @@ class Task(ABC, Generic[ConfigT, DataT]):
         """What the run's record should say of the data."""
         return {"n_train": self.n_train}
 
+    def check_metric(self, metric: str) -> None:
+        """Check that the validation set defines a metric.
+
+        Args:
+            metric: without the split's prefix: "mcc".
+
+        Raises:
+            DataError: with the reason and the next step.
+        """
+
     def check_fit(self) -> None:
         """Check that the configuration fits the loaded data; overriding methods call this first.
 

@@ -210,6 +210,15 @@ class Conll2003Task(TextTask[Conll2003Config, EntityData]):
             facts={"data_digest": prepared.digest, "n_truncated_texts": prepared.facts["n_truncated_texts"]},
         )
 
+    def check_metric(self, metric: str) -> None:
+        words, rows = self.data.words["val"], self.data.val.rows
+        tagged = any(words.token_columns["tags"][words.starts[row] : words.starts[row + 1]].any() for row in rows)
+        if metric in ("f1", "precision", "recall") and not tagged:
+            raise DataError(
+                f"none of the {len(rows)} validation sentences has an entity, without which val_{metric} is undefined; "
+                "add sentences with entities, or choose another objective"
+            )
+
     def head(self) -> Mapping[str, Any]:
         names = dict(enumerate(self.data.tags))
         return {"num_labels": len(names), "id2label": names, "label2id": {name: i for i, name in names.items()}}

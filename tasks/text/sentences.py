@@ -196,6 +196,14 @@ class ClassificationTask(SentenceTask[TextConfigT], Generic[TextConfigT]):
     def head(self) -> Mapping[str, Any]:
         return {"num_labels": len(self.data.classes), "problem_type": "single_label_classification"}
 
+    def check_metric(self, metric: str) -> None:
+        classes = torch.unique(self.labels(self.data.val))
+        if metric in ("f1", "mcc") and len(classes) < 2:
+            raise DataError(
+                f"all {len(self.data.val)} validation rows are of class {self.data.classes[int(classes[0])]!r}, for "
+                f"which val_{metric} is undefined; add rows of other classes, or choose another objective"
+            )
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         logits = self.outputs(model, batch).logits.float()
         return nn.functional.cross_entropy(logits, batch["labels"], label_smoothing=self.config.label_smoothing)
@@ -223,6 +231,14 @@ class RegressionTask(SentenceTask[TextConfigT], Generic[TextConfigT]):
     def target(self, labels: Tensor) -> Tensor:
         """What the model's one output should be for these labels, float32."""
         return labels
+
+    def check_metric(self, metric: str) -> None:
+        values = torch.unique(self.labels(self.data.val))
+        if metric in ("spearman", "pearson") and len(values) < 2:
+            raise DataError(
+                f"all {len(self.data.val)} validation labels are {float(values[0]):g}, for which val_{metric} is "
+                "undefined; add rows with other labels, or choose another objective"
+            )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         outputs = self.outputs(model, batch).logits.float().squeeze(1)

@@ -137,6 +137,24 @@ def test_without_a_finite_objective_a_run_fails_with_the_reason(
     assert str(end.error).startswith(reason)
 
 
+def test_an_undefined_metric_ends_a_run_at_its_last_epoch_alone(workers: Workers) -> None:
+    """A model that predicts one class has no correlation yet; a later epoch may bring one."""
+    undefined = {"val_mcc": math.nan, "val_accuracy": 0.5}
+    task = {"name": "cola", "model": "tiny"}
+    worker = workers.start(undefined, {"val_mcc": 0.3}, task=task, metric="val_mcc")
+    assert step(worker).end is None
+    end = step(worker).end
+    assert end is not None
+    assert (end.state, end.value) == (RunState.COMPLETE, 0.3)
+    other = str(workers.folder / "other")
+    worker = workers.start({"val_mcc": 0.3}, undefined, task=task, metric="val_mcc", checkpoint_dir=other)
+    step(worker)
+    end = step(worker).end
+    assert end is not None
+    assert (end.state, end.failure) == (RunState.FAIL, FailureKind.NO_METRIC)
+    assert "val_mcc is undefined (all predictions, or all labels, are of one class) at epoch 2" in str(end.error)
+
+
 def test_divergence_keeps_what_was_trained_before(workers: Workers) -> None:
     worker = workers.start(good(0.5), Diverged(20, loss=math.nan))
     assert [p.value for p in step(worker).points] == [0.5]
@@ -219,7 +237,7 @@ def test_a_checkpoint_that_cannot_be_used_is_dropped_and_the_run_starts_over(
         if fault == "torn":
             path = workers.folder / "epoch-000002.pt"
             path.write_bytes(path.read_bytes()[:-9])
-            reason = "is torn or damaged"
+            reason = "is damaged"
         else:
             reason = "the checkpoint is of another run: its params is '1', this run's is '2'"
             patch.setattr(FakeRun, "load_state_dict", refusing(CheckpointError(reason)))

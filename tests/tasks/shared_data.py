@@ -8,6 +8,15 @@ from pathlib import Path
 import pytest
 
 
+def shared_case(name: str) -> Path:
+    """A file or folder of other people's kinds of data, in the folder `cases` beside the data; skips where absent."""
+    beside = Path(__file__).resolve().parents[3] / "shared" / "data"
+    path = Path(os.environ.get("ADMETA_TEST_DATA", beside)).parent / "cases" / name
+    if not path.exists():
+        pytest.skip(f"{path} is not there; set ADMETA_TEST_DATA to a folder that has a folder 'cases' beside it")
+    return path
+
+
 def shared_data(*names: str) -> Path:
     """The folder that holds `names`: $ADMETA_TEST_DATA, or shared/data beside the checkout; skips where absent."""
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -10,6 +10,7 @@ import pytest
 
 from tasks.answering.squad import QuestionSet, read_squad
 from tasks.errors import DataError
+from tests.tasks.shared_data import shared_case
 
 PASSAGE = "The Rhine flows through Köln 🏰 and Basel."
 
@@ -59,9 +60,15 @@ REFUSALS: list[tuple[Any, str]] = [
     ({"data": []}, "holds no question"),
     (
         change(f"{QA}.answers.0.answer_start", "four"),
-        rf"{QA}\.answers\.0\.answer_start: Input should be a valid integer",
+        "question 'q1' has the answer 'Rhine' at character four",
     ),
-    (change(f"{QA}.answers.0.answer_start", -1), r"answer_start: Input should be greater than or equal to 0"),
+    (
+        change(f"{QA}.answers.0.answer_start", -1),
+        "question 'q1' has the answer 'Rhine' at character -1, which is not",
+    ),
+    (change(f"{QA}.answers.0.answer_start", None), "question 'q1' has the answer 'Rhine' at character None"),
+    (change(f"{QA}.answers.0.text", None), "question 'q1' has an empty answer"),
+    (change(f"{QA}.question", 7), rf"{QA}\.question: Input should be a valid string"),
     (
         change(f"{QA}.answers.0.answer_start", 5),
         "question 'q1' has the answer 'Rhine' at character 5, where .* 'hine '",
@@ -88,6 +95,20 @@ def test_bad_answers_are_left_out_on_request(tmp_path: Path) -> None:
     read_ = read(tmp_path, change(f"{QA}.answers.0.answer_start", 5), on_bad_answer="skip")
     assert read_.n_skipped == 1
     assert [question.id for question in read_.questions] == ["q2", "q3"]
+
+
+def test_an_impossible_question_is_kept_whatever_its_answers(tmp_path: Path) -> None:
+    given = [{"text": "", "answer_start": -1, "answer_category": "NOT_GIVEN"}]
+    raw = change("data.1.paragraphs.0.qas.0.answers", given)
+    assert read(tmp_path, raw) == read(tmp_path, content())
+    raw["data"][1]["paragraphs"][0]["qas"][0] |= {"id": 3, "answers": None}
+    assert [question.id for question in read(tmp_path, raw).questions] == ["q1", "q2", "3"]
+
+
+def test_a_real_file_of_this_kind() -> None:
+    questions = read_squad(shared_case("squad_not_given.json"), unanswerable="keep", on_bad_answer="refuse")
+    assert questions.n_unanswerable == 1
+    assert "notgiven" in {question.id for question in questions.questions}
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
+from numpy.typing import NDArray
 
 from tasks.audio.recordings import FULL_SCALE, decode, resample
 from tasks.errors import DataError
 from tests.tasks.audio.sounds import encoded, tone
+from tests.tasks.shared_data import shared_case
 
 
 @pytest.mark.parametrize("kind", ["WAV", "FLAC", "OGG", "AIFF"])
@@ -87,3 +90,80 @@ def test_a_streamed_wav_need_not_know_its_length() -> None:
     assert len(decode(with_length(0xFFFFFFFF), sample_rate=8000)) == 4000
     with pytest.raises(DataError, match="holds no sound"):
         decode(with_length(0), sample_rate=8000)
+
+
+def mp3(wave: NDArray[np.float32], *, mode: str = "VARIABLE") -> bytes:
+    """An MP3 whose first frame is a tag with its length."""
+    buffer = io.BytesIO()
+    soundfile.write(buffer, wave, 44_100, format="MP3", bitrate_mode=mode)
+    content = buffer.getvalue()
+    assert b"Xing" in content[:200] or b"Info" in content[:200]
+    return content
+
+
+def without_tag(content: bytes) -> bytes:
+    """An MP3 (MPEG-1, layer III) without its first frame."""
+    kbit_s = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)[content[2] >> 4]
+    size = 144_000 * kbit_s // 44_100 + (content[2] >> 1 & 1)
+    assert content[size] == 0xFF
+    return content[size:]
+
+
+def swelling(seconds: float) -> NDArray[np.float32]:
+    """Silence, then noise: the first frames of a variable bit rate are far smaller than the others."""
+    rng = np.random.default_rng(0)
+    n = round(seconds * 44_100)
+    return (0.3 * rng.normal(size=n) * (np.arange(n) > n // 4)).clip(-1, 1).astype(np.float32)
+
+
+@pytest.mark.parametrize("mode", ["VARIABLE", "CONSTANT"])
+def test_an_mp3_without_a_length_is_decoded_to_its_end(mode: str) -> None:
+    tagged = mp3(swelling(2.0), mode=mode)
+    whole, bare = (decode(content, sample_rate=44_100) for content in (tagged, without_tag(tagged)))
+    assert len(whole) == 2 * 44_100
+    # Without the tag the encoder's delay is not cut off: the same samples come later.
+    delay = next(n for n in range(3000) if np.array_equal(bare[n : n + 40_000][-5000:], whole[:40_000][-5000:]))
+    assert len(bare) >= len(whole)
+    np.testing.assert_array_equal(bare[delay : delay + 80_000], whole[:80_000])
+
+
+def test_an_mp3_whose_tag_says_too_little_is_decoded_to_its_end() -> None:
+    content = mp3(swelling(1.0))
+    assert len(decode(content + without_tag(content), sample_rate=44_100)) > 1.9 * 44_100
+
+
+def test_a_flac_of_unknown_length_is_decoded_to_its_end() -> None:
+    streamed = bytearray(FLAC)
+    streamed[21] &= 0xF0  # the low bits of 36 that hold the number of samples
+    streamed[22:26] = bytes(4)
+    assert decode(bytes(streamed), sample_rate=8000).tolist() == decode(FLAC, sample_rate=8000).tolist()
+
+
+def test_gsm_which_cannot_be_sought_is_decoded() -> None:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, tone(300.0, seconds=0.5, rate=8000), 8000, format="WAV", subtype="GSM610")
+    assert 4000 <= len(decode(buffer.getvalue(), sample_rate=8000)) < 4500
+
+
+def test_a_decoder_that_fails_otherwise_is_a_reason_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **options: Any) -> Any:
+        raise ValueError("array is too big")
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", broken)
+    with pytest.raises(DataError, match="the decoder failed: array is too big"):
+        decode(WAV, sample_rate=8000)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_samples"),
+    [
+        ("vbr_no_xing.mp3", 178_560),
+        ("cbr_no_xing.mp3", 178_560),
+        ("vbr_xing.mp3", 176_400),
+        ("cbr_xing.mp3", 176_400),
+        ("streamed.flac", 22_050),
+        ("voicemail_gsm.wav", 24_696),
+    ],
+)
+def test_real_files_of_these_kinds(name: str, n_samples: int) -> None:
+    assert len(decode(shared_case(name).read_bytes(), sample_rate=44_100)) == n_samples

@@ -15,6 +15,7 @@ import torch
 from tasks.engine import checkpoint
 from tasks.engine.folders import LocalFolder, find_unneeded
 from tasks.errors import CheckpointError
+from tests.tasks.shared_data import shared_case
 
 STATE = {"weights": torch.arange(1000.0), "note": "x", "history": [1, 2.5]}
 
@@ -147,7 +148,8 @@ FOREIGN: dict[str, Any] = {
 def test_foreign_bytes_to_start_from_are_told(tmp_path: Path, kind: str) -> None:
     FOREIGN[kind](tmp_path / "foreign.pt")
     with pytest.raises(
-        CheckpointError, match=r"foreign\.pt cannot be loaded: it is damaged, or not a file of torch\.save; a ch"
+        CheckpointError,
+        match=r"foreign\.pt (cannot be loaded: it is damaged, or not a file|is not a whole)",
     ):
         checkpoint.read_weights(tmp_path / "foreign.pt")
 
@@ -199,3 +201,56 @@ def test_a_torn_file_to_start_from_is_to_be_copied_again(tmp_path: Path) -> None
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=r"init_from: .* is damaged .*copy it again, or start without it"):
         checkpoint.read_weights(path)
+
+
+OWN = {"0.weight": torch.arange(4.0).reshape(2, 2), "0.bias": torch.ones(2)}
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "module.", "_orig_mod.", "model.", "module._orig_mod.", "model.module.", "net.body."]
+)
+@pytest.mark.parametrize("key", [None, "state_dict", "model_state_dict", "model"])
+def test_weights_of_other_programs_are_loaded(tmp_path: Path, prefix: str, key: str | None) -> None:
+    state = {f"{prefix}{name}": value for name, value in OWN.items()}
+    torch.save(state if key is None else {"epoch": 3, key: state}, tmp_path / "weights.pt")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    checkpoint.load_weights(model, checkpoint.read_weights(tmp_path / "weights.pt"), source="weights.pt")
+    assert torch.equal(model[0].weight, OWN["0.weight"])
+
+
+def test_a_prefix_inside_names_is_removed_too() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    inside = {name.replace("0.", "0._orig_mod."): value for name, value in OWN.items()}
+    checkpoint.load_weights(model, inside, source="weights.pt")
+    assert torch.equal(model[0].weight, OWN["0.weight"])
+
+
+def test_a_models_own_name_is_no_prefix() -> None:
+    model = torch.nn.ModuleDict({"module": torch.nn.Linear(2, 2)})
+    checkpoint.load_weights(model, {f"module.{k[2:]}": v for k, v in OWN.items()}, source="weights.pt")
+    assert torch.equal(model["module"].weight, OWN["0.weight"])  # type: ignore[arg-type]
+
+
+def test_a_prefix_that_does_not_help_is_named() -> None:
+    with pytest.raises(CheckpointError, match=r"'0.weight' is missing there, where all names begin with 'encoder'"):
+        checkpoint.load_weights(torch.nn.Sequential(torch.nn.Linear(2, 2)), {"encoder.w": torch.ones(2)}, source="x")
+
+
+def test_safetensors_are_read(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    path = tmp_path / "weights.safetensors"
+    save_file({f"module.{name}": value for name, value in OWN.items()}, path)
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    checkpoint.load_weights(model, checkpoint.read_weights(path), source="weights")
+    assert torch.equal(model[0].weight, OWN["0.weight"])
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match="is not a whole safetensors file"):
+        checkpoint.read_weights(path)
+
+
+def test_a_real_file_of_data_parallel_is_loaded() -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    weights = checkpoint.read_weights(shared_case("dataparallel.pt"))
+    checkpoint.load_weights(model, weights, source="dataparallel.pt")
+    assert torch.equal(model[1].weight, weights["module.1.weight"])

@@ -8,7 +8,7 @@ import pytest
 
 from tasks.entities.conll import read_conll, to_iob2
 from tasks.errors import DataError
-from tests.tasks.shared_data import shared_data
+from tests.tasks.shared_data import shared_case, shared_data
 
 TEXT = """-DOCSTART- -X- O O
 
@@ -102,3 +102,21 @@ def test_counts_are_the_papers(name: str, n_sentences: int, n_words: int, entiti
     assert sum(len(sentence.words) for sentence in sentences) == n_words
     begun = [tag[2:] for sentence in sentences for tag in sentence.tags if tag.startswith("B-")]
     assert {kind: begun.count(kind) for kind in sorted(set(begun))} == entities
+
+
+def test_comments_before_sentences_are_not_words(tmp_path: Path) -> None:
+    text = "# id 1\tdomain=en\n# 2 B-PER\nkoldo _ _ B-PER\n\n# text = a\n# _ _ O\nbilbao _ _ B-LOC\n"
+    first, second = read_conll(write(tmp_path, "koldo _ _ B-PER\n\n" + text))[1:]
+    assert (first.words, second.words) == (("koldo",), ("#", "bilbao"))
+    with pytest.raises(DataError, match=r"line 2: .*# id 1.* tag 'id=1'|line 2: "):
+        read_conll(write(tmp_path, "koldo B-PER\n# id=1\n"))
+
+
+def test_a_tag_in_two_unicode_forms_is_one(tmp_path: Path) -> None:
+    (sentence,) = read_conll(write(tmp_path, "a B-caf\u00e9\nb I-cafe\u0301\n"))
+    assert sentence.tags == ("B-café", "I-café")
+
+
+def test_a_real_file_with_comments() -> None:
+    sentences = read_conll(shared_case("ner_comment_lines.txt"))
+    assert {sentence.words for sentence in sentences} == {("koldo", "was", "in", "bilbao")}

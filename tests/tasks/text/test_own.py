@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tasks.engine.task import load_task, release_data
 from tasks.errors import ConfigError, DataError, TaskError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
+from tests.tasks.shared_data import shared_case
 from tests.tasks.text.conftest import reviews, write_csv
 
 
@@ -241,3 +243,59 @@ def test_predictions_come_back_in_the_order_of_rows(data_dir: Path) -> None:
         found = task.logits(Echo(), part)[:, 0]
         expected = part.table.pad(torch.from_numpy(np.asarray(part.rows)), 64)["input_ids"][:, 1].float()
         assert torch.equal(found, expected)
+
+
+def test_labels_in_two_unicode_forms_are_one_class_and_csv_may_be_written_large(data_dir: Path) -> None:
+    folder = data_dir / "reviews"
+    for split in ("train", "test"):
+        text = (folder / f"{split}.csv").read_text()
+        half = len(text) // 2
+        text = text[:half].replace(",yes", ",caf\u00e9") + text[half:].replace(",yes", ",cafe\u0301")
+        (folder / f"{split}.CSV").write_text(text)
+    cfg = config(train_file="train.CSV", test_file="test.CSV")
+    data = load_task(cfg, data_dir=data_dir, device=torch.device("cpu")).data
+    assert data.classes == ("caf\u00e9", "no")
+
+
+def test_a_real_file_with_labels_in_two_forms(tmp_path: Path) -> None:
+    folder = tmp_path / "cases"
+    folder.mkdir()
+    shutil.copy(shared_case("labels_two_forms.csv"), folder / "train.csv")
+    shutil.copy(folder / "train.csv", folder / "test.csv")
+    cfg = config(data_dir="cases", batch_size=2)
+    assert load_task(cfg, data_dir=tmp_path, device=torch.device("cpu")).data.classes == ("caf\u00e9", "tea")
+
+
+@pytest.mark.parametrize("metric", ["val_mcc", "val_f1"])
+def test_a_validation_set_of_one_class_is_refused_for_a_metric_it_leaves_undefined(data_dir: Path, metric: str) -> None:
+    write_csv(data_dir / "reviews" / "val.csv", [row for row in reviews(60, seed=2) if row[1] == "yes"])
+    cfg = config(val_file="val.csv")
+    check(cfg, data_dir=data_dir, metric="val_accuracy")
+    with pytest.raises(DataError, match=rf"validation rows are of class 'yes', for which {metric} is undefined"):
+        check(cfg, data_dir=data_dir, metric=metric)
+
+
+def test_validation_labels_that_are_equal_have_no_correlation(data_dir: Path) -> None:
+    write_csv(data_dir / "reviews" / "val.csv", [(text, klass, 2.0) for text, klass, _ in reviews(20, seed=2)])
+    with pytest.raises(DataError, match="20 validation labels are 2, for which val_spearman is undefined"):
+        check(regression(val_file="val.csv"), data_dir=data_dir, metric="val_spearman")
+
+
+def test_a_constant_prediction_has_no_correlation(data_dir: Path) -> None:
+    run = start(data_dir, lr=0.0)
+    with torch.no_grad():
+        run.model.classifier.weight.zero_()  # type: ignore[operator, union-attr]
+    evaluation = run.advance()
+    assert math.isnan(evaluation.metrics["val_mcc"])
+    assert 0.0 < evaluation.metrics["val_accuracy"] < 1.0
+
+
+def test_an_error_of_a_library_in_the_check_is_the_studys_reason(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any, **options: Any) -> Any:
+        raise ValueError("array is too big")
+
+    monkeypatch.setattr("tasks.text.own.read_columns", broken)
+    with pytest.raises(DataError, match=r"data set of text_classification cannot be loaded \(ValueError: array is"):
+        check(config(), data_dir=data_dir)

@@ -19,6 +19,7 @@ from tasks.errors import ConfigError, DataError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
 from tasks.vision.images import decode_image
+from tests.tasks.shared_data import shared_case
 
 CLASSES = ("cat", "dog", "emu")
 
@@ -63,7 +64,8 @@ def test_reads_splits_and_trains(data_dir: Path) -> None:
     run = open_run(config(), optimizer="sgdm", params={"lr": 0.1}, seed=0, data_dir=data_dir, device="cpu")
     assert run.advance().step == 27 // 8
     assert set(run.test()) == {"test_accuracy", "test_loss"}
-    assert run.environment()["n_train"] == 27
+    record = run.environment()
+    assert (record["n_train"], record["n_skipped_images"], record["n_other_files"]) == (27, 0, 6)  # notes.txt
 
 
 def test_pixels_are_pillows(data_dir: Path) -> None:
@@ -200,7 +202,7 @@ REFUSALS: list[tuple[Callable[[Path], None], dict[str, Any], str]] = [
     (lambda _: None, {"val_fraction": 0.01}, "gives 0 for validation and 30 for training"),
     (no_test, {}, "has no folder 'test'"),
     (only_test, {}, "pets has no folder 'train'"),
-    (no_class_folders, {}, "no image lies in train/<class>/"),
+    (no_class_folders, {}, "no image is in train/<class>/"),
     (torn_archive, {"data_dir": "pets.tar.xz"}, r"pets\.tar\.xz cannot be read"),
     (lambda _: None, {"data_dir": "birds"}, "'birds' is not in the data folder"),
     (lambda _: None, {"data_dir": "pets/train/cat/0.png"}, "neither a folder nor a tar archive"),
@@ -240,3 +242,59 @@ def test_links_in_an_archive_are_not_followed(data_dir: Path) -> None:
     data = load(data_dir, data_dir="evil.tar")
     assert len(data.train) + len(data.val) == 30
     assert not list(data_dir.parent.glob("**/climb.png"))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind"),
+    [(".jfif", "JPEG"), (".jpe", "JPEG"), ("", "PNG"), (".JPG", "JPEG"), (".avif", "AVIF"), (".jp2", "JPEG2000")],
+)
+def test_whatever_pillow_opens_is_an_image(data_dir: Path, suffix: str, kind: str) -> None:
+    Image.init()
+    if kind not in Image.SAVE:
+        pytest.skip(f"this Pillow writes no {kind}")
+    buffer = io.BytesIO()
+    picture(5, width=32, height=32).save(buffer, format=kind)
+    (data_dir / f"pets/test/emu/new{suffix}").write_bytes(buffer.getvalue())
+    assert len(load(data_dir).test) == 13
+
+
+def test_other_files_are_counted(data_dir: Path) -> None:
+    (data_dir / "pets/extra/emu").mkdir(parents=True)
+    picture(1).save(data_dir / "pets/extra/emu/0.png")
+    (data_dir / "pets/readme").write_text("read me")
+    assert load(data_dir).n_others == 6 + 2
+    (data_dir / "pets/train/cat/broken.jfif").write_text("an image by its name")
+    release_data()
+    with pytest.raises(DataError, match=r"broken\.jfif cannot be decoded"):
+        load(data_dir)
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation", "dev"])
+def test_a_validation_folder_is_used(data_dir: Path, name: str) -> None:
+    shutil.copytree(data_dir / "pets/test", data_dir / "pets" / name)
+    data = load(data_dir)
+    assert [len(part) for part in (data.train, data.val, data.test)] == [30, 12, 12]
+    assert torch.equal(data.val.images[data.val.rows], data.test.images[data.test.rows])
+    shutil.rmtree(data_dir / "pets" / name / "emu")
+    (data_dir / "pets" / name / "emu").mkdir()
+    release_data()
+    with pytest.raises(DataError, match="class folder val/emu holds no readable image"):
+        load(data_dir)
+
+
+@pytest.mark.parametrize("form", ["folder", "archive"])
+def test_a_class_in_two_unicode_forms_is_one(data_dir: Path, form: str) -> None:
+    (data_dir / "pets/train/cat").rename(data_dir / "pets/train/caf\u00e9")
+    (data_dir / "pets/test/cat").rename(data_dir / "pets/test/cafe\u0301")
+    if form == "archive":
+        pack(data_dir / "pets", data_dir / "pets.tar.xz", prefix="pets")
+    data = load(data_dir, **({"data_dir": "pets.tar.xz"} if form == "archive" else {}))
+    assert data.classes == ("caf\u00e9", "dog", "emu")
+    assert len(data.test) == 12
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("images_jfif", 90), ("images_nfc", 50)])
+def test_real_folders_of_these_kinds(name: str, sizes: int) -> None:
+    data = load(shared_case(name).parent, data_dir=name)
+    assert len(data.classes) == 2
+    assert sum(map(len, (data.train, data.val, data.test))) == sizes
