@@ -28,9 +28,8 @@ import tasks.registry
 from admeta.errors import AdmetaError
 from admeta.info import OptimInfo
 from search import pruners, samplers
-from search.errors import nearest_hint
-from search.faults import fault
-from search.naming import begin_at_papers_best, resolve_spaces, with_space
+from search.errors import field_error, nearest_hint
+from search.named_spaces import begin_at_papers_best, resolve_spaces, with_space
 from search.space import Space, Strict, check_conditions, why_not
 from search.states import Direction
 from tasks.config import Count, Number, TaskConfig
@@ -55,7 +54,7 @@ def _parse_task(value: Any) -> Any:
     try:
         return tasks.registry.parse_config(value)
     except TaskError as error:
-        raise fault("unknown_task", str(error), at="name", value=value.get("name")) from None
+        raise field_error("unknown_task", str(error), at="name", value=value.get("name")) from None
 
 
 def _model_of(task: Any) -> str | None:
@@ -77,7 +76,7 @@ def _known_kind(kind: str, names: tuple[str, ...]) -> BeforeValidator:
         if isinstance(value, dict) and value.get("name") not in names:
             hint = nearest_hint(str(value.get("name")), names)
             message = f"unknown {kind} {value.get('name')!r}; {hint}"
-            raise fault(f"unknown_{kind}", message, at="name", value=value.get("name"))
+            raise field_error(f"unknown_{kind}", message, at="name", value=value.get("name"))
         return value
 
     return BeforeValidator(check)
@@ -144,7 +143,7 @@ class OptimizerSearch(Strict):
         for name, value in fixed.items():
             _check_parameter(info, name, value)
             if name in context.data.get("space", {}):
-                raise fault("twice", "is both in 'space' and in 'fixed'; keep one", at=name, value=value)
+                raise field_error("twice", "is both in 'space' and in 'fixed'; keep one", at=name, value=value)
         return fixed
 
     @model_validator(mode="after")
@@ -172,9 +171,9 @@ class OptimizerSearch(Strict):
             for name, value in values.items():
                 if name not in space:
                     rule = f"is not a parameter of 'space', which has {', '.join(space) or 'none'}"
-                    raise fault("outside", rule, at=(i, name), value=value)
+                    raise field_error("outside", rule, at=(i, name), value=value)
                 if rule := why_not(space[name], value) or _unmet(name, values, space):
-                    raise fault("outside", rule, at=(i, name), value=value)
+                    raise field_error("outside", rule, at=(i, name), value=value)
         return first
 
 
@@ -207,7 +206,7 @@ def _check_parameter(info: OptimInfo, name: str, value: object) -> None:
     try:
         info.check(name, value)
     except AdmetaError as error:
-        raise fault("parameter", str(error), at=name, value=value) from None
+        raise field_error("parameter", str(error), at=name, value=value) from None
 
 
 class Objective(Strict):
@@ -352,18 +351,18 @@ class StudyDefinition(Strict):
         metric = self.objective.metric
         if metric not in info.metrics:
             message = f"task '{info.name}' has no metric '{metric}'; {nearest_hint(metric, tuple(info.metrics))}"
-            raise fault("unknown_metric", message, at=("objective", "metric"), value=metric)
+            raise field_error("unknown_metric", message, at=("objective", "metric"), value=metric)
         labels = [optimizer.label for optimizer in self.optimizers]
         for i, label in enumerate(labels):
             if label in labels[:i]:
                 message = f"optimizer '{label}' is listed twice; give each its own 'label'"
-                raise fault("listed_twice", message, at=("optimizers", i), value=label)
+                raise field_error("listed_twice", message, at=("optimizers", i), value=label)
         if self.confirm.top_k and self.training_seed in self.confirm.seeds:
             message = (
                 f"training_seed {self.training_seed} is also a confirm seed; the confirm stage must use seeds that "
                 "selected nothing"
             )
-            raise fault("seed_used_twice", message, at="training_seed", value=self.training_seed)
+            raise field_error("seed_used_twice", message, at="training_seed", value=self.training_seed)
         self._check_cards(info)
         if isinstance(self.sampler, samplers.GridSampler):
             for i, optimizer in enumerate(self.optimizers):
@@ -377,13 +376,13 @@ class StudyDefinition(Strict):
         message = (
             f"{cards:g} cards cannot share batches of {batch_size} evenly; make batch_size a multiple of {cards:g}"
         )
-        raise fault("uneven_batches", message, at=("resources", "gpus"), value=cards)
+        raise field_error("uneven_batches", message, at=("resources", "gpus"), value=cards)
 
     def _check_grid(self, i: int, optimizer: OptimizerSearch) -> None:
         try:
             samplers.grid_size(optimizer.space)
         except ValueError as error:
-            raise fault("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
+            raise field_error("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
 
     def n_trials_of(self, optimizer: OptimizerSearch) -> int:
         """Trials that this optimizer's search will run: the budget, or the whole grid where that is smaller."""

@@ -11,9 +11,18 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from search import samplers
-from search.curves import advanced, changed, copied
 from search.definition import OptimizerSearch, StudyDefinition, WarmStart
-from search.records import AttemptStart, Lease, Point, RunOutcome, RunRecord, SearchRecord
+from search.records import (
+    AttemptStart,
+    Lease,
+    Point,
+    RunOutcome,
+    RunRecord,
+    SearchRecord,
+    changed_points,
+    copied_points,
+    with_points,
+)
 from search.space import fit
 from search.states import FailureKind, RunState, Stage
 from search.store import Store
@@ -139,13 +148,13 @@ class SearchLoop:
     def _news(self, run: RunRecord, points: Sequence[Point]) -> Sequence[Point]:
         if all(point.epoch > self._runs[run.id].epoch for point in points):
             return points
-        return changed(points, stored=self._store.points(run.id))
+        return changed_points(points, stored=self._store.points(run.id))
 
     def _advance(self, run: RunRecord, points: Sequence[Point]) -> None:
         if run.stage is Stage.SEARCH:
             self._trials.report(self._runs[run.id], points)
         if points:
-            self._runs[run.id] = advanced(self._runs[run.id], points)
+            self._runs[run.id] = with_points(self._runs[run.id], points)
 
     def should_prune(self, run: RunRecord) -> bool:
         """Whether the pruner would stop this trial, compared with others of this optimizer only."""
@@ -282,7 +291,7 @@ class SearchLoop:
     def _finish_twin(self, twin: RunRecord, *, original: RunRecord) -> None:
         self._trials.note(twin, "same_as_trial", original.trial_number)
         outcome = RunOutcome(state=original.state, value=original.value, failure=original.failure, error=original.error)
-        self.finish(twin, outcome, points=copied(self._store.points(original.id)))
+        self.finish(twin, outcome, points=copied_points(self._store.points(original.id)))
 
     # Confirmation ---------------------------------------------------------------------------------------------------
 

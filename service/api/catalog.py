@@ -10,7 +10,7 @@ import admeta.errors
 import admeta.registry
 import tasks.registry
 from admeta.info import OptimInfo
-from search.naming import named_spaces
+from search.named_spaces import named_spaces
 from search.space import from_registry
 from service.api.errors import ApiError
 from service.api.invalid import json_schema

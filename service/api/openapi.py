@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from search.definition import StudyDefinition
-from search.paper.best import PAPER_BEST
+from search.named_spaces import PAPER_BEST
 from service.api.access import OPEN_PATHS
 from service.api.examples import ANSWERS, PARAMETERS, STUDY
 from service.api.invalid import DERIVED

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from sqlalchemy import Engine
 
 from search.definition import StudyDefinition
-from search.naming import with_space
+from search.named_spaces import with_space
 from search.states import StudyState
 from service.api.body import check_in_thread, read_json
 from service.api.dependencies import Database, Filters, Limits, PageFilters

@@ -21,8 +21,7 @@ from admeta.client.terminal import tables
 from search.advice import warnings_for
 from search.definition import StudyDefinition
 from search.errors import StudyNotFoundError
-from search.naming import named_spaces
-from search.paper.best import PAPER_BEST
+from search.named_spaces import PAPER_BEST, named_spaces
 from search.space import from_registry
 from service.api.body import check_in_thread, parse_object
 from service.api.catalog import known_task

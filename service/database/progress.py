@@ -13,8 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from search.curves import changed
-from search.records import AttemptStart, Point, RunOutcome
+from search.records import AttemptStart, Point, RunOutcome, changed_points
 from search.states import AttemptState
 from service.database.models import Attempt, CurvePoint, Run
 
@@ -32,7 +31,7 @@ def add_points(session: Session, run: Run, points: Sequence[Point]) -> list[Poin
             CurvePoint.run_id == run.id, CurvePoint.epoch.in_([point.epoch for point in points])
         )
         stored = [row.record(Point) for row in session.execute(query).scalars()]
-    new = changed(points, stored=stored)
+    new = changed_points(points, stored=stored)
     if not new:
         return new
     if stored:

@@ -10,11 +10,21 @@ from typing import Any
 
 import optuna
 
-from search.curves import advanced, changed
 from search.definition import StudyDefinition
 from search.errors import LeaseLostError, StudyNotFoundError
 from search.recipe import recipe_of
-from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome, RunRecord, SearchRecord, StudyRecord
+from search.records import (
+    AttemptStart,
+    CompetingStudy,
+    Lease,
+    Point,
+    RunOutcome,
+    RunRecord,
+    SearchRecord,
+    StudyRecord,
+    changed_points,
+    with_points,
+)
 from search.states import FailureKind, RunState, Stage, StudyState
 
 
@@ -160,10 +170,10 @@ class MemoryStore:
         self._check(lease)
         if start is not None:
             self.starts.setdefault(run_id, []).append(start)
-        new = changed(points, stored=self.points(run_id))
+        new = changed_points(points, stored=self.points(run_id))
         if new:
             self.curves.setdefault(run_id, {}).update({point.epoch: point for point in new})
-            self.all_runs[run_id] = advanced(self.all_runs[run_id], new)
+            self.all_runs[run_id] = with_points(self.all_runs[run_id], new)
 
     def fail_attempt(self, lease: Lease, run_id: int, *, outcome: RunOutcome) -> RunRecord:
         return self._update(

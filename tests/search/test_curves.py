@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from search.assignment import Curve
-from search.curves import advanced, changed, copied
-from search.records import Point, RunRecord
+from search.records import Point, RunRecord, changed_points, copied_points, with_points
 from search.states import RunState, Stage
 from tasks.engine.protocol import Cost
 
@@ -35,18 +34,18 @@ STORED = [point(1), point(2), point(3)]
     ],
 )
 def test_what_changes_the_curve(reported: list[Point], new: list[int]) -> None:
-    assert [p.epoch for p in changed(reported, stored=STORED)] == new
+    assert [p.epoch for p in changed_points(reported, stored=STORED)] == new
 
 
 def test_a_run_is_as_far_as_its_farthest_point_and_costs_all_that_was_trained() -> None:
-    again = advanced(RUN, [point(2, 0.7)])
+    again = with_points(RUN, [point(2, 0.7)])
     assert (again.epoch, again.step, again.value, again.cost.gpu_s) == (3, 30, 0.7, 1.0)
-    further = advanced(again, [point(3, 0.8), point(4, 0.9)])
+    further = with_points(again, [point(3, 0.8), point(4, 0.9)])
     assert (further.epoch, further.step, further.value, further.cost.train_s) == (4, 40, 0.9, 3.0)
 
 
 def test_a_copy_holds_no_card() -> None:
-    assert copied(STORED[:1]) == [replace(STORED[0], cost=Cost(train_s=1.0))]
+    assert copied_points(STORED[:1]) == [replace(STORED[0], cost=Cost(train_s=1.0))]
 
 
 def test_a_checkpoint_keeps_the_curve_and_one_of_version_0_1_is_read() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 import admeta.registry
-from search.naming import named_spaces
+from search.named_spaces import named_spaces
 from search.space import (
     CategoricalParameter,
     FloatParameter,
