@@ -16,8 +16,7 @@ from typing import Any
 from search.assignment import Assignment, Report
 from search.definition import StudyDefinition
 from search.loop import SearchLoop
-from search.records import Lease, RunOutcome, RunRecord, StudyRecord
-from search.sharing import Capacity
+from search.records import Capacity, Lease, RunOutcome, RunRecord, StudyRecord
 from search.states import FailureKind, RunState, Stage
 from search.store import Store
 from tasks.engine.folders import inside

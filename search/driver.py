@@ -28,7 +28,6 @@ from search.coordinator import Coordinator, Workplace, run_folder
 from search.errors import LeaseLostError
 from search.records import Lease, StudyRecord
 from search.retention import Retention
-from search.sharing import slots_for
 from search.states import RunState, Stage, StudyState
 from search.store import Store
 from search.trainable import TrialWorker
@@ -222,7 +221,7 @@ def _workplace(
             told = reason
             store.set_study_state(lease, StudyState.RUNNING, reason=reason)
         cluster, competitors = placement.cluster_capacity(), store.competing_studies(study.id)
-        return slots_for(placed.each, priority=definition.priority, cluster=cluster, competitors=competitors)
+        return placement.slots_for(placed.each, priority=definition.priority, cluster=cluster, competitors=competitors)
 
     return Workplace(
         storage=options.storage,

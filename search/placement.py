@@ -21,7 +21,7 @@ import admeta.registry
 import tasks.registry
 from admeta.builtin import OPTIMIZERS
 from search.definition import OptimizerSearch, StudyDefinition
-from search.sharing import Capacity
+from search.records import Capacity, CompetingStudy
 from search.space import CategoricalParameter, FloatParameter, IntParameter
 from tasks.errors import ConfigError, TaskError
 
@@ -112,6 +112,32 @@ def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Cal
         return Placement(each=Capacity(cpus=resources.cpus, gpus=1), reason=reason)
     gpus, reason = packing
     return Placement(each=Capacity(cpus=resources.cpus, gpus=gpus), reason=reason)
+
+
+def slots_for(each: Capacity, *, priority: int, cluster: Capacity, competitors: Sequence[CompetingStudy]) -> int:
+    """Runs that a study of this priority may have now, when it shares the cluster with others.
+
+    Higher priority goes first; studies of one priority share equally; what one of them leaves idle the others may use.
+
+    Args:
+        each: what one of its runs holds.
+        cluster: all there is.
+        competitors: the other studies at work, with the runs each has or wants now.
+
+    Returns:
+        At least its fair share: what the higher priorities leave, divided by the studies of its own. More where those
+        do not use theirs. At least 1 where nobody is before it, as a cluster may still be growing.
+    """
+    left = cluster
+    for competitor in competitors:
+        if competitor.priority > priority:
+            left = left.less(Capacity(cpus=competitor.cpus, gpus=competitor.gpus), times=competitor.n_runs)
+    equals = [competitor for competitor in competitors if competitor.priority == priority]
+    share = math.ceil(left.slots(each) / (1 + len(equals)))
+    for competitor in equals:
+        left = left.less(Capacity(cpus=competitor.cpus, gpus=competitor.gpus), times=competitor.n_runs)
+    first = not any(competitor.priority > priority for competitor in competitors)
+    return max(share, left.slots(each), 1 if first else 0)
 
 
 def runs_beside(definition: StudyDefinition, cluster: Capacity) -> int:

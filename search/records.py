@@ -6,6 +6,7 @@ stored is the store's business; how they are decided is the coordinator's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -107,6 +108,24 @@ class AttemptStart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """CPUs and GPUs of a cluster, or those that one run holds."""
+
+    cpus: float
+    gpus: float
+
+    def less(self, other: Capacity, *, times: float = 1.0) -> Capacity:
+        return Capacity(cpus=self.cpus - times * other.cpus, gpus=self.gpus - times * other.gpus)
+
+    def slots(self, each: Capacity) -> int:
+        """Runs of that size that fit; 0 where none does."""
+        slots = (self.cpus + 1e-6) / each.cpus
+        if each.gpus > 0:
+            slots = min(slots, (self.gpus + 1e-6) / each.gpus)
+        return max(0, math.floor(slots))
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompetingStudy:
     """Another study at work on the same cluster: its priority, and the runs it has or wants now with what each holds.
 
@@ -129,7 +148,7 @@ class Lease:
 
 
 def changed_points(points: Sequence[Point], *, stored: Sequence[Point]) -> list[Point]:
-    """Those of the reported points, by epoch, that are not stored yet or come from another training than the stored one.
+    """The reported points, by epoch, that are not stored yet or come from another training than the stored one.
 
     An attempt starts from its run's last checkpoint, which is often older than the last point stored. What it trains
     again replaces what was stored, since the rest of the curve builds on it, and is charged once more.

@@ -10,7 +10,7 @@ import ray
 from search import placement
 from search.definition import StudyDefinition
 from search.placement import runs_beside, why_none_fits
-from search.sharing import Capacity
+from search.records import Capacity
 from tasks.errors import ConfigError
 
 

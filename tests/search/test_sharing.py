@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from search.records import CompetingStudy
-from search.sharing import Capacity, slots_for
+from search.placement import slots_for
+from search.records import Capacity, CompetingStudy
 
 ONE_CPU = Capacity(cpus=1, gpus=0)
 EIGHT = Capacity(cpus=8, gpus=0)

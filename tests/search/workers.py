@@ -9,8 +9,7 @@ from typing import Any
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle, Workplace
 from search.definition import StudyDefinition
-from search.records import Lease, Point, RunOutcome, StudyRecord
-from search.sharing import Capacity
+from search.records import Capacity, Lease, Point, RunOutcome, StudyRecord
 from search.states import FailureKind, RunState, Stage
 from tests.search.memory_store import MemoryStore
 

@@ -13,8 +13,7 @@ from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle, Workplace
 from search.definition import StudyDefinition
 from search.driver import _origins
-from search.records import Lease, StudyRecord
-from search.sharing import Capacity
+from search.records import Capacity, Lease, StudyRecord
 from search.states import StudyState
 from search.trainable import TrialWorker
 from tests.search.memory_store import MemoryStore
