@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -113,8 +113,6 @@ GRID = (36, 24)
 MAX_TRIALS = 4000
 WIDEST, NARROWEST = 0.16, 0.05
 """Standard deviations of the kernel, as shares of either axis: of a few trials, and of many."""
-LOG_RATIO = 10.0
-"""Positive parameters that span this factor are drawn, and smoothed, on a log scale; as the page does."""
 _LEAST_WEIGHT = 0.1  # of kernels at a place: below, no trial is near enough to say anything
 
 
@@ -126,6 +124,7 @@ class ParameterAxis:
     low: float
     high: float
     log: bool
+    integer: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +153,7 @@ def heatmap(history: History, x: str, y: str) -> Heatmap:
     if not there or not all(columns.values()) or len(there) < len(complete):
         return Heatmap(x=None, y=None, n_trials=0, share=[])
     every = [i for i in range(len(history.number)) if all(_is_number(values[i]) for values in columns.values())]
-    axes = [_axis(name, [columns[name][i] for i in every]) for name in (x, y)]
+    axes = [_axis(name, [columns[name][i] for i in every], history.declared.get(name, {})) for name in (x, y)]
     merit = _merits([history.value[i] for i in there], direction=history.direction)
     some = np.linspace(0, len(there) - 1, min(len(there), MAX_TRIALS)).round().astype(int)
     places = [_place(axis, [columns[axis.name][there[i]] for i in some]) for axis in axes]
@@ -183,9 +182,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _axis(name: str, values: Sequence[float]) -> ParameterAxis:
+def _axis(name: str, values: Sequence[float], declared: Mapping[str, bool]) -> ParameterAxis:
     low, high = min(values), max(values)
-    return ParameterAxis(name=name, low=low, high=high, log=low > 0 and high / low >= LOG_RATIO)
+    log, integer = low > 0 and declared.get("log", False), declared.get("integer", False)
+    return ParameterAxis(name=name, low=low, high=high, log=log, integer=integer)
 
 
 def _place(axis: ParameterAxis, values: Sequence[float]) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ const Charts = (() => {
   const color = (i) => css("--c" + (i % 10));
   const number = (value) => {
     if (value === null || value === undefined) return "–";
+    if (Math.abs(value) < 1e-12) return "0"; // what rounding leaves of zero
     return value !== 0 && Math.abs(value) < 1e-4 ? value.toExponential(2) : Number(value.toPrecision(4)).toString();
   };
 
@@ -23,8 +24,11 @@ const Charts = (() => {
     values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : Number(tick.toPrecision(1)).toString())),
   };
 
+  const INTEGERS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7];
+  const positive = (ys) => ys.map((value) => (value > 0 ? value : null)); // all that a logarithmic axis can show
+
   /* series: uPlot's, without the first; data: [x, ...y]. */
-  function plot(box, { x, y, series, data, bands = [], hooks = {}, logX = false, logY = false }) {
+  function plot(box, { x, y, series, data, bands = [], hooks = {}, logX = false, logY = false, integerX = false }) {
     box.plot?.destroy();
     box.replaceChildren();
     const shown = (u, v) => (v === null || v === undefined ? "" : number(v));
@@ -32,14 +36,14 @@ const Charts = (() => {
     box.plot = new uPlot({
       width: box.clientWidth, height: narrow ? 240 : 300, bands, hooks,
       scales: { x: { time: false, ...(logX && { distr: 3, range: (u, low, high) => [low, high] }) }, y: logY ? { distr: 3 } : {} },
-      axes: [axis(x, logX ? LOG : {}), axis(y, { size: 58, ...(logY ? LOG : { values: (u, ticks) => ticks.map(number) }) })],
+      axes: [axis(x, logX ? LOG : integerX ? { incrs: INTEGERS } : {}), axis(y, { size: 58, ...(logY ? LOG : { values: (u, ticks) => ticks.map(number) }) })],
       cursor: { points: { size: 6 } },
       series: [{ label: x, value: shown }, ...series.map((one) => ({ value: shown, ...one }))],
     }, data, box);
   }
 
   const KINDS = {
-    curves(box, found) {
+    curves(box, found, figure) {
       const shown = found.series.map((one, i) => ({ ...one, i })).filter((one) => one.n_runs > 0);
       if (!found.x.length) return say(box, "No run has been evaluated yet; curves appear after the first epoch.");
       const series = [], data = [found.x], bands = [];
@@ -50,7 +54,14 @@ const Charts = (() => {
         for (let k = 0; k < 2; k++) series.push({ stroke: stroke + "00", width: 0, points: { show: false }, class: "edge", label: one.label });
         bands.push({ series: [at + 1, at + 2], fill: stroke + "2b" });
       }
-      plot(box, { x: found.axis, y: found.metric, series, data, bands });
+      /* A hidden curve takes its band with it. */
+      const together = (u, i, { show }) => {
+        if (!i || (i - 1) % 3 || show === undefined) return;
+        for (const k of [i + 1, i + 2]) if (u.series[k].show !== show) u.setSeries(k, { show });
+      };
+      const logY = Boolean(figure.querySelector("[name=log]")?.checked);
+      plot(box, { x: found.axis, y: found.metric, series, bands, logY, integerX: found.axis !== "seconds",
+        data: logY ? [data[0], ...data.slice(1).map(positive)] : data, hooks: { setSeries: [together] } });
       box.querySelectorAll(".u-legend .edge").forEach((row) => row.remove());
     },
     expected(box, found) {
@@ -61,7 +72,7 @@ const Charts = (() => {
       const data = [Array.from({ length: most }, (_, i) => i + 1)];
       for (const row of rows) data.push(data[0].map((n) => row.expected_best[n - 1] ?? null));
       const series = rows.map((row) => ({ label: row.label, stroke: color(Math.max(0, order.indexOf(row.label))), width: 2, points: { show: most < 3 } }));
-      plot(box, { x: "trials", y: found.metric, series, data });
+      plot(box, { x: "trials", y: found.metric, series, data, integerX: true });
     },
     runs(box, found, figure) {
       const select = figure.querySelector("[name=metric]");
@@ -71,13 +82,15 @@ const Charts = (() => {
       if (!drawn.length) return say(box, "No run has been evaluated yet; curves appear after the first epoch.");
       const tables = drawn.map((run) => [run.epoch, run.epoch.map((_, k) => run.y[k] ?? null)]);
       const series = drawn.map((run) => ({ label: run.name, stroke: color(run.i), width: 2, spanGaps: true, points: { show: run.epoch.length < 30, size: 4 } }));
-      plot(box, { x: "epoch", y: select.selectedOptions[0].text, series, data: uPlot.join(tables) });
+      plot(box, { x: "epoch", y: select.selectedOptions[0].text, series, data: uPlot.join(tables), integerX: true });
     },
   };
 
   function asked(figure) {
     const form = figure.querySelector(".controls");
-    const chosen = form && figure.dataset.chart === "curves" ? new URLSearchParams(new FormData(form)).toString() : "";
+    const asking = form && figure.dataset.chart === "curves" ? new FormData(form) : null;
+    asking?.delete("log"); // how it is drawn; the data is the same
+    const chosen = asking ? new URLSearchParams(asking).toString() : "";
     for (const [mark, kind] of [["[data-json]", ".json"], ["[data-csv]", ".csv"]]) {
       const link = figure.querySelector(mark);
       if (link) link.href = figure.dataset.source.replace(".json", kind) + (chosen ? "?" + chosen : "");

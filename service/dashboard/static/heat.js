@@ -1,4 +1,4 @@
-/* Two parameters of a search: how good places are (the server's smoothing) and the trials on it, a link each. */
+/* Two parameters of a search: how good the trials around each place are (smoothed by the server), and the trials. */
 "use strict";
 (() => {
   const MOST_DOTS = 1500, W = 560, H = 320, MARGINS = { left: 62, right: 12, top: 10, bottom: 44 };
@@ -35,7 +35,7 @@
 
   function plot(x, y, heat) {
     const column = (name) => found.params[name] || found.value, { merit } = ranked;
-    const scale = (name, end) => (heat ? Svg.scaleBetween(heat[end].low, heat[end].high, heat[end].log) : Svg.scaleOf(column(name)));
+    const scale = (name, end) => (heat ? Svg.scaleBetween(heat[end].low, heat[end].high, heat[end].log, heat[end].integer) : Svg.scaleOf(column(name), found.declared[name]));
     const across = scale(x, "x"), up = scale(y, "y");
     const svg = Svg.draw("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": `${x || found.metric} against ${y || found.metric}, a dot a trial` });
     const cells = Svg.draw("g", { class: "heat" });

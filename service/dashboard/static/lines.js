@@ -3,18 +3,19 @@
 (() => {
   const MOST_LINES = 400, MOST_DOTS = 500;
 
-  function parallel(found, { merit, complete }) {
+  function parallel(found, { merit, complete, pruned }) {
     const box = Search.part("parallel").querySelector(".plot");
     if (!complete.length) return Charts.say(box, "No trial is complete yet.");
     const columns = [...Object.entries(found.params), [found.metric, found.value]];
     const W = 560, H = 320, top = 30, bottom = 14, side = 52;
-    const scales = columns.map(([, values]) => Svg.scaleOf(complete.map((i) => values[i])));
+    const all = [...pruned.slice(-MOST_LINES), ...complete];
+    const scales = columns.map(([name, values]) => Svg.scaleOf(all.map((i) => values[i]), found.declared[name]));
     const px = (k) => side + (k * (W - 2 * side)) / Math.max(1, columns.length - 1), py = (s) => H - bottom - s * (H - top - bottom);
     const svg = Svg.draw("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Each complete trial's parameters and value; the data is linked below" });
     const drawn = complete.slice(-MOST_LINES);
-    for (const i of drawn) {
+    for (const i of [...pruned.slice(-MOST_LINES), ...drawn]) {
       const points = columns.map(([, values], k) => (values[i] == null ? null : `${px(k).toFixed(1)},${py(scales[k].at(values[i])).toFixed(1)}`)).filter(Boolean);
-      const line = Svg.draw("polyline", { class: "line" + (merit[i] === 1 ? " top" : ""), points: points.join(" "), opacity: (0.08 + 0.92 * merit[i] ** 2).toFixed(3) });
+      const line = Svg.draw("polyline", { class: "line" + (merit[i] === null ? " out" : merit[i] === 1 ? " top" : ""), points: points.join(" "), opacity: merit[i] === null ? 0.5 : (0.08 + 0.92 * merit[i] ** 2).toFixed(3) });
       line.append(Svg.draw("title", {}, Search.told(i)));
       svg.append(line);
     }
@@ -27,17 +28,18 @@
     box.replaceChildren(svg, ...Search.thinned(drawn.length, complete.length));
   }
 
-  function slices(found, { merit, complete }) {
+  function slices(found, { merit, complete, pruned }) {
     const box = Search.part("slices").querySelector(".plot");
     if (!complete.length) return Charts.say(box, "No trial is complete yet.");
-    const drawn = complete.slice(-MOST_DOTS), up = Svg.scaleOf(drawn.map((i) => found.value[i]));
+    const drawn = complete.slice(-MOST_DOTS), all = [...pruned.slice(-MOST_DOTS), ...drawn];
+    const up = Svg.scaleOf(all.map((i) => found.value[i]));
     const panels = Object.entries(found.params).map(([name, values]) => {
-      const width = 270, height = 190, across = Svg.scaleOf(drawn.map((i) => values[i]));
+      const width = 270, height = 190, across = Svg.scaleOf(all.map((i) => values[i]), found.declared[name]);
       const svg = Svg.draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${found.metric} by ${name}; the data is linked below` });
       const { px, py } = Svg.axes(svg, { width, height, left: 46, right: 10, top: 8, bottom: 38, across, up, x: name, few: true });
-      for (const i of drawn) {
+      for (const i of all) {
         if (values[i] == null) continue;
-        const dot = Svg.draw("circle", { class: "dot" + (merit[i] === 1 ? " top" : ""), cx: px(across.at(values[i])).toFixed(1), cy: py(up.at(found.value[i])).toFixed(1), r: merit[i] === 1 ? 5.5 : 3.2, "fill-opacity": (0.15 + 0.85 * merit[i]).toFixed(2) });
+        const dot = Svg.draw("circle", { class: "dot" + (merit[i] === null ? " out" : merit[i] === 1 ? " top" : ""), cx: px(across.at(values[i])).toFixed(1), cy: py(up.at(found.value[i])).toFixed(1), r: merit[i] === 1 ? 5.5 : 3.2, "fill-opacity": merit[i] === null ? 0 : (0.15 + 0.85 * merit[i]).toFixed(2) });
         dot.append(Svg.draw("title", {}, Search.told(i)));
         svg.append(dot);
       }

@@ -14,7 +14,8 @@ const Search = (() => {
     complete.sort((a, b) => sign * (found.value[a] - found.value[b]));
     const merit = found.number.map(() => null);
     complete.forEach((i, place) => { merit[i] = complete.length < 2 ? 1 : place / (complete.length - 1); });
-    return { merit, complete };
+    const pruned = found.number.map((_, i) => i).filter((i) => found.state[i] === "PRUNED" && found.value[i] !== null);
+    return { merit, complete, pruned };
   }
 
   /* What one trial is called where it is pointed at. */
@@ -32,7 +33,7 @@ const Search = (() => {
     const of = (state) => found.value.map((value, i) => (found.state[i] === state ? value : null));
     const dots = (stroke, fill) => ({ stroke, width: 0, paths: () => null, points: { show: true, size: 7, width: 1.5, stroke, fill } });
     Charts.plot(box, {
-      x: "trial", y: found.metric, data: [found.number, of("COMPLETE"), of("PRUNED"), of("RUNNING"), found.best],
+      x: "trial", y: found.metric, integerX: true, data: [found.number, of("COMPLETE"), of("PRUNED"), of("RUNNING"), found.best],
       series: [
         { label: "complete", ...dots(Charts.css("--accent"), Charts.css("--accent")) },
         { label: "pruned", ...dots(Charts.css("--quiet"), Charts.css("--card")) },

@@ -29,23 +29,30 @@ const Svg = (() => {
     return parts.join("");
   }
 
-  /* A scale of numbers between two ends: `at` gives the place in [0, 1]. */
-  function scaleBetween(low, high, log) {
+  /* A scale of numbers between two ends: `at` gives the place in [0, 1]. Integers have ticks at integers alone. */
+  function scaleBetween(low, high, log, integer = false) {
     const f = log ? Math.log10 : (value) => value;
     const at = (value) => (high === low ? 0.5 : (f(value) - f(low)) / (f(high) - f(low)));
     const inner = [0, 0.25, 0.5, 0.75, 1].map((s) => (log ? 10 ** (f(low) + s * (f(high) - f(low))) : low + s * (high - low)));
+    if (integer && high > low) {
+      const step = Math.ceil((high - low) / 5), every = Array.from({ length: Math.floor((high - low) / step) + 1 }, (_, i) => low + i * step);
+      const whole = log ? [...new Set(inner.map(Math.round))] : every;
+      return { at, log, ticks: whole.map((value) => [at(value), String(value)]) };
+    }
     // Two digits, or on a linear scale as many more as tell two ticks apart.
     const apart = log || high === low ? 0 : Math.log10(Math.max(Math.abs(low), Math.abs(high)) / ((high - low) / 4));
     const digits = Math.min(8, Math.max(2, Math.ceil(apart) + 1));
-    return { at, log, ticks: high === low ? [[0.5, Charts.number(low)]] : inner.map((value) => [at(value), Charts.number(Number(value.toPrecision(digits)))]) };
+    return { at, log, ticks: high === low ? [[0.5, Charts.number(low)]] : inner.map((value) => [at(value), Charts.number(Math.abs(value) < 1e-9 * Math.max(Math.abs(low), Math.abs(high)) ? 0 : Number(value.toPrecision(digits)))]) };
   }
 
-  /* A scale of one column: numbers, logarithmic where they span a factor of ten, otherwise categories. */
-  function scaleOf(values) {
+  /* A scale of one column: numbers, logarithmic and integer as the search space declares them, otherwise categories.
+     What is not declared is logarithmic where it spans a factor of ten. */
+  function scaleOf(values, declared = null) {
     const known = values.filter((value) => value !== null && value !== undefined);
     if (known.every((value) => typeof value === "number")) {
       const low = known.reduce((a, b) => Math.min(a, b), Infinity), high = known.reduce((a, b) => Math.max(a, b), -Infinity);
-      return scaleBetween(low, high, low > 0 && high / low >= 10);
+      const log = low > 0 && (declared ? declared.log : high / low >= 10);
+      return scaleBetween(low, high, log, declared ? declared.integer : false);
     }
     const names = [...new Set(known.map((value) => JSON.stringify(value)))].sort();
     const at = (value) => (names.length < 2 ? 0.5 : names.indexOf(JSON.stringify(value)) / (names.length - 1));

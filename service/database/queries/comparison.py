@@ -122,7 +122,7 @@ def _counts(session: Session, study: Study) -> dict[int, Mapping[str, Any]]:
         select(
             Run.search_id,
             *(func.count().filter(which).label(name) for name, which in counted.items()),
-            func.coalesce(func.sum(Run.epoch).filter(of_search), 0).label("n_epochs"),
+            func.coalesce(func.sum(Run.n_epochs).filter(of_search), 0).label("n_epochs"),
             *(_total(field.name).label(field.name) for field in fields(Cost)),
         )
         .join(Run.search)

@@ -182,7 +182,8 @@ def _on(curve: _Curve, xs: Sequence[float]) -> list[tuple[float, float | None]]:
 class History:
     """The trials of one search as columns, an entry for each trial in order of its number.
 
-    `best` is the best value of the COMPLETE trials so far.
+    `best` is the best value of the COMPLETE trials so far. `declared` tells of each numeric parameter of the search
+    space whether it is sampled on a log scale, and whether it is an integer.
     """
 
     metric: str
@@ -192,6 +193,7 @@ class History:
     value: list[float | None]
     best: list[float | None]
     params: dict[str, list[Any]]
+    declared: dict[str, dict[str, bool]]
     epoch: list[int]
     runs: list[int]
     failure: list[str | None]
@@ -217,10 +219,21 @@ def search_history(engine: Engine, study: StudyView, label: str) -> History:
         value=values,
         best=best_so_far(complete, direction=study.direction),
         params={name: [row.params.get(name) for row in found] for name in names},
+        declared=_declared(study, label),
         epoch=[row.epoch for row in found],
         runs=[1 + n_confirms.get(row.trial_number, 0) for row in found],
         failure=[row.failure for row in found],
     )
+
+
+def _declared(study: StudyView, label: str) -> dict[str, dict[str, bool]]:
+    optimizers = (study.definition or {}).get("optimizers", [])
+    space: dict[str, Any] = next((one["space"] for one in optimizers if (one.get("label") or one["name"]) == label), {})
+    return {
+        name: {"log": bool(parameter.get("log")), "integer": parameter["type"] == "int"}
+        for name, parameter in space.items()
+        if parameter["type"] in ("float", "int")
+    }
 
 
 def search_importance(

@@ -109,11 +109,35 @@ def test_a_search_draws_its_trials(browser: Any, address: str) -> None:
         page.wait_for_selector("[data-part=scatter] circle")
         page.wait_for_selector("[data-part=parallel] polyline")
         assert page.locator("[data-part=scatter] circle").count() == 16
-        assert page.locator("[data-part=parallel] polyline").count() == 12
+        assert page.locator("[data-part=parallel] polyline:not(.out)").count() == 12
+        assert page.locator("[data-part=parallel] polyline.out").count() == 3
+        assert page.locator("[data-part=slices] svg").first.locator("circle.out").count() == 3
         best = page.locator("[data-part=scatter] svg a").last
         assert best.get_attribute("href").endswith("/trials/admetar/7")
         best.press("Enter")
         page.get_by_role("heading", name="Trial 7").wait_for()
+
+
+def test_axes_tell_what_the_space_declares(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/studies/digits-four/searches/admetar") as page:
+        page.wait_for_selector("[data-part=slices] svg")
+        assert page.locator("[data-part=slices] text", has_text="(log)").count() == 2
+        whole = page.evaluate("Svg.scaleOf([1, 3, 7], {log: false, integer: true}).ticks.map((tick) => tick[1])")
+        assert whole == ["1", "3", "5", "7"]
+        linear = page.evaluate("Svg.scaleOf([1, 1000], {log: false, integer: false})")
+        assert (linear["log"], linear["ticks"][2][1]) == (False, "500")
+        assert page.evaluate("Svg.scaleOf([0.01, 0.02], {log: true, integer: false}).log") is True
+        assert page.evaluate("[Charts.number(-1.1e-16), Charts.number(0.25)]") == ["0", "0.25"]
+
+
+def test_a_hidden_curve_takes_its_band_with_it(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/studies/digits-four") as page:
+        page.wait_for_selector("[data-chart=curves] canvas")
+        page.locator("[data-chart=curves] .u-legend .u-series th").nth(1).click()
+        shown = "document.querySelector('[data-chart=curves] .plot').plot.series.map((one) => one.show)"
+        assert page.evaluate(shown)[:7] == [True, False, False, False, True, True, True]
+        page.get_by_label("Log scale").check()
+        assert page.evaluate("document.querySelector('[data-chart=curves] .plot').plot.scales.y.distr") == 3
 
 
 def test_a_page_works_at_the_second_visit(browser: Any, address: str) -> None:

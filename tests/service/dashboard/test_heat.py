@@ -16,7 +16,7 @@ def history(values: list[float | None], **params: list[Any]) -> History:
     return History(
         metric="val_loss", direction="minimize", number=list(range(n)), value=values, best=values, params=params,
         state=["COMPLETE" if value is not None else "FAIL" for value in values], epoch=[1] * n, runs=[1] * n,
-        failure=[None] * n,
+        failure=[None] * n, declared={"lr": {"log": True, "integer": False}},
     )  # fmt: skip
 
 
