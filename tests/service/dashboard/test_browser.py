@@ -137,7 +137,7 @@ def test_a_hidden_curve_takes_its_band_with_it(browser: Any, address: str) -> No
         shown = "document.querySelector('[data-chart=curves] .plot').plot.series.map((one) => one.show)"
         assert page.evaluate(shown)[:7] == [True, False, False, False, True, True, True]
         page.get_by_label("Log scale").check()
-        assert page.evaluate("document.querySelector('[data-chart=curves] .plot').plot.scales.y.distr") == 3
+        page.wait_for_function("document.querySelector('[data-chart=curves] .plot').plot.scales.y.distr === 3")
 
 
 def test_a_page_works_at_the_second_visit(browser: Any, address: str) -> None:
