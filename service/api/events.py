@@ -91,7 +91,16 @@ def _stream(
         after = oldest - 1
     feed: Feed = request.app.state.feed
     sent = request.app.state.metrics.events_sent.inc
-    return EventStream(feed, study_id=study_id, after=after, until=until, opening=opening, on_sent=sent)
+    bearer = request.scope.get("state", {}).get("bearer")
+    return EventStream(
+        feed,
+        study_id=study_id,
+        after=after,
+        until=until,
+        token_id=None if bearer is None else bearer.id,
+        opening=opening,
+        on_sent=sent,
+    )
 
 
 def _first(*values: int | None) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -133,6 +134,14 @@ def find_bearer(engine: Engine, token: str) -> Bearer | None:
         with writing(engine) as session:
             session.execute(update(AccessToken).where(AccessToken.id == row.id).values(last_used_at=now))
     return Bearer(id=row.id, name=row.name, scope=Scope(row.scope))
+
+
+@retried(REQUEST)
+def active_tokens(engine: Engine, ids: Collection[str]) -> set[str]:
+    """The ids of those tokens that are neither revoked nor expired."""
+    with reading(engine) as session:
+        rows = session.execute(select(AccessToken).where(AccessToken.id.in_(ids))).scalars()
+        return {row.id for row in rows if row.active}
 
 
 @retried(REQUEST)

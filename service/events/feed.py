@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
@@ -19,13 +20,14 @@ from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.database import events
+from service.database import events, tokens
 from service.database.errors import DatabaseUnavailableError
 from service.database.events import StoredEvent
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.25
+CHECK_TOKENS_S = 5.0
 PAGE = 500
 MAX_WAITING = 1000
 """Events kept for one follower; a slower one goes back to reading them from SQL."""
@@ -53,6 +55,10 @@ class Source(Protocol):
         """The oldest and the newest id there are."""
         ...
 
+    def active_tokens(self, ids: Collection[str]) -> set[str]:
+        """Those of the access tokens that are neither revoked nor expired."""
+        ...
+
 
 @dataclass(frozen=True)
 class SqlSource:
@@ -67,6 +73,10 @@ class SqlSource:
     def kept_range(self) -> tuple[int, int]:
         """See `Source`."""
         return events.kept_range(self.engine)
+
+    def active_tokens(self, ids: Collection[str]) -> set[str]:
+        """See `Source`."""
+        return tokens.active_tokens(self.engine, ids)
 
 
 class Feed:
@@ -123,10 +133,13 @@ class Feed:
             self._task = None
 
     async def _poll(self) -> None:
-        pause_s = self._poll_s
+        pause_s, checked_at = self._poll_s, time.monotonic()
         while True:
             await asyncio.sleep(pause_s)
             try:
+                if time.monotonic() - checked_at >= CHECK_TOKENS_S:
+                    await self._end_revoked()
+                    checked_at = time.monotonic()
                 found = await run_in_threadpool(self.source.read, after=self._position, until=None, study_id=None)
             except _DATABASE_ERRORS as error:
                 pause_s = min(max(self._poll_s, 2 * pause_s), _MAX_PAUSE_S)
@@ -135,6 +148,14 @@ class Feed:
             pause_s = 0.0 if len(found) == PAGE else self._poll_s
             if found:
                 self._hand_out(found)
+
+    async def _end_revoked(self) -> None:
+        """Tell the followers whose access token was revoked or has expired; one query for all."""
+        used = {follower.token_id for follower in self._attached if follower.token_id is not None}
+        active = await run_in_threadpool(self.source.active_tokens, used) if used else set()
+        for follower in self._attached:
+            if follower.token_id in used - active:
+                follower.revoked.set()
 
     def _hand_out(self, found: Sequence[StoredEvent]) -> None:
         """Without a pause in between: a follower that attaches sees all of these or none."""
@@ -152,10 +173,16 @@ class Follower:
     Args:
         study_id: follow this study; None: all.
         after: the last id that it has.
+        token_id: of the access token that the reader came with; None on an open service.
+
+    Attributes:
+        revoked: set once the access token no longer works.
     """
 
-    def __init__(self, feed: Feed, *, study_id: str | None, after: int) -> None:
+    def __init__(self, feed: Feed, *, study_id: str | None, after: int, token_id: str | None = None) -> None:
         self.study_id = study_id
+        self.token_id = token_id
+        self.revoked = asyncio.Event()
         self._feed = feed
         self._after = after
         self._waiting: list[Frame] = []
@@ -182,6 +209,9 @@ class Follower:
         Args:
             until: only events up to this id, which exists already; see `is_at`.
         """
+        if not self._is_live and (until is None or self.token_id is not None):
+            await self._feed.start()
+            self._feed.attach(self)  # keeps the poller running, which also checks the token
         if until is not None:
             return await self._read(until)
         if not self._is_live:
@@ -204,8 +234,6 @@ class Follower:
 
     async def _catch_up(self) -> Sequence[Frame]:
         """A page of what was missed; live once there is none up to where the poller is."""
-        await self._feed.start()
-        self._feed.attach(self)  # keeps the poller running meanwhile
         while True:
             until = self._feed.position
             missed = await self._read(until)

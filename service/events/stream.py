@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -25,6 +26,8 @@ HEARTBEAT_S = 15.0
 STALL_S = 30.0
 """How long a reader may take nothing while its buffers are full; then it is dropped. It can resume by its last id."""
 _HEARTBEAT = b": alive\n\n"
+_REVOKED = b": the access token was revoked or has expired\n\n"
+_LAST_WORD_S = 1.0
 _HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-store",
@@ -51,6 +54,7 @@ class EventStream(Response):
         feed: gives the events.
         study_id: of this study, and the stream ends with it; None: of all, without end.
         after: the last id that the reader has.
+        token_id: of the reader's access token: the stream ends when it no longer works; None on an open service.
         until: end after this id: for a study that has ended, or a reader that does not want to follow.
         opening: sent first.
         on_sent: told how many events went out.
@@ -63,6 +67,7 @@ class EventStream(Response):
         study_id: str | None,
         after: int,
         until: int | None,
+        token_id: str | None = None,
         opening: bytes = b"",
         on_sent: Callable[[int], None] = lambda n: None,
         heartbeat_s: float = HEARTBEAT_S,
@@ -71,7 +76,7 @@ class EventStream(Response):
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._feed = feed
-        self._follower = Follower(feed, study_id=study_id, after=after)
+        self._follower = Follower(feed, study_id=study_id, after=after, token_id=token_id)
         self._ends_with_study = study_id is not None
         self._until = until
         self._opening = b"retry: 2000\n\n" + opening
@@ -86,17 +91,21 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b""})
             return
         sending = asyncio.create_task(self._send_all(send))
-        leaving = asyncio.create_task(_gone(receive))
+        others = asyncio.create_task(_gone(receive)), asyncio.create_task(self._follower.revoked.wait())
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sending, *others), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
-            if not sending.done():
-                sending.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
+            for task in (sending, *others):
+                task.cancel()
+            await asyncio.gather(sending, *others, return_exceptions=True)
             self._follower.close()
         if not sending.cancelled():
             sending.result()
+        elif self._follower.revoked.is_set():
+            log.info("a stream of events ends: its access token was revoked or has expired")
+            with suppress(TimeoutError):  # of a reader that takes nothing: the connection is closed all the same
+                async with asyncio.timeout(_LAST_WORD_S):
+                    await send({"type": "http.response.body", "body": _REVOKED})
 
     async def _send_all(self, send: Send) -> None:
         await self._send(send, self._opening)

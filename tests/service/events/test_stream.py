@@ -7,15 +7,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import Engine
 
-from search.states import RunState
+from search.states import RunState, Scope
 from service.client import Client
-from service.database import SqlStore, make_engine
+from service.database import SqlStore, make_engine, tokens
 from service.database.engine import writing
 from service.database.events import EventKind, kept_range, prune, record
 from service.database.studies import request_cancel
@@ -78,6 +81,40 @@ def test_a_study_is_followed_to_its_end(address: str, engine: Engine) -> None:
     assert {event.study for event in seen} == {lease.study_id}
     assert seen[-1].data["state"] == "CANCELLED"
     assert [event.id for event in seen] == sorted({event.id for event in seen})
+
+
+def test_a_stream_ends_soon_after_its_token_was_revoked_or_has_expired(settings: Settings, engine: Engine) -> None:
+    """One reader's token is revoked, another's expires, a third's stays valid."""
+    kept = tokens.create_token(engine, name="kept", scope=Scope.READ).token
+    short = tokens.create_token(engine, name="short", scope=Scope.READ, lifetime=timedelta(seconds=2)).token
+    revoked = tokens.create_token(engine, name="revoked", scope=Scope.READ)
+    ended: dict[str, float] = {}
+    lines: dict[str, list[str]] = {name: [] for name in ("kept", "short", "revoked")}
+
+    def follow(address: str, name: str, token: str) -> None:
+        began = time.monotonic()
+        headers = {"Authorization": f"Bearer {token}"}
+        with suppress(httpx.HTTPError), httpx.stream("GET", f"{address}/v1/events", headers=headers, timeout=30) as got:
+            assert got.status_code == 200
+            lines[name].extend(got.iter_lines())
+        ended[name] = time.monotonic() - began
+
+    with live(replace(settings, require_token=True)) as address:
+        used = {"kept": kept, "short": short, "revoked": revoked.token}
+        threads = {name: threading.Thread(target=follow, args=(address, name, used[name])) for name in used}
+        for thread in threads.values():
+            thread.start()
+        time.sleep(1)
+        tokens.revoke_token(engine, revoked.id)
+        for name in ("short", "revoked"):
+            threads[name].join(timeout=20)
+            assert ended[name] < 11, f"the stream of '{name}' went on"
+            assert ": the access token was revoked or has expired" in lines[name]
+            assert (
+                httpx.get(f"{address}/v1/events", headers={"Authorization": f"Bearer {used[name]}"}).status_code == 401
+            )
+        assert threads["kept"].is_alive()
+    threads["kept"].join(timeout=20)
 
 
 def test_resuming_by_header_and_by_parameter(address: str, engine: Engine) -> None:
