@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -140,17 +141,26 @@ def load(environ: Mapping[str, str], **flags: Any) -> Settings:
 
 
 def make_home(home: Path) -> None:
-    """Create the service's home, which only its user may read.
+    """Create the service's home, and let only its owner read it.
 
     Raises:
         SettingsError: it cannot be created.
     """
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        keep_private(home)
     except OSError as error:
         raise SettingsError(
             f"home '{home}' cannot be created: {error.strerror}.", hint="Choose another with --home or ADMETA_HOME."
         ) from None
+
+
+def keep_private(path: Path) -> None:
+    """Let only its owner use a file or folder; one that belongs to another user stays as it is."""
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        with suppress(PermissionError):
+            path.chmod(mode & 0o700)
 
 
 def is_loopback(host: str) -> bool:

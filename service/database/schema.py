@@ -25,6 +25,7 @@ from service.database.lease import lease_is_free
 from service.database.models import Study
 from service.database.optuna_storage import upgrade_optuna_tables
 from service.database.retry import REQUEST, call, in_short
+from service.settings import keep_private
 
 TABLE_PREFIX = "admeta_"
 VERSION_TABLE = "admeta_alembic_version"
@@ -198,6 +199,9 @@ def _sole_user(engine: Engine) -> Iterator[None]:
             yield
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.touch(mode=0o600)
+    keep_private(path)  # SQLite gives its own other files the rights of this one
     with _file_lock(path.with_name(path.name + ".lock")):
         with engine.connect() as connection:
             # Kept in the file from then on. Not at every connect: the switch itself fails when others are reading.

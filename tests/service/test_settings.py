@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
+from service.database.engine import make_engine
 from service.database.schema import prepare
 from service.errors import SettingsError
 from service.settings import is_loopback, load, make_home
@@ -158,3 +160,22 @@ def test_a_secret_that_is_not_there(tmp_path: Path, content: str | None, message
         file.write_text(content)
     with pytest.raises(SettingsError, match=f"ADMETA_ADMIN_TOKEN_FILE = .*{message}"):
         load({"ADMETA_ADMIN_TOKEN_FILE": str(file)})
+
+
+def test_only_its_owner_can_read_the_home_and_the_database(tmp_path: Path) -> None:
+    """Of homes and files from before this rule too."""
+    for home, made_before in ((tmp_path / "new", False), (tmp_path / "old", True)):
+        if made_before:
+            home.mkdir(mode=0o755)
+            (home / "admeta.sqlite3").touch(mode=0o644)
+        settings = load({}, home=home)
+        make_home(settings.home)
+        prepare(settings.database_url)
+        engine = make_engine(settings.database_url)
+        with engine.connect() as connection:
+            connection.execute(text("SELECT count(*) FROM admeta_studies"))
+            rights = {path.name: path.stat().st_mode & 0o777 for path in home.glob("admeta.sqlite3*")}
+        engine.dispose()
+        assert home.stat().st_mode & 0o777 == 0o700
+        assert {"admeta.sqlite3", "admeta.sqlite3-wal"} <= rights.keys()
+        assert {mode for name, mode in rights.items() if not name.endswith(".lock")} == {0o600}

@@ -29,7 +29,7 @@ def test_unknown_addresses_get_404_with_the_nearest(api: TestClient) -> None:
     ("method", "path", "allowed"),
     [
         ("DELETE", "/v1/studies", "GET, HEAD, OPTIONS, POST"),
-        ("PUT", "/v1/studies/x", "DELETE, GET, HEAD, OPTIONS"),
+        ("PUT", "/v1/studies/x", "DELETE, GET, HEAD, OPTIONS, PATCH"),
         ("GET", "/v1/studies/x/cancel", "OPTIONS, POST"),
         ("POST", "/healthz", "GET, HEAD, OPTIONS"),
         ("BREW", "/v1/best", "GET, HEAD, OPTIONS"),
