@@ -145,11 +145,24 @@ class Direction(StrEnum):
 class SignificanceTest(StrEnum):
     """How two samples are compared."""
 
+    MODERATED = "moderated"
+    """t with a variance moderated by the study's other optimizers, simultaneous for all pairs (Smyth, 2004)."""
+
     WELCH = "welch"
     """Welch's t: independent samples, unequal variances."""
 
     WILCOXON = "wilcoxon"
     """Wilcoxon's signed ranks: pairs that share a seed (or a task and a seed)."""
+
+
+class Verdict(StrEnum):
+    """What a comparison of two optimizers says."""
+
+    BETTER = "better"
+    EQUIVALENT = "equivalent"
+    """The difference is smaller than the margin that the study names."""
+
+    UNDECIDED = "undecided"
 
 
 class ImportanceMethod(StrEnum):

@@ -3,47 +3,72 @@
 Knows no database, no Ray and no torch; the service feeds it what the store remembers.
 """
 
+from search.analysis.bands import BestOfN, ReachedBy, best_of_n, reached_by
 from search.analysis.best import Draws, best_so_far, expected_best_curve
 from search.analysis.checks import AnalysisError, finite_or_none
 from search.analysis.curves import BandPoint, Ended, median_band
-from search.analysis.profiles import PerformanceProfile, Ties, mean_ranks, performance_profiles, rank
+from search.analysis.profiles import (
+    Friedman,
+    PerformanceProfile,
+    Ties,
+    friedman,
+    mean_ranks,
+    performance_profiles,
+    rank,
+)
+from search.analysis.sequential import Decision, Plan, decide
 from search.analysis.significance import (
-    PairComparison,
     TwoSampleResult,
-    compare_all,
+    compare_two,
     holm,
     paired_wilcoxon,
     welch,
 )
 from search.analysis.summary import Rate, Spread, divergence_rate, spread
 from search.analysis.targets import TargetTimes, time_to_target
-from search.states import Direction, SignificanceTest
+from search.analysis.verdicts import Looks, PairVerdict, Rules, Sample, compare, detectable_difference
+from search.states import Direction, SignificanceTest, Verdict
 
 __all__ = [
     "AnalysisError",
     "BandPoint",
+    "BestOfN",
+    "Decision",
     "Direction",
     "Draws",
     "Ended",
-    "PairComparison",
+    "Friedman",
+    "Looks",
+    "PairVerdict",
     "PerformanceProfile",
+    "Plan",
     "Rate",
+    "ReachedBy",
+    "Rules",
+    "Sample",
     "SignificanceTest",
     "Spread",
     "TargetTimes",
     "Ties",
     "TwoSampleResult",
+    "Verdict",
+    "best_of_n",
     "best_so_far",
-    "compare_all",
+    "compare",
+    "compare_two",
+    "decide",
+    "detectable_difference",
     "divergence_rate",
     "expected_best_curve",
     "finite_or_none",
+    "friedman",
     "holm",
     "mean_ranks",
     "median_band",
     "paired_wilcoxon",
     "performance_profiles",
     "rank",
+    "reached_by",
     "spread",
     "time_to_target",
     "welch",

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import numpy as np
+from scipy import special
 
 from search.analysis.checks import AnalysisError, is_maximize
 from search.states import Direction
@@ -135,3 +138,56 @@ def mean_ranks(tasks: Sequence[tuple[Mapping[str, float | None], Direction | str
         for name, of in ranks.items():
             collected.setdefault(name, []).append(last if of is None else of)
     return {name: math.fsum(of) / len(of) for name, of in collected.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Friedman:
+    """Friedman's test of equal ranks over tasks, with the critical difference of mean ranks.
+
+    Attributes:
+        mean_ranks: by optimizer; 1 is the best.
+        n_tasks: tasks on which every optimizer has a rank.
+        statistic: Iman and Davenport's F; None where it is undefined (one task, one optimizer, or all ranks tied).
+        p_value: of the null that all optimizers perform alike.
+        critical_difference: two mean ranks that differ by more are shown to be different at 5 % (Nemenyi).
+    """
+
+    mean_ranks: Mapping[str, float]
+    n_tasks: int
+    statistic: float | None
+    p_value: float | None
+    critical_difference: float | None
+
+
+def friedman(tasks: Sequence[tuple[Mapping[str, float | None], Direction]], *, alpha: float = 0.05) -> Friedman:
+    """Whether optimizers rank differently over tasks, and by how much mean ranks must differ.
+
+    Args:
+        tasks: for each task the values by optimizer and the direction; a failed optimizer has None and the last rank.
+            All tasks must name the same optimizers.
+        alpha: level of the critical difference.
+
+    Raises:
+        AnalysisError: tasks name different optimizers.
+
+    Source: Demšar, "Statistical comparisons of classifiers over multiple data sets", JMLR 2006.
+    """
+    names = list(tasks[0][0]) if tasks else []
+    if any(set(values) != set(names) for values, _ in tasks):
+        raise AnalysisError("the tasks name different optimizers; Friedman's test needs a rank of each on every task")
+    means, n, k = mean_ranks(tasks), len(tasks), len(names)
+    silent = Friedman(mean_ranks=means, n_tasks=n, statistic=None, p_value=None, critical_difference=None)
+    if n < 2 or k < 2:
+        return silent
+    from scipy import stats  # takes a second to import
+
+    critical = (
+        float(stats.studentized_range.ppf(1 - alpha, k, np.inf)) / math.sqrt(2) * math.sqrt(k * (k + 1) / (6 * n))
+    )
+    chi2 = 12 * n / (k * (k + 1)) * (math.fsum(rank**2 for rank in means.values()) - k * (k + 1) ** 2 / 4)
+    rest = n * (k - 1) - chi2
+    if rest <= 1e-9:  # the same order on every task
+        return replace(silent, statistic=math.inf, p_value=0.0, critical_difference=critical)
+    statistic = (n - 1) * chi2 / rest
+    p_value = float(special.fdtrc(k - 1, (k - 1) * (n - 1), max(0.0, statistic)))
+    return replace(silent, statistic=statistic, p_value=p_value, critical_difference=critical)

@@ -10,13 +10,12 @@ import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 from scipy import special
 
-from search.analysis.checks import AnalysisError, finite, is_maximize
-from search.states import Direction, SignificanceTest
+from search.analysis.checks import AnalysisError, finite
+from search.states import SignificanceTest
 
 N_EXACT = 300
 """Pairs up to which the signed-rank distribution is counted out; above, the normal approximation is as good."""
@@ -180,62 +179,15 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairComparison:
-    """Two optimizers of a study compared.
-
-    Attributes:
-        a, b: their labels.
-        result: the test of a against b.
-        p_holm: p-value corrected for all pairs of the study; None where the test gave none.
-        better: the label that is better at level alpha after the correction; None where that is not shown.
-    """
-
-    a: str
-    b: str
-    result: TwoSampleResult
-    p_holm: float | None
-    better: str | None
-
-
-def compare_all(
-    samples: Mapping[str, Mapping[Hashable, float]],
-    *,
-    direction: Direction | str,
-    test: SignificanceTest = SignificanceTest.WELCH,
-    alpha: float = 0.05,
-) -> list[PairComparison]:
-    """Every pair of optimizers, corrected for their number.
+def compare_two(a: Mapping[Hashable, float], b: Mapping[Hashable, float], *, test: SignificanceTest) -> TwoSampleResult:
+    """Two samples by Welch's or Wilcoxon's test.
 
     Args:
-        samples: by label the values of the confirm runs by seed (or by task and seed). Failed runs are left out.
-            Wilcoxon pairs what both labels have; Welch takes all values and ignores the seeds.
-        direction: "maximize" or "minimize".
-        test: Welch or Wilcoxon.
-        alpha: the chance allowed of calling any pair different where none is.
-
-    Returns:
-        One a pair, in the order of the labels.
+        a, b: values by seed (or by task and seed). Wilcoxon pairs the keys that both have; Welch ignores them.
 
     Raises:
-        AnalysisError: a value is not finite, or alpha is not within (0, 1).
+        AnalysisError: a value is not finite.
     """
-    if not 0 < alpha < 1:
-        raise AnalysisError(f"alpha is {alpha}; it must be between 0 and 1")
-    maximize = is_maximize(direction)
-    pairs = list(combinations(samples, 2))
-    results = [_compare(samples[a], samples[b], test=test) for a, b in pairs]
-    corrected = holm([result.p_value for result in results])
-    comparisons = []
-    for (a, b), result, p_holm in zip(pairs, results, corrected, strict=True):
-        better = None
-        if p_holm is not None and p_holm < alpha and result.sign:
-            better = a if (result.sign > 0) is maximize else b
-        comparisons.append(PairComparison(a=a, b=b, result=result, p_holm=p_holm, better=better))
-    return comparisons
-
-
-def _compare(a: Mapping[Hashable, float], b: Mapping[Hashable, float], *, test: SignificanceTest) -> TwoSampleResult:
     if test is SignificanceTest.WELCH:
         return welch(list(a.values()), list(b.values()))
     common = [key for key in a if key in b]

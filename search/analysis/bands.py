@@ -1,0 +1,154 @@
+"""Simultaneous confidence bands for distributions known by a sample: the best of n trials, and time to a target.
+
+Owns the bands of the empirical distribution function and what follows from them. The trials must be independent draws,
+as those of the random sampler are; for another sampler the bands describe repeated draws from the trials it made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from search.analysis.checks import AnalysisError
+from search.states import Direction
+
+Floats = NDArray[np.float64]
+
+N_DRAWS = 20_000
+"""Samples simulated for the level of a band: a coverage of 0.95 ± 0.0015."""
+
+
+@cache
+def distribution_band(n: int, confidence: float = 0.95) -> tuple[Floats, Floats]:
+    """Bounds of F(v) at each order statistic v of a sample of n, simultaneously.
+
+    For any continuous distribution F(v₍ᵢ₎) is Beta(i, n + 1 − i). Each order statistic gets the central interval of its
+    own Beta distribution, all with one probability, chosen by simulation so that all intervals hold together.
+
+    Args:
+        n: size of the sample, at least 1.
+        confidence: probability that all bounds hold.
+
+    Returns:
+        low, high: arrays of n; low[i] ≤ F(v₍ᵢ₎) ≤ high[i].
+
+    Raises:
+        AnalysisError: n is below 1, or the confidence not between 0 and 1.
+
+    Source: Aldor-Noiman et al., "The power to see", 2013; Lourie et al., "Show Your Work with Confidence", 2024.
+    """
+    if n < 1 or not 0 < confidence < 1:
+        raise AnalysisError(f"n is {n} and confidence {confidence}; n must be at least 1, confidence between 0 and 1")
+    rank = np.arange(1, n + 1)
+    uniform = np.sort(np.random.default_rng(0).random((N_DRAWS if n <= 200 else 2_000, n)), axis=1)
+    below = special.betainc(rank, n + 1 - rank, uniform)
+    tail = np.minimum(below, 1 - below).min(axis=1)
+    level = float(np.quantile(tail, 1 - confidence))
+    return special.betaincinv(rank, n + 1 - rank, level), special.betaincinv(rank, n + 1 - rank, 1 - level)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestOfN:
+    """The best of n trials drawn at random, for n = 1 … B, in the objective's unit.
+
+    Attributes:
+        median: of the best of n trials.
+        low, high: simultaneous band of the median for all n. None on the better side where the B trials set no bound:
+            a better value than any observed may exist.
+        expected: mean of the best of n, by the trials as they are (Dodge et al., 2019); None where trials diverged and
+            no worst value was given for them.
+    """
+
+    median: tuple[float | None, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+    expected: tuple[float | None, ...]
+
+
+def best_of_n(
+    values: Sequence[float | None], *, direction: Direction, worst: float | None = None, confidence: float = 0.95
+) -> BestOfN:
+    """How good the best of n random trials is, with a simultaneous band.
+
+    Args:
+        values: one a trial, all trials: a pruned one by its last value. A diverged one (None, NaN or infinite) is worse
+            than every other.
+        direction: which values are better.
+        worst: what a diverged trial counts as in `expected`, for example the worst value of the study.
+        confidence: of the band.
+
+    Source: Lourie et al., "Show Your Work with Confidence", 2024; Dodge et al., "Show Your Work", 2019.
+    """
+    n_trials = len(values)
+    if not n_trials:
+        return BestOfN(median=(), low=(), high=(), expected=())
+    sign = direction.sign
+    ordered = np.sort([-math.inf if value is None or not math.isfinite(value) else sign * value for value in values])
+    f_low, f_high = distribution_band(n_trials, confidence)
+    n = np.arange(1, n_trials + 1)
+    quantile = 0.5 ** (1 / n)  # the best of n is below v with probability F(v)^n
+    steps = np.arange(1, n_trials + 1) / n_trials
+    median = ordered[np.minimum(np.searchsorted(steps, quantile - 1e-12), n_trials - 1)]
+    # F⁻¹(q) ≥ v where F may not exceed `f_high` at v, and ≤ v where F is at least `f_low` there.
+    at_least = np.searchsorted(f_high, quantile, side="left") - 1
+    at_most = np.searchsorted(f_low, quantile, side="left")
+    worse = [float(ordered[i]) if i >= 0 else -math.inf for i in at_least]
+    better = [float(ordered[i]) if i < n_trials else math.inf for i in at_most]
+    below = np.arange(n_trials) / n_trials
+    with np.errstate(invalid="ignore"):
+        weights = np.array([steps**m - below**m for m in n])
+        counted = np.where(np.isfinite(ordered), ordered, math.nan if worst is None else sign * worst)
+        expected = weights @ counted
+    bounds = (worse, better) if direction.is_maximize else (better, worse)
+    return BestOfN(
+        median=_told(sign * median),
+        low=_told([sign * v for v in bounds[0]]),
+        high=_told([sign * v for v in bounds[1]]),
+        expected=_told(sign * expected),
+    )
+
+
+def _told(values: Sequence[float] | Floats) -> tuple[float | None, ...]:
+    return tuple(float(value) if math.isfinite(value) else None for value in values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReachedBy:
+    """The share of runs that have reached a target by each time, with a simultaneous band.
+
+    Attributes:
+        times: the times at which a run reached it, increasing; in the unit given.
+        share, low, high: from times[i] on, until the next.
+    """
+
+    times: tuple[float, ...]
+    share: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+def reached_by(times: Sequence[float], *, confidence: float = 0.95) -> ReachedBy:
+    """Distribution of the time to a target.
+
+    Args:
+        times: one a run; infinite where the run never reached the target.
+        confidence: of the band, for all times at once.
+    """
+    n = len(times)
+    if not n:
+        return ReachedBy(times=(), share=(), low=(), high=())
+    f_low, f_high = distribution_band(n, confidence)
+    ordered = np.sort(np.array(times, dtype=np.float64))
+    known = [i for i in range(n) if math.isfinite(ordered[i]) and (i == n - 1 or ordered[i] < ordered[i + 1])]
+    return ReachedBy(
+        times=tuple(float(ordered[i]) for i in known),
+        share=tuple((i + 1) / n for i in known),
+        low=tuple(float(f_low[i]) for i in known),
+        high=tuple(float(f_high[i + 1]) if i + 1 < n else 1.0 for i in known),
+    )

@@ -1,0 +1,116 @@
+"""Adaptive confirmation: few seeds first, more where the question is open, valid at every look.
+
+Owns the schedule of looks, what each look may spend of alpha, and which optimizers go on. Does not own the runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from search.analysis.checks import AnalysisError
+from search.analysis.verdicts import Looks, PairVerdict, Rules, Sample, compare
+from search.states import Verdict
+
+GROWTH = 1.3
+"""Ratio of the numbers of seeds at two looks."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Looks after `first` seeds of each optimizer, then after about 1.3 times as many, up to `max_seeds`.
+
+    Raises:
+        AnalysisError: first is below 2, or max_seeds below first.
+    """
+
+    first: int
+    max_seeds: int
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.first <= self.max_seeds:
+            raise AnalysisError(
+                f"the first look is at {self.first} seeds and the last at {self.max_seeds}; the first must be at least "
+                "2 and not after the last"
+            )
+
+    @cached_property
+    def looks(self) -> tuple[int, ...]:
+        """Seeds of each optimizer at each look; increasing."""
+        numbers = [self.first]
+        while numbers[-1] < self.max_seeds:
+            numbers.append(min(self.max_seeds, max(numbers[-1] + 1, round(numbers[-1] * GROWTH))))
+        return tuple(numbers)
+
+    def until(self, look: int) -> Looks:
+        """The looks up to this one, counted from 0; alpha is spent in proportion to the seeds."""
+        numbers = self.looks[: look + 1]
+        before = (0, *numbers)
+        spent = tuple(self.alpha * (n - last) / self.max_seeds for last, n in zip(before, numbers, strict=False))
+        return Looks(n=numbers, spent=spent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What one look decides.
+
+    Attributes:
+        look: its number, from 0.
+        verdicts: of all pairs at this look.
+        open: optimizers that need the seeds of the next look; empty where the question is decided or the seeds are used
+            up.
+        behind: optimizers that no longer take part: another one is better, or they are equivalent to the leader.
+        leader: the best so far by mean among those without failed runs; None where there is none.
+        n_next: seeds that each open optimizer should have at the next look.
+    """
+
+    look: int
+    verdicts: tuple[PairVerdict, ...]
+    open: tuple[str, ...]
+    behind: tuple[str, ...]
+    leader: str | None
+    n_next: int | None
+
+
+def decide(samples: Mapping[str, Sample], rules: Rules, plan: Plan) -> Decision:
+    """Look at the results so far: who is behind, who needs more seeds.
+
+    The look is the last one for which the optimizer with most runs has its seeds. An optimizer is behind once another
+    is shown to be better; the question is decided once every other optimizer is behind, or equivalent to, the leader.
+    Intervals and decisions hold at all looks together with probability 1 − alpha, whatever is stopped in between.
+
+    Raises:
+        AnalysisError: as `compare`; no optimizer has the seeds of the first look.
+    """
+    most = max((sample.n for sample in samples.values()), default=0)
+    reached = [i for i, n in enumerate(plan.looks) if n <= most]
+    if not reached:
+        raise AnalysisError(f"the first look needs {plan.looks[0]} runs of an optimizer; there are {most}")
+    look = reached[-1]
+    verdicts = compare(samples, replace(rules, alpha=plan.alpha, looks=plan.until(look)))
+    behind = {v.b if v.better == v.a else v.a for v in verdicts if v.verdict is Verdict.BETTER}
+    leader = _leader({label: sample for label, sample in samples.items() if label not in behind}, rules)
+    equivalent = {
+        v.b if v.a == leader else v.a for v in verdicts if v.verdict is Verdict.EQUIVALENT and leader in (v.a, v.b)
+    }
+    candidates = [label for label in samples if label not in behind and label not in equivalent]
+    last = look == len(plan.looks) - 1
+    return Decision(
+        look=look,
+        verdicts=tuple(verdicts),
+        open=() if last or len(candidates) <= 1 else tuple(candidates),
+        behind=tuple(label for label in samples if label not in candidates),
+        leader=leader,
+        n_next=None if last or len(candidates) <= 1 else plan.looks[look + 1],
+    )
+
+
+def _leader(samples: Mapping[str, Sample], rules: Rules) -> str | None:
+    means = {
+        label: sum(sample.values.values()) / len(sample.values)
+        for label, sample in samples.items()
+        if sample.values and not sample.n_failed
+    }
+    return rules.direction.best_first(means, means.__getitem__)[0] if means else None
