@@ -30,7 +30,7 @@ def compare(
     study: StudyArgument,
     test: Annotated[
         SignificanceTest, typer.Option(help="Significance test; wilcoxon pairs runs by seed.")
-    ] = SignificanceTest.WELCH,
+    ] = SignificanceTest.MODERATED,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:

@@ -151,7 +151,7 @@ def _chosen(study: StudyFacts, row: ComparisonRow) -> str:
 
 
 def _p(pair: PairView | None) -> str:
-    return "" if pair is None or pair.p_holm is None else f"{pair.p_holm:.3f}"
+    return "" if pair is None or pair.p_adjusted is None else f"{pair.p_adjusted:.3f}"
 
 
 def _difference(pair: PairView, ours: str) -> list[str]:

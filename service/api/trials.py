@@ -47,7 +47,10 @@ def cancel_trial(engine: Database, study: str, label: str, number: Annotated[int
 def get_comparison(
     engine: Database,
     study: str,
-    test: Annotated[SignificanceTest, Query(description="wilcoxon pairs runs by seed.")] = SignificanceTest.WELCH,
+    test: Annotated[
+        SignificanceTest,
+        Query(description="moderated shares variances among optimizers; wilcoxon pairs runs by seed."),
+    ] = SignificanceTest.MODERATED,
 ) -> ComparisonView:
     """The study's optimizers, best first: validation selects, test is only reported, both over the confirm seeds."""
     return queries.comparison(engine, study, test=test)

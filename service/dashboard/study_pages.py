@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 import tasks.registry
 from admeta.registry import known_optimizers
 from search import run_log
-from search.states import Direction, RunState, StudyState
+from search.states import Direction, RunState, StudyState, Verdict
 from service.api.cluster import get_cluster
 from service.api.dependencies import Database, Filters
 from service.dashboard.pages import page
@@ -224,12 +224,16 @@ def verdicts(comparison: ComparisonView) -> dict[str, str]:
         if first not in (pair.a, pair.b):
             continue
         other = pair.b if pair.a == first else pair.a
-        if pair.p_holm is None:
-            found[other] = "too few seeds to tell"
-        elif pair.better == first:
-            found[other] = f"behind, p = {pair.p_holm:.2g}"
+        if pair.better == first:
+            found[other] = "behind"
+        elif pair.verdict is Verdict.EQUIVALENT:
+            found[other] = f"equivalent within {pair.margin:g}"
+        elif pair.more is not None:
+            found[other] = f"undecided: about {pair.more} more seeds"
         else:
-            found[other] = f"no difference shown, p = {pair.p_holm:.2g}"
+            found[other] = "undecided"
+        if pair.p_adjusted is not None:
+            found[other] += f", p = {pair.p_adjusted:.2g}"
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from admeta.client.models.base import View
+from admeta.client.states import SignificanceTest, Verdict
 
 
 class SpreadView(View):
@@ -42,18 +43,31 @@ class TargetView(View):
 
 
 class PairView(View):
-    """Two optimizers of a study compared on their confirm runs' validation values."""
+    """Two optimizers of a study compared on their confirm runs' validation values: a verdict and what it rests on."""
 
     a: str
     b: str
-    test: str = Field(description="welch, or wilcoxon on pairs that share a seed.")
+    test: SignificanceTest
     difference: float | None = Field(description="Mean of a minus mean of b.")
-    low: float | None = Field(description="95 % interval of the difference (Welch).")
+    low: float | None = Field(description="Interval of the difference, simultaneous for all pairs (moderated).")
     high: float | None
     p_value: float | None
-    p_holm: float | None = Field(description="Corrected for all pairs of the study (Holm).")
-    better: str | None = Field(description="The label shown to be better at the 5 % level after the correction.")
-    note: str | None = Field(description="Why there is no p-value, or what it cannot show.")
+    p_adjusted: float | None = Field(description="Adjusted for all pairs of the study.")
+    verdict: Verdict
+    better: str | None = Field(description="The label that is better; null for the other verdicts.")
+    more: int | None = Field(description="More seeds of each that would decide the pair, if the means stay.")
+    margin: float | None = Field(description="Difference below which the study calls optimizers equivalent.")
+    confidence: float = Field(description="Of the interval.")
+    note: str | None = Field(description="What the numbers do not say, such as failed runs.")
+    sentence: str = Field(description="The verdict in words.")
+
+
+class BestOfNView(View):
+    """Best validation value of 1, 2, … trials drawn at random from a search's, with a simultaneous 95 % band."""
+
+    median: list[float | None] = Field(description="Null where half of such draws hold diverged trials only.")
+    low: list[float | None] = Field(description="Null where the trials set no bound.")
+    high: list[float | None]
 
 
 class ComparisonRow(View):
@@ -76,7 +90,11 @@ class ComparisonRow(View):
     n_epochs: int = Field(default=0, description="Epochs that the search stage trained, of all its trials.")
     divergence: RateView = Field(description="Of the search stage's trials, without those lost to accidents.")
     target: TargetView | None = Field(description="Null where neither study nor task states a target.")
-    expected_best: list[float] = Field(description="Expected best validation value of 1, 2, … trials (Dodge 2019).")
+    expected_best: list[float] = Field(
+        description="Expected best validation value of 1, 2, … trials (Dodge 2019), over all trials: a pruned one by "
+        "its last value, a diverged one as the worst of the study."
+    )
+    best_of_n: BestOfNView
     train_s: float
     gpu_s: float
     optimizer_s: float
@@ -110,7 +128,7 @@ class BestView(View):
     study: str
     label: str
     trial: int
-    evidence: str = Field(description="'confirmed' over several seeds, or 'single run' of the search stage.")
+    evidence: str = Field(description="'confirmed' over its seeds, '2 of 3 confirm runs failed', or 'single run'.")
     init_from: str | None = Field(
         default=None,
         description="What training started from, STUDY/LABEL/TRIAL or a file; null: fresh weights, which come first.",

@@ -166,13 +166,13 @@ def comparison(view: ComparisonView) -> FittedTable:
     """One line for each optimizer, best first; fits 80 columns."""
     test = next((row.test_metric for row in view.rows if row.test_metric), "test")
     columns = ("optimizer", view.metric, test, "n", "trials", "pruned", "failed", "train (step) s")
-    table = FittedTable(*columns, wrapped=["failed", "train (step) s"])
+    table = FittedTable(*columns, wrapped=["n", "failed", "train (step) s"])
     for row in view.rows:
         table.add_row(
             row.label,
             spread(row.validation) if row.validation.n else number(row.search_value),
             spread(row.test),
-            str(row.validation.n or ""),
+            _n_seeds(row.validation),
             str(row.n_complete + row.n_pruned + row.n_failed),
             str(row.n_pruned),
             f"{row.n_failed}" if not row.n_diverged else f"{row.n_failed}, {row.n_diverged} diverged",
@@ -181,20 +181,17 @@ def comparison(view: ComparisonView) -> FittedTable:
     return table
 
 
+def _n_seeds(validation: SpreadView) -> str:
+    """The number of confirm runs, with those that failed: a mean of survivors alone would mislead."""
+    n, n_failed = validation.n, validation.n_failed
+    return f"{n_failed} of {n + n_failed} failed" if n_failed else str(n or "")
+
+
 def pairs(view: ComparisonView) -> FittedTable:
-    """A line for every two optimizers: whether their confirm runs show one to be better."""
-    columns = ("optimizers", "difference", "95 % interval", "p", "p (Holm)", "shown")
-    table = FittedTable(*columns, wrapped=["optimizers", "95 % interval", "shown"])
+    """A line for every two optimizers: what their confirm runs show."""
+    table = FittedTable("optimizers", "difference", "p (adjusted)", "verdict", wrapped=["optimizers", "verdict"])
     for pair in view.pairs:
-        interval = "" if pair.low is None else f"{number(pair.low)} to {number(pair.high)}"
-        table.add_row(
-            f"{pair.a} − {pair.b}",
-            number(pair.difference),
-            interval,
-            number(pair.p_value),
-            number(pair.p_holm),
-            f"{pair.better} is better" if pair.better else pair.note or "no difference",
-        )
+        table.add_row(f"{pair.a} − {pair.b}", number(pair.difference), number(pair.p_adjusted), pair.sentence)
     return table
 
 

@@ -40,7 +40,7 @@ class TrialSummary:
             where every confirm run failed.
         validation: over its confirm runs; over the search run alone where it has none.
         test: of the same runs.
-        confirmed: whether at least one confirm run is complete.
+        confirmed: whether confirm runs count, failed ones included.
     """
 
     run: Run
@@ -49,6 +49,19 @@ class TrialSummary:
     validation: SpreadView
     test: SpreadView
     confirmed: bool
+
+    @property
+    def failed_share(self) -> float:
+        """Share of the counted runs that failed. A failed run is the worst result."""
+        return self.validation.n_failed / len(self.counted)
+
+    @property
+    def evidence(self) -> str:
+        """How sure the result is: "confirmed", "2 of 3 confirm runs failed" or "single run"."""
+        if not self.confirmed:
+            return "single run"
+        n_failed = self.validation.n_failed
+        return f"{n_failed} of {len(self.counted)} confirm runs failed" if n_failed else "confirmed"
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -78,7 +91,7 @@ def summarize(run: Run, confirm_runs: Sequence[Run], *, metric: str) -> TrialSum
         score=validation.mean if finished else run.value,
         validation=validation,
         test=spread_of([one.test_metrics.get(name) if one.state == RunState.COMPLETE else None for one in tested]),
-        confirmed=bool(finished) and validation.n > 0,
+        confirmed=bool(finished),
     )
 
 
@@ -270,7 +283,7 @@ def _best_view(run: Run, summary: TrialSummary) -> BestView:
         **{**study.columns(), **run.search.columns(), **summary.shown},
         study=study.name,
         test_metric=test_metric(study.metric),
-        evidence="confirmed" if summary.confirmed else "single run",
+        evidence=summary.evidence,
         init_from=study.origin,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Engine, func, select
 from sqlalchemy.orm import Session
 
 import tasks.registry
-from search.analysis import compare_all, divergence_rate, expected_best_curve, time_to_target
+from search.analysis import BestOfN, Rules, Sample, best_of_n, compare, divergence_rate, time_to_target
 from search.records import Point, RunOutcome
 from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.database.engine import reading
@@ -19,16 +19,16 @@ from service.database.models import CONFIRM, CurvePoint, Run, Search, Study
 from service.database.queries.best import TrialSummary, best_run_id, spread_of, summarize, test_metric
 from service.database.queries.lookup import find_study
 from service.database.retry import REQUEST, retried
-from service.models import ComparisonRow, ComparisonView, PairView, RateView, TargetView
+from service.models import BestOfNView, ComparisonRow, ComparisonView, PairView, RateView, TargetView
 from tasks.engine.protocol import Cost
 from tasks.errors import TaskError
 
-MAX_EXPECTED = 1000
+MAX_EXPECTED = 500
 """Trials up to which the expected best is told: longer curves say nothing more, and cost the square of their length."""
 
 
 @retried(REQUEST)
-def comparison(engine: Engine, study: str, *, test: SignificanceTest = SignificanceTest.WELCH) -> ComparisonView:
+def comparison(engine: Engine, study: str, *, test: SignificanceTest = SignificanceTest.MODERATED) -> ComparisonView:
     """The optimizers of a study, best first; those without a complete trial come last and have no rank.
 
     An optimizer is represented by its best confirmed trial, by mean validation over the confirm seeds; before anything
@@ -38,7 +38,7 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
         StudyNotFoundError: no study has this id or name.
 
     Args:
-        test: how optimizers are compared: Welch's t, or Wilcoxon on runs that share a seed.
+        test: how optimizers are compared.
     """
     with reading(engine) as session:
         row = find_study(session, study)
@@ -46,7 +46,7 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
         searches = [(search, best) for search, best in session.execute(query.order_by(Search.position))]
         chosen = _chosen_trials(session, row, searches)
         counts = _counts(session, row)
-        values = _complete_values(session, row)
+        best = _best_of_n(_trial_values(session, row), direction=row.direction)
         targets = _targets(session, row, chosen)
         rows = {
             search.label: _row(
@@ -54,20 +54,20 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
                 chosen.get(search.id),
                 counts.get(search.id, _NO_RUNS),
                 target=targets.get(search.id),
-                expected_best=expected_best_curve(values[search.id][:MAX_EXPECTED], direction=row.direction),
+                expected_best=[value for value in best.get(search.id, _NO_TRIALS).expected if value is not None],
+                best_of_n=BestOfNView.model_validate(best.get(search.id, _NO_TRIALS)),
                 test_metric=test_metric(row.metric),
             )
             for search, _ in searches
         }
-        scores = {search.label: chosen[search.id].score if search.id in chosen else None for search, _ in searches}
-        ranked = _ranked(rows, scores, row.direction)
+        ranked = _ranked(rows, {search.label: _place(chosen.get(search.id), row.direction) for search, _ in searches})
         confirmed = {search.label: chosen[search.id] for search, _ in searches if search.id in chosen}
         samples = {one.label: confirmed[one.label].counted for one in ranked if _is_confirmed(confirmed.get(one.label))}
         return ComparisonView(
             **{**row.columns(), "study": row.name},
             complete=row.state == StudyState.COMPLETED,
             rows=ranked,
-            pairs=_pairs(samples, direction=row.direction, test=test),
+            pairs=_pairs(samples, Rules(direction=row.direction, test=test)),
         )
 
 
@@ -88,20 +88,19 @@ def _row(search: Search, summary: TrialSummary | None, counts: Mapping[str, Any]
     )
 
 
-def _ranked(
-    rows: Mapping[str, ComparisonRow], scores: Mapping[str, float | None], direction: Direction
-) -> list[ComparisonRow]:
-    """Best first; equal ones share a rank (1, 2, 2, 4); those without a score come last, unranked."""
-    scored = {label: score for label, score in scores.items() if score is not None}
-    ranks = {
-        label: 1 + sum(direction.is_better(other, score) for other in scored.values())
-        for label, score in scored.items()
-    }
-    ranked = [
-        rows[label].model_copy(update={"rank": ranks[label]})
-        for label in direction.best_first(scored, lambda label: scored[label])
-    ]
-    return ranked + [row for label, row in rows.items() if label not in scored]
+def _place(summary: TrialSummary | None, direction: Direction) -> tuple[float, float] | None:
+    """What an optimizer is ranked by, smaller is better: its share of failed runs, then its score."""
+    if summary is None or summary.score is None:
+        return None
+    return summary.failed_share, direction.cost(summary.score)
+
+
+def _ranked(rows: Mapping[str, ComparisonRow], places: Mapping[str, tuple[float, float] | None]) -> list[ComparisonRow]:
+    """Best first; equal ones share a rank (1, 2, 2, 4); those without a place come last, unranked."""
+    placed = {label: place for label, place in places.items() if place is not None}
+    ranks = {label: 1 + sum(other < place for other in placed.values()) for label, place in placed.items()}
+    ranked = [rows[label].model_copy(update={"rank": ranks[label]}) for label in sorted(placed, key=placed.__getitem__)]
+    return ranked + [row for label, row in rows.items() if label not in placed]
 
 
 def _counts(session: Session, study: Study) -> dict[int, Mapping[str, Any]]:
@@ -137,23 +136,40 @@ def _total(name: str) -> ColumnElement[Any]:
     return func.sum(column) if Cost.adds_up(name) else func.max(column)
 
 
+_NO_TRIALS = BestOfN(median=(), low=(), high=(), expected=())
 _NO_RUNS: Mapping[str, Any] = {
     **dict.fromkeys(("n_trials", "n_complete", "n_pruned", "n_failed", "n_diverged", "n_judged", "n_epochs"), 0),
     **vars(Cost()),
 }
 
 
-def _complete_values(session: Session, study: Study) -> dict[int, list[float]]:
+def _trial_values(session: Session, study: Study) -> dict[int, list[float | None]]:
+    """By search, the last value of each trial that says something of its settings; None for one that diverged."""
     query = (
-        select(Run.search_id, Run.value)
+        select(Run.search_id, Run.state, Run.failure, Run.value)
         .join(Run.search)
-        .where(Search.study_id == study.id, Run.stage == Stage.SEARCH, Run.state == RunState.COMPLETE)
+        .where(
+            Search.study_id == study.id,
+            Run.stage == Stage.SEARCH,
+            Run.state.in_([RunState.COMPLETE, RunState.PRUNED, RunState.FAIL]),
+        )
+        .order_by(Run.search_id, Run.trial_number)
     )
-    values: dict[int, list[float]] = defaultdict(list)
-    for search_id, value in session.execute(query):
-        if value is not None:
+    values: dict[int, list[float | None]] = defaultdict(list)
+    for search_id, state, failure, value in session.execute(query):
+        if state != RunState.FAIL and value is not None:
             values[search_id].append(value)
+        elif failure in (FailureKind.DIVERGED, FailureKind.NO_METRIC):
+            values[search_id].append(None)
     return values
+
+
+def _best_of_n(values: Mapping[int, Sequence[float | None]], *, direction: Direction) -> dict[int, BestOfN]:
+    known = [value for of in values.values() for value in of if value is not None]
+    worst = direction.worst(known) if known else None
+    return {
+        search_id: best_of_n(of[:MAX_EXPECTED], direction=direction, worst=worst) for search_id, of in values.items()
+    }
 
 
 def _chosen_trials(
@@ -175,38 +191,51 @@ def _chosen_trials(
             )
         ).scalars()
         summaries = [
-            summarize(run, confirm[run.search_id, run.trial_number], metric=study.metric) for run in candidates
+            _choose_and_report(run, confirm[run.search_id, run.trial_number], study, numbers) for run in candidates
         ]
         if summaries:
-            chosen[search.id] = _first(summaries, direction=study.direction)
+            chosen[search.id] = min(summaries, key=lambda pair: _preference(pair[0], study.direction))[1]
     return chosen
 
 
-def _first(summaries: Iterable[TrialSummary], *, direction: Direction) -> TrialSummary:
-    """Confirmed before unconfirmed, better before worse, earlier before later."""
+def _choose_and_report(
+    run: Run, confirm_runs: Sequence[Run], study: Study, confirmed: Sequence[int]
+) -> tuple[TrialSummary, TrialSummary]:
+    """What chooses the trial, and what is then reported of it.
 
-    def key(summary: TrialSummary) -> tuple[bool, bool, float, int]:
-        cost = 0.0 if summary.score is None else direction.cost(summary.score)
-        return not summary.confirmed, summary.score is None, cost, summary.run.trial_number
+    Where several trials were confirmed, half of the seeds choose and the others report: the best of them by the same
+    seeds would be the luckiest.
+    """
+    choosing = {seed for i, seed in enumerate(sorted({one.seed for one in confirm_runs})) if i % 2}
+    if len(confirmed) < 2 or not choosing:
+        summary = summarize(run, confirm_runs, metric=study.metric)
+        return summary, summary
+    halves = ([one for one in confirm_runs if (one.seed in choosing) is chooses] for chooses in (True, False))
+    first, second = (summarize(run, half, metric=study.metric) for half in halves)
+    return first, second
 
-    return min(summaries, key=key)
+
+def _preference(summary: TrialSummary, direction: Direction) -> tuple[bool, float, bool, float, int]:
+    """Sort key: confirmed before unconfirmed, then fewer failed runs, the better value, the earlier trial."""
+    cost = 0.0 if summary.score is None else direction.cost(summary.score)
+    return not summary.confirmed, summary.failed_share, summary.score is None, cost, summary.run.trial_number
 
 
-def _pairs(
-    confirm_runs: Mapping[str, Sequence[Run]], *, direction: Direction, test: SignificanceTest
-) -> list[PairView]:
-    """Every two optimizers compared.
+def _pairs(confirm_runs: Mapping[str, Sequence[Run]], rules: Rules) -> list[PairView]:
+    """The verdicts between optimizers.
 
     Args:
-        confirm_runs: by label, in the order wanted, the runs of the trial that represents the optimizer.
+        confirm_runs: by label, in the order wanted, the runs of the trial that represents the optimizer; FAIL counts.
+        rules: how they are compared.
     """
-    samples: dict[str, dict[Hashable, float]] = {
-        label: {run.seed: run.value for run in runs if run.state == RunState.COMPLETE and run.value is not None}
+    samples = {
+        label: Sample(
+            values={run.seed: run.value for run in runs if run.state == RunState.COMPLETE and run.value is not None},
+            n_failed=sum(run.state == RunState.FAIL for run in runs),
+        )
         for label, runs in confirm_runs.items()
     }
-    confirmed = {label: values for label, values in samples.items() if values}
-    found = compare_all(confirmed, direction=direction, test=test)
-    return [PairView.model_validate({**vars(pair), **vars(pair.result)}) for pair in found]
+    return [PairView.model_validate(pair) for pair in compare(samples, rules)]
 
 
 def _targets(session: Session, study: Study, chosen: Mapping[int, TrialSummary]) -> dict[int, TargetView]:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.analysis import AnalysisError, compare_all, holm, paired_wilcoxon, welch
-from search.states import SignificanceTest
+from search.analysis import AnalysisError, holm, paired_wilcoxon, welch
 
 FLOATS = st.floats(-100, 100).map(lambda x: round(x, 3))
 
@@ -149,45 +148,3 @@ def test_holm_by_hand() -> None:
     assert holm([0.04, 0.01, 0.03, 0.02]) == pytest.approx([0.06, 0.04, 0.06, 0.06])
     assert holm([0.6, None, 0.5]) == [1.0, None, 1.0]  # 2·.5 = 1, and the test that gave none is not counted
     assert holm([]) == []
-
-
-SAMPLES = {
-    "admetas": {0: 0.95, 1: 0.96, 2: 0.97},
-    "sgdm": {0: 0.90, 1: 0.91, 2: 0.92},
-    "adam": {0: 0.949, 1: 0.961, 2: 0.969},
-}
-
-
-def test_compare_all_by_welch() -> None:
-    pairs = {(c.a, c.b): c for c in compare_all(SAMPLES, direction="maximize")}
-    assert list(pairs) == [("admetas", "sgdm"), ("admetas", "adam"), ("sgdm", "adam")]
-    first = pairs["admetas", "sgdm"]
-    # t = .05/(.01·√(2/3)) = 6.1237, df 4: p = .0036; the smallest of three, so Holm makes it three times that.
-    assert first.result.p_value == pytest.approx(0.0036, abs=5e-5)
-    assert first.p_holm == pytest.approx(3 * first.result.p_value)
-    assert first.better == "admetas"
-    assert pairs["sgdm", "adam"].better == "adam"
-    assert pairs["admetas", "adam"].better is None
-
-
-def test_compare_all_minimizing_turns_the_winner() -> None:
-    assert compare_all(SAMPLES, direction="minimize")[0].better == "sgdm"
-
-
-def test_compare_all_by_wilcoxon_pairs_common_seeds() -> None:
-    samples = {"a": {0: 1.0, 1: 2.0, 7: 9.0}, "b": {1: 1.0, 0: 0.5, 8: 3.0}}
-    (pair,) = compare_all(samples, direction="maximize", test=SignificanceTest.WILCOXON)
-    assert (pair.result.n_a, pair.result.difference) == (2, 0.75)
-    assert pair.better is None
-
-
-def test_compare_all_of_one_or_no_optimizer() -> None:
-    assert compare_all({"a": {0: 1.0}}, direction="maximize") == []
-    assert compare_all({}, direction="maximize") == []
-
-
-def test_compare_all_refuses() -> None:
-    with pytest.raises(AnalysisError, match="alpha is 0"):
-        compare_all(SAMPLES, direction="maximize", alpha=0)
-    with pytest.raises(AnalysisError, match=r"b\[0\] is nan"):
-        compare_all({"a": {0: 1.0}, "b": {0: math.nan}}, direction="maximize")

@@ -137,7 +137,7 @@ def test_curves_by_other_axes_and_metrics(pages: TestClient) -> None:
     ("path", "n_rows"),
     [
         ("curves.csv", 4 * 12),
-        ("expected.csv", 4 * 12),
+        ("expected.csv", 4 * 16),
         ("searches/admetar/history.csv", 16),
         ("trials/admetar/7/runs.csv", 4 * 12),
     ],

@@ -7,7 +7,7 @@ import pytest
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, SignificanceTest, Stage
 from service.database import SqlStore
-from service.database.queries import comparison, get_study_view
+from service.database.queries import best, comparison, get_study_view
 from service.database.studies import create_study
 from tests.service.database.fill import complete, curve, definition, leased, run
 
@@ -29,14 +29,38 @@ def confirmed(store: SqlStore, *, budget: dict[str, object] | None = None) -> st
 
 def test_pairs_by_welch(store: SqlStore) -> None:
     """Both variances are 1e-4, so t = 0.06 / sqrt(2e-4 / 3) = 7.348 with 4 degrees of freedom: p = 0.00183."""
-    view = comparison(store.engine, confirmed(store))
+    view = comparison(store.engine, confirmed(store), test=SignificanceTest.WELCH)
     (pair,) = view.pairs
     assert (pair.a, pair.b, pair.test, pair.better) == ("admetar", "sgdm", "welch", "admetar")
     assert pair.difference == pytest.approx(0.06)
     assert pair.p_value == pytest.approx(0.00183, abs=5e-5)
-    assert pair.p_holm == pair.p_value  # one pair: nothing to correct for
+    assert pair.p_adjusted == pair.p_value  # one pair: nothing to correct for
+
+
+def test_verdicts_are_told_in_words(store: SqlStore) -> None:
+    (pair,) = comparison(store.engine, confirmed(store)).pairs
+    assert (pair.test, pair.verdict, pair.better) == ("moderated", "better", "admetar")
     assert pair.low is not None
-    assert pair.low == pytest.approx(0.06 - 2.7764 * (2e-4 / 3) ** 0.5, abs=1e-5)
+    assert 0 < pair.low < 0.06
+    assert pair.sentence.startswith("admetar is better than sgdm by 0.06 (95% interval")
+
+
+def test_an_optimizer_with_failed_confirm_runs_ranks_behind_and_is_not_better(store: SqlStore) -> None:
+    lease, (admetar, sgdm) = leased(store, definition("failing"))
+    for search, value in ((admetar, 0.97), (sgdm, 0.90)):
+        run(store, lease, search, 0, complete(value))
+        for seed in range(6):
+            failed = search is admetar and seed % 2
+            outcome = DIVERGED if failed else complete(value + 0.001 * seed)
+            run(store, lease, search, 0, outcome, stage=Stage.CONFIRM, seed=seed)
+    view = comparison(store.engine, lease.study_id)
+    assert [(row.label, row.rank) for row in view.rows] == [("sgdm", 1), ("admetar", 2)]
+    (pair,) = view.pairs
+    assert (pair.verdict, pair.better) == ("undecided", None)
+    assert "3 of 6 of admetar" in pair.sentence
+    found = best(store.engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert found.evidence == "3 of 6 confirm runs failed"
 
 
 def test_pairs_by_wilcoxon_say_what_three_seeds_cannot_show(store: SqlStore) -> None:
