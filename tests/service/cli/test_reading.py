@@ -25,7 +25,7 @@ def _service(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("list --state completed --optimizer admetas --task digits", ["digits-four"]),
         ("list --name GITS", ["digits-four"]),
         ("show digits-four", ["COMPLETED", "admetar", "16/16", "3/3"]),
-        ("compare digits-four", ["admetar", "±", "diverged", "admetar − admetas", "p (Holm)", "admetar is better"]),
+        ("compare digits-four", ["admetar", "±", "diverged", "admetar − admetas", "p (adjusted)", "admetar is better"]),
         ("compare digits-four --test wilcoxon", ["admetar"]),
         ("best --task digits --optimizer admetar", ["confirmed", "lr=", "digits-four"]),
         ("best --task digits", ["admetar", "admetas", "sgdm", "adamw"]),
