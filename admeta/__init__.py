@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from admeta.adabelief import AdaBelief
-    from admeta.adam import KernelAdam, KernelAdamW
+    from admeta.adam import KernelAdam, KernelAdamW, KernelRAdam
     from admeta.admetar import AdmetaR
     from admeta.admetas import AdmetaS
+    from admeta.base import decay_groups
     from admeta.errors import (
         AdmetaError,
         ParameterError,
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
         UnknownOptimizerError,
         UnknownPresetError,
     )
-    from admeta.groups import decay_groups
     from admeta.info import OptimInfo, ParamInfo
-    from admeta.radam import KernelRAdam
     from admeta.ranger import Ranger
     from admeta.registry import OPTIMIZERS, cautions, create, create_captured, get, known_optimizers
     from admeta.spaces import Categorical, Float, Int
@@ -36,42 +35,25 @@ __all__ = [
 ]  # fmt: skip
 
 _HOME = {
-    "OPTIMIZERS": "registry",
-    "AdaBelief": "adabelief",
-    "AdmetaError": "errors",
-    "AdmetaR": "admetar",
-    "AdmetaS": "admetas",
-    "Categorical": "spaces",
-    "Float": "spaces",
-    "Int": "spaces",
-    "KernelAdam": "adam",
-    "KernelAdamW": "adam",
-    "KernelRAdam": "radam",
-    "OptimInfo": "info",
-    "ParamInfo": "info",
-    "ParameterError": "errors",
-    "Ranger": "ranger",
-    "RegistrationError": "errors",
-    "UnknownOptimizerError": "errors",
-    "UnknownPresetError": "errors",
-    "adam_equivalent_lr": "theory",
-    "beta_cliff": "theory",
-    "cautions": "registry",
-    "create": "registry",
-    "create_captured": "registry",
-    "decay_groups": "groups",
-    "dema_gain": "theory",
-    "get": "registry",
-    "known_optimizers": "registry",
-    "noise_gain": "theory",
-    "stability_limit": "theory",
+    "adabelief": ("AdaBelief",),
+    "adam": ("KernelAdam", "KernelAdamW", "KernelRAdam"),
+    "admetar": ("AdmetaR",),
+    "admetas": ("AdmetaS",),
+    "base": ("decay_groups",),
+    "errors": ("AdmetaError", "ParameterError", "RegistrationError", "UnknownOptimizerError", "UnknownPresetError"),
+    "info": ("OptimInfo", "ParamInfo"),
+    "ranger": ("Ranger",),
+    "registry": ("OPTIMIZERS", "cautions", "create", "create_captured", "get", "known_optimizers"),
+    "spaces": ("Categorical", "Float", "Int"),
+    "theory": ("adam_equivalent_lr", "beta_cliff", "dema_gain", "noise_gain", "stability_limit"),
 }
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
 
 def __dir__() -> list[str]:

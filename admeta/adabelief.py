@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from admeta import options
 from admeta.base import RuleOptimizer
-from admeta.implementation import Flags
+from admeta.parameters import Rounding, StateDtype, UnrectifiedForm
 from admeta.rule import UpdateRule, moments_of, rule_of
 
 __all__ = ["AdaBelief"]
@@ -34,6 +34,8 @@ class AdaBelief(RuleOptimizer):
         rho_min: ρ_t from which steps are rectified, ≥ 4.
         unrectified: before that, "skip" the step or take an "sgd" one, θ − lr·m̂.
         decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
+        state_dtype: "float32": at least float32; "bfloat16" (or torch.bfloat16): half the memory.
+        rounding: of bfloat16 parameters after an update, to the "nearest" or "stochastic".
         foreach, fused: implementation; None for the fastest one available.
         maximize: ascend.
         capturable: the step may be captured in a CUDA graph.
@@ -42,14 +44,6 @@ class AdaBelief(RuleOptimizer):
     Raises:
         ValueError: a value is refused.
     """
-
-    checks = (
-        options.check_lr,
-        options.check_eps,
-        options.check_betas,
-        options.check_weight_decay,
-        options.check_rectification,
-    )
 
     def __init__(
         self,
@@ -61,25 +55,17 @@ class AdaBelief(RuleOptimizer):
         *,
         rectify: bool = True,
         rho_min: float = 5.0,
-        unrectified: str = "sgd",
+        unrectified: UnrectifiedForm = "sgd",
         decoupled_weight_decay: bool = True,
+        state_dtype: StateDtype | torch.dtype = "float32",
+        rounding: Rounding = "nearest",
         foreach: bool | None = None,
         fused: bool | None = None,
         maximize: bool = False,
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        own = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "rectify": rectify,
-            "rho_min": rho_min,
-            "unrectified": unrectified,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, own, Flags(foreach, fused, maximize, capturable, differentiable))
+        super().__init__(params, {**locals()})
 
     @staticmethod
     def rule_of(group: dict[str, Any]) -> UpdateRule:

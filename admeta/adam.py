@@ -1,31 +1,32 @@
-"""torch.optim's Adam and AdamW by our kernels: the same numbers, options, state and checkpoints.
+"""torch.optim's Adam, AdamW and RAdam by our kernels: the same numbers, options, state and checkpoints.
 
 Papers: Kingma and Ba, "Adam", ICLR 2015, Algorithm 1; Loshchilov and Hutter, "Decoupled Weight Decay Regularization",
-ICLR 2019, Algorithm 2.
-Deviations from torch's classes: no AMSGrad (``amsgrad=True`` is refused); state is at least float32; gradients may have
-another dtype than their parameters; a step by the kernels leaves scaled gradients as they are.
+ICLR 2019, Algorithm 2; Liu et al., "On the Variance of the Adaptive Learning Rate and Beyond", ICLR 2020, Algorithm 2.
+Deviations from torch's classes: no AMSGrad (``amsgrad=True`` is refused); state is at least float32 and step counts
+are float64; gradients may have another dtype than their parameters; a step by the kernels leaves scaled gradients as
+they are; RAdam too has a ``fused`` implementation.
 A captured step takes these (``OptimInfo.graph_target``): two launches move a whole group, where torch's fused kernels
-take one launch for each few dozen tensors.
+take one launch for each few dozen tensors, and torch's RAdam one for each parameter and operation.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from admeta import options
 from admeta.base import RuleOptimizer
-from admeta.implementation import Flags
 from admeta.rule import Moments, UpdateRule, rule_of
 
-__all__ = ["KernelAdam", "KernelAdamW"]
+__all__ = ["KernelAdam", "KernelAdamW", "KernelRAdam"]
 
 
-def _refuse_amsgrad(group: dict[str, Any]) -> None:
-    if group["amsgrad"]:
-        raise ValueError(f"Invalid amsgrad value: {group['amsgrad']}; it must be False, torch.optim's own class has it")
+_ABOVE_FIVE = math.nextafter(5.0, math.inf)  # torch rectifies where ρ_t > 5, our rule where it is at least rho_min
+# Groups of torch's own older checkpoints lack some options; as in torch's classes they have their defaults then.
+_TOLERATED: Mapping[str, object] = {**RuleOptimizer.later_options, "amsgrad": False, "decoupled_weight_decay": False}
 
 
 class KernelAdam(RuleOptimizer):
@@ -48,13 +49,7 @@ class KernelAdam(RuleOptimizer):
         ValueError: a value is refused; also of a loaded state with ``amsgrad``.
     """
 
-    checks = (
-        options.check_lr,
-        options.check_eps,
-        options.check_betas,
-        options.check_weight_decay,
-        _refuse_amsgrad,
-    )
+    later_options = _TOLERATED
 
     def __init__(
         self,
@@ -72,25 +67,12 @@ class KernelAdam(RuleOptimizer):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        own = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, own, Flags(foreach, fused, maximize, capturable, differentiable))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for group in self.param_groups:
-            group.setdefault("amsgrad", False)
-            group.setdefault("decoupled_weight_decay", False)
-            _refuse_amsgrad(group)
+        super().__init__(params, {**locals()})
 
     @staticmethod
     def rule_of(group: dict[str, Any]) -> UpdateRule:
+        if group["amsgrad"]:
+            raise ValueError("Invalid amsgrad value: True; it must be False. torch.optim's own class has it")
         moments = Moments(beta2=group["betas"][1], eps=group["eps"], rectify=False)
         return rule_of(group, beta1=group["betas"][0], moments=moments)
 
@@ -121,22 +103,55 @@ class KernelAdamW(KernelAdam):
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad=amsgrad,
-            decoupled_weight_decay=True,
-            foreach=foreach,
-            fused=fused,
-            maximize=maximize,
-            capturable=capturable,
-            differentiable=differentiable,
-        )
+        RuleOptimizer.__init__(self, params, {**locals(), "decoupled_weight_decay": True})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         for group in self.param_groups:
             group["decoupled_weight_decay"] = True
+
+
+class KernelRAdam(RuleOptimizer):
+    """torch.optim.RAdam in three implementations: one tensor at a time, foreach, fused (Triton).
+
+    Args:
+        params: parameters, (name, parameter) pairs, or groups of either.
+        lr: learning rate; a one-element tensor for graph capture.
+        betas: decay rates of m and v, each in [0, 1).
+        eps: added to √v before v's bias is corrected.
+        weight_decay: coefficient, ≥ 0; added to the gradient unless ``decoupled_weight_decay``.
+        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
+        foreach, fused: implementation; None for the fastest one available.
+        maximize: ascend.
+        capturable: the step may be captured in a CUDA graph.
+        differentiable: autograd follows the step (single-tensor implementation).
+
+    Raises:
+        ValueError: a value is refused.
+    """
+
+    later_options = _TOLERATED
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False,  # noqa: FBT001, FBT002 - torch's place for it
+        *,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        super().__init__(params, {**locals()})
+
+    @staticmethod
+    def rule_of(group: dict[str, Any]) -> UpdateRule:
+        moments = Moments(
+            beta2=group["betas"][1], eps=group["eps"], rho_min=_ABOVE_FIVE, step_unrectified=True, raw_eps=True
+        )
+        return rule_of(group, beta1=group["betas"][0], moments=moments)

@@ -7,17 +7,27 @@ v is updated from the first step, steps start at ρ_t ≥ 5 and nothing moves be
 ``preset="paper"`` is the paper to the letter.
 """
 
+# ruff: noqa: B008, FBT003 - a FromPreset is a constant
+
 from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from admeta import options
 from admeta.base import RuleOptimizer
-from admeta.implementation import Flags
-from admeta.presets import ADMETAR_PRESETS, FROM_PRESET, FromPreset, preset_options
+from admeta.parameters import (
+    ADMETAR_PRESETS,
+    DemaForm,
+    FromPreset,
+    Preset,
+    Rounding,
+    SlowStep,
+    StateDtype,
+    UnrectifiedForm,
+)
 from admeta.rule import UpdateRule, dema_of, moments_of, rule_of, slow_schedule_of
 
 __all__ = ["AdmetaR"]
@@ -42,7 +52,10 @@ class AdmetaR(RuleOptimizer):
         rho_min: ρ_t from which steps are rectified, ≥ 4.
         unrectified: before that, "skip" the step or take an "sgd" one, θ − lr·m̂.
         gate_exp_avg_sq: leave v alone before that.
+        raw_eps: add eps to √v before its bias correction, as the authors' source does, instead of to √v̂.
         decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
+        state_dtype: "float32": at least float32; "bfloat16" (or torch.bfloat16): half the memory.
+        rounding: of bfloat16 parameters after an update, to the "nearest" or "stochastic".
         foreach, fused: implementation; None for the fastest one available.
         maximize: ascend.
         capturable: the step may be captured in a CUDA graph.
@@ -52,61 +65,37 @@ class AdmetaR(RuleOptimizer):
         ValueError: a value is refused. UnknownPresetError (a ValueError): no such preset.
     """
 
-    checks = (
-        options.check_lr,
-        options.check_eps,
-        options.check_betas,
-        options.check_weight_decay,
-        options.check_dema,
-        options.check_slow,
-        options.check_rectification,
-    )
+    presets = ADMETAR_PRESETS
 
     def __init__(
         self,
         params: ParamsT,
-        lr: float | Tensor = 1e-3,
+        lr: float | Tensor = 1e-2,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-9,
         weight_decay: float = 0.0,
         *,
         lambd: float = 0.1,
         k: int = 6,
-        preset: str = "default",
-        dema: str | FromPreset = FROM_PRESET,
-        nu_scale: float | FromPreset = FROM_PRESET,
-        slow_step: str | float | FromPreset | None = FROM_PRESET,
-        rectify: bool | FromPreset = FROM_PRESET,
-        rho_min: float | FromPreset = FROM_PRESET,
-        unrectified: str | FromPreset = FROM_PRESET,
-        gate_exp_avg_sq: bool | FromPreset = FROM_PRESET,
+        preset: Preset = "default",
+        dema: DemaForm | FromPreset = FromPreset("full"),
+        nu_scale: float | FromPreset = FromPreset(1.0),
+        slow_step: SlowStep | float | FromPreset | None = FromPreset("dynamic_0.8"),
+        rectify: bool | FromPreset = FromPreset(True),
+        rho_min: float | FromPreset = FromPreset(5.0),
+        unrectified: UnrectifiedForm | FromPreset = FromPreset("skip"),
+        gate_exp_avg_sq: bool | FromPreset = FromPreset(False),
+        raw_eps: bool | FromPreset = FromPreset(False),
         decoupled_weight_decay: bool = True,
+        state_dtype: StateDtype | torch.dtype = "float32",
+        rounding: Rounding = "nearest",
         foreach: bool | None = None,
         fused: bool | None = None,
         maximize: bool = False,
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        given = {
-            "dema": dema,
-            "nu_scale": nu_scale,
-            "slow_step": slow_step,
-            "rectify": rectify,
-            "rho_min": rho_min,
-            "unrectified": unrectified,
-            "gate_exp_avg_sq": gate_exp_avg_sq,
-        }
-        own = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "lambd": lambd,
-            "k": k,
-            **preset_options("AdmetaR", ADMETAR_PRESETS, preset, given),
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, own, Flags(foreach, fused, maximize, capturable, differentiable))
+        super().__init__(params, {**locals()})
 
     @staticmethod
     def rule_of(group: dict[str, Any]) -> UpdateRule:

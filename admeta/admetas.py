@@ -4,20 +4,23 @@ Paper: Chen et al., "Bidirectional Looking with A Novel Double Exponential Movin
 Non-adaptive Momentum Optimizers", ICML 2023, Algorithm 2.
 Deviations: the one-state form of DEMA (exact, no cancellation); slow weights start at θ_0, not at 0.
 At λ = 0.9 steps are 5.1 times those of SGD with momentum 0.9 at one lr, and β past 0.302 shrinks the stable
-step size (admeta.theory.stability_limit).
+step size (admeta.theory.stability_limit). Groups have a ``momentum`` of None, because OneCycleLR and CyclicLR refuse
+optimizers without one; what they set there has no effect.
 """
+
+# ruff: noqa: B008 - a FromPreset is a constant
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from admeta import options
 from admeta.base import RuleOptimizer
-from admeta.implementation import Flags
-from admeta.presets import ADMETAS_PRESETS, FROM_PRESET, FromPreset, preset_options
+from admeta.parameters import ADMETAS_PRESETS, DemaForm, FromPreset, Preset, Rounding, SlowStep, StateDtype
 from admeta.rule import UpdateRule, dema_of, rule_of, slow_schedule_of
 
 __all__ = ["AdmetaS"]
@@ -38,6 +41,8 @@ class AdmetaS(RuleOptimizer):
         nu_scale: scale of the start-up term λ^t·g_1.
         slow_step: η: "dynamic_0.8", "dynamic_0.5", a constant in (0, 1], or None for no lookahead.
         decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
+        state_dtype: "float32": at least float32; "bfloat16" (or torch.bfloat16): half the memory.
+        rounding: of bfloat16 parameters after an update, to the "nearest" or "stochastic".
         foreach, fused: implementation; None for the fastest one available.
         maximize: ascend.
         capturable: the step may be captured in a CUDA graph.
@@ -47,48 +52,40 @@ class AdmetaS(RuleOptimizer):
         ValueError: a value is refused. UnknownPresetError (a ValueError): no such preset.
     """
 
-    checks = (
-        options.check_lr,
-        options.check_beta,
-        options.check_weight_decay,
-        options.check_dema,
-        options.check_slow,
-    )
+    presets = ADMETAS_PRESETS
 
     def __init__(
         self,
         params: ParamsT,
-        lr: float | Tensor = 1e-3,
+        lr: float | Tensor = 1e-2,
         beta: float = 0.2,
         lambd: float = 0.9,
         k: int = 6,
         weight_decay: float = 0.0,
         *,
-        preset: str = "default",
-        dema: str | FromPreset = FROM_PRESET,
-        nu_scale: float | FromPreset = FROM_PRESET,
-        slow_step: str | float | FromPreset | None = FROM_PRESET,
+        preset: Preset = "default",
+        dema: DemaForm | FromPreset = FromPreset("full"),
+        nu_scale: float | FromPreset = FromPreset(1.0),
+        slow_step: SlowStep | float | FromPreset | None = FromPreset("dynamic_0.8"),
         decoupled_weight_decay: bool = False,
+        state_dtype: StateDtype | torch.dtype = "float32",
+        rounding: Rounding = "nearest",
         foreach: bool | None = None,
         fused: bool | None = None,
         maximize: bool = False,
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        given = {"dema": dema, "nu_scale": nu_scale, "slow_step": slow_step}
-        own = {
-            "lr": lr,
-            "beta": beta,
-            "lambd": lambd,
-            "k": k,
-            "weight_decay": weight_decay,
-            **preset_options("AdmetaS", ADMETAS_PRESETS, preset, given),
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, own, Flags(foreach, fused, maximize, capturable, differentiable))
+        super().__init__(params, {**locals(), "momentum": None})
 
     @staticmethod
     def rule_of(group: dict[str, Any]) -> UpdateRule:
+        if group["momentum"] is not None:
+            warnings.warn(
+                "AdmetaS has no momentum: OneCycleLR and CyclicLR move its learning rate alone. Give them "
+                "cycle_momentum=False to say so.",
+                stacklevel=2,
+            )
         return rule_of(
             group,
             beta1=group["beta"],

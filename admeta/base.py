@@ -1,30 +1,23 @@
 """The torch optimizer around the update rule: groups, state, choice of implementation, checkpoints.
 
 Owns: what AdmetaR, AdmetaS, Ranger, AdaBelief and torch's optimizers by our kernels share as
-``torch.optim.Optimizer``s. Does not own: their options (one module each) and the update (admeta.rule, admeta.single,
-admeta.multi, admeta.fused).
+``torch.optim.Optimizer``s, and ``decay_groups``. Does not own: their options (one module each) and the update
+(admeta.rule, admeta.updates, admeta.fused).
 """
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, ClassVar, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Literal, overload
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import (
-    Optimizer,
-    ParamsT,
-    _global_optimizer_post_hooks,
-    _global_optimizer_pre_hooks,
-    _use_grad_for_differentiable,
-)
+from torch.optim.optimizer import Optimizer, ParamsT, _use_grad_for_differentiable
 
-from admeta.coefficients import Number
+from admeta.errors import UnknownPresetError
 from admeta.implementation import (
-    Flags,
     check_capturable,
     check_flags,
     fused_available,
@@ -32,65 +25,114 @@ from admeta.implementation import (
     refuse_unfused,
     uses_foreach,
 )
-from admeta.multi import multi_tensor_update
+from admeta.parameters import FromPreset, check_option
 from admeta.plans import FusedPlan, PlanCache
-from admeta.rule import UpdateRule
-from admeta.single import single_tensor_update
-from admeta.state import WatchedState, fill_state
+from admeta.rule import Number, UpdateRule
+from admeta.state import WatchedState, as_step, checked_state, fill_state, step_is_ready
 from admeta.tensors import GroupTensors, state_dtype, viewed
+from admeta.updates import multi_tensor_update, single_tensor_update
 
-__all__ = ["RuleOptimizer"]
+__all__ = ["RuleOptimizer", "decay_groups"]
 
 _HOST = torch.device("cpu")
+_FLAGS: Mapping[str, object] = {
+    "foreach": None, "fused": None, "maximize": False, "capturable": False, "differentiable": False
+}  # fmt: skip
+_DTYPE_NAMES: Mapping[object, str] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
 class RuleOptimizer(Optimizer, ABC):
     """Base of the optimizers whose update is an ``UpdateRule``.
 
-    State of a parameter, all but ``step`` of its shape and at least float32: ``step``, ``dema`` (J),
-    ``exp_avg`` (m), ``exp_avg_sq`` (v), ``slow`` (φ), each only where the rule uses it.
+    State of a parameter: ``step``, float64, and tensors of its shape, each only where the rule uses it: ``dema`` (J),
+    ``exp_avg`` (m), ``exp_avg_sq`` (v), ``slow`` (φ). These are at least float32, or bfloat16 with ``state_dtype``.
 
     Attributes:
-        checks: of a group's option values, in the order in which torch would make them.
+        presets: options by preset, where they differ from the constructor's defaults.
+        later_options: what a group has whose checkpoint is older than these options.
     """
 
-    checks: ClassVar[tuple[Callable[[dict[str, Any]], None], ...]]
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    later_options: ClassVar[Mapping[str, object]] = {
+        **_FLAGS, "raw_eps": False, "state_dtype": "float32", "rounding": "nearest", "momentum": None
+    }  # fmt: skip
 
-    def __init__(self, params: ParamsT, options: dict[str, Any], flags: Flags) -> None:
+    def __init__(self, params: ParamsT, given: Mapping[str, Any]) -> None:
         """
         Args:
             params: parameters, (name, parameter) pairs, or groups of either.
-            options: what the optimizer's own arguments say, by name.
-            flags: how its steps run.
+            given: the constructor's ``locals()``: its options by name.
 
         Raises:
             ValueError, RuntimeError: a value or a combination of flags is refused.
         """
-        defaults = {**options, **flags.as_options()}
-        self._check(defaults)
+        options = {name: value for name, value in given.items() if name not in ("self", "params", "__class__")}
+        chosen = self._preset(options.pop("preset", "default"))
+        defaults = {
+            name: chosen.get(name, value.value) if isinstance(value, FromPreset) else value
+            for name, value in options.items()
+        }
+        defaults = self._checked(defaults)
         self._plans = PlanCache(defaults)
         super().__init__(params, defaults)
 
-    def _check(self, group: dict[str, Any]) -> None:
-        """Refuses a group's option values with torch's messages, in the order of ``checks``."""
-        for check in self.checks:
-            check(group)
+    @classmethod
+    def _preset(cls, name: str) -> Mapping[str, object]:
+        """The preset's options that differ from the defaults (UnknownPresetError)."""
+        if name != "default" and name not in cls.presets:
+            raise UnknownPresetError(optimizer=cls.__name__, name=name, known=cls.presets)
+        return cls.presets.get(name, {})
+
+    def _checked(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The group with a dtype given as torch's named; refuses values, and flags that exclude one another."""
+        if "state_dtype" in group:
+            group = {**group, "state_dtype": _DTYPE_NAMES.get(group["state_dtype"], group["state_dtype"])}
+        for name, value in group.items():
+            if name == "lr" and isinstance(value, Tensor):
+                if value.numel() != 1:
+                    raise ValueError("Tensor lr must be 1-element")
+                value = value.item()
+            if name != "momentum":  # kept for schedulers alone
+                check_option(name, value)
         check_flags(group)
+        self.rule_of(group)
+        return group
 
     @staticmethod
     @abstractmethod
     def rule_of(group: dict[str, Any]) -> UpdateRule:
-        """The update rule of a parameter group."""
+        """The update rule of a parameter group; refuses options that exclude one another (ValueError)."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group; any option may differ from the other groups'.
+        """Adds a group; any option may differ from the other groups', by a ``preset`` too.
 
         Raises:
             ValueError: an option's value is refused, or torch's own checks fail.
         """
         if isinstance(param_group, dict):
-            self._check({**self.defaults, **param_group})
+            if "preset" in param_group:
+                param_group = {**self._whole_preset(param_group["preset"]), **param_group}
+                del param_group["preset"]
+            checked = self._checked({**self.defaults, **param_group})
+            param_group = {name: checked[name] for name in param_group}
         super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        narrow = group.get("state_dtype") == "bfloat16"
+        if narrow and any(p.is_complex() for p in group["params"]):
+            raise ValueError("state_dtype='bfloat16' does not support complex parameters; use state_dtype='float32'")
+        if group.get("rounding") == "stochastic" and any(p.dtype == torch.float16 for p in group["params"]):
+            raise ValueError("rounding='stochastic' supports bfloat16 parameters, not float16; use rounding='nearest'")
+
+    @classmethod
+    def _whole_preset(cls, name: str) -> dict[str, object]:
+        """All options that a preset decides."""
+        if not cls.presets:
+            raise ValueError(f"{cls.__name__} has no presets; remove preset = {name!r} from the group")
+        parameters = inspect.signature(cls.__init__).parameters.values()
+        return {
+            **{p.name: p.default.value for p in parameters if isinstance(p.default, FromPreset)},
+            **cls._preset(name),
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -99,16 +141,24 @@ class RuleOptimizer(Optimizer, ABC):
         else:
             self._plans = PlanCache(self.defaults)
         for group in self.param_groups:
-            for name in ("maximize", "capturable", "differentiable"):
-                group.setdefault(name, False)
-            group.setdefault("foreach", None)
-            group.setdefault("fused", None)
+            for name, value in self.later_options.items():
+                if name in _FLAGS or name in self.defaults:
+                    group.setdefault(name, value)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads a state dict; state keeps the optimizer's own dtype, where torch casts it to the parameter's."""
+        """Loads a state dict; state keeps the optimizer's own dtype, where torch casts it to the parameter's.
+
+        Raises:
+            ValueError: the state is another optimizer's.
+        """
         loaded: list[dict[str, Any]] = []
+
+        def check(_: Optimizer, final: dict[str, Any]) -> dict[str, Any]:
+            loaded.append(checked_state(final, self))
+            return loaded[0]
+
         # Registered here, so that they run after the user's pre-hooks and before the user's post-hooks.
-        seen = self.register_load_state_dict_pre_hook(lambda _, final: loaded.append(final))
+        seen = self.register_load_state_dict_pre_hook(check)
         restored = self.register_load_state_dict_post_hook(lambda _: self._restore_dtypes(loaded[0]), prepend=True)
         try:
             super().load_state_dict(state_dict)
@@ -118,12 +168,15 @@ class RuleOptimizer(Optimizer, ABC):
 
     def _restore_dtypes(self, loaded: dict[str, Any]) -> None:
         ids = [i for group in loaded["param_groups"] for i in group["params"]]
-        params = [p for group in self.param_groups for p in group["params"]]
-        for i, param in zip(ids, params, strict=True):
-            dtype = state_dtype(param)
+        owners = [(p, group) for group in self.param_groups for p in group["params"]]
+        for i, (param, group) in zip(ids, owners, strict=True):
+            dtype = state_dtype(param, group.get("state_dtype", "float32"))
             for name, value in loaded["state"].get(i, {}).items():
-                if name != "step" and isinstance(value, Tensor) and self.state[param][name].dtype != dtype:
-                    self.state[param][name] = value.to(dtype=dtype, device=param.device)
+                own = self.state[param]
+                if name == "step":
+                    own[name] = as_step(value).to(own[name].device)
+                elif isinstance(value, Tensor) and own[name].dtype != dtype:
+                    own[name] = value.to(dtype=dtype, device=param.device)
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -131,6 +184,7 @@ class RuleOptimizer(Optimizer, ABC):
     @overload
     def step(self, closure: Callable[[], float]) -> float: ...
 
+    @_use_grad_for_differentiable
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Performs a single optimization step.
 
@@ -143,44 +197,6 @@ class RuleOptimizer(Optimizer, ABC):
         Raises:
             RuntimeError: sparse gradients, or graph capture without ``capturable``.
         """
-        if closure is None and not torch.compiler.is_compiling() and self._repeated():
-            return None
-        return self._step(closure)
-
-    @staticmethod
-    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """torch's wrapper of ``step``, passed by where nobody listens: no hook and no profiler.
-
-        It is a sixth of the host's time of a small model's step.
-        """
-        heard = Optimizer.profile_hook_step(func)
-
-        @wraps(func)
-        def step(self: RuleOptimizer, *args: Any, **kwargs: Any) -> Any:
-            if (
-                self._optimizer_step_pre_hooks
-                or self._optimizer_step_post_hooks
-                or _global_optimizer_pre_hooks
-                or _global_optimizer_post_hooks
-                or torch.compiler.is_compiling()
-                or torch._C._autograd._profiler_enabled()
-            ):
-                return heard(self, *args, **kwargs)
-            return func(self, *args, **kwargs)
-
-        return step
-
-    def _repeated(self) -> bool:
-        """Runs the last step's launches again, if every group is fused and nothing at all changed since."""
-        plans = self._plans.untouched(self.param_groups, self.state)
-        if plans is None or self._is_captured():
-            return False
-        for plan, group in zip(plans, self.param_groups, strict=True):
-            self._run(plan, group)
-        return True
-
-    @_use_grad_for_differentiable
-    def _step(self, closure: Callable[[], float] | None) -> float | None:
         capturing = self._is_captured()
         loss = None
         if closure is not None:
@@ -231,43 +247,38 @@ class RuleOptimizer(Optimizer, ABC):
         return index in self._plans or fused_available(group["params"])
 
     def _update_unfused(self, group: dict[str, Any]) -> None:
-        raw = self._collect(group)
-        if not raw.params:
+        tensors = self._collect(group)
+        if not tensors.params:
             return
         if getattr(self, "grad_scale", None) is not None or getattr(self, "found_inf", None) is not None:
             raise AssertionError("Expected grad_scale and found_inf to be None")
         rule = self.rule_of(group)
         lr: Number = group["lr"]
         on_device = group["capturable"] or torch.compiler.is_compiling()
-        if uses_foreach(group, lr, on_device=on_device):
-            multi_tensor_update(viewed(raw, centralize=rule.centralize), rule, lr=lr, on_device=on_device)
-        else:
-            single_tensor_update(viewed(raw, centralize=rule.centralize), rule, lr=lr, on_device=on_device)
+        update = multi_tensor_update if uses_foreach(group, lr, on_device=on_device) else single_tensor_update
+        update(viewed(tensors, centralize=rule.centralize), rule, lr=lr, on_device=on_device)
 
     def _update_fused(self, index: int, group: dict[str, Any], *, capturing: bool) -> None:
         plan = self._plan_for(index, group)
-        if plan is not None and capturing:
+        if plan is None:
+            return
+        if capturing:
             plan = self._plans.keep_for_graph(plan)
-        if plan is not None:
-            self._run(plan, group)
-
-    def _run(self, plan: FusedPlan, group: dict[str, Any]) -> None:
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         plan.run(group["lr"], grad_scale=scale, found_inf=found_inf)
 
     def _plan_for(self, index: int, group: dict[str, Any]) -> FusedPlan | None:
         """The group's plan for this step, reused where it holds; None when no parameter has a gradient."""
-        params = with_grad = group["params"]
+        params = group["params"]
         grads = [grad for p in params if (grad := p.grad) is not None]
         if not grads:
             return None
         if len(grads) != len(params):
-            with_grad = [p for p in params if p.grad is not None]
-        options = self._plans.options_of(group)
-        plan = self._plans.renewed(index, params, with_grad, grads, options)
+            params = [p for p in params if p.grad is not None]
+        plan = self._plans.renewed(index, group, params, grads, self.rule_of)
         if plan is None:
-            refuse_unfused(with_grad)
-            plan = FusedPlan.of(self._collect(group), self.rule_of(group), options)
+            refuse_unfused(params)
+            plan = FusedPlan.of(self._collect(group), self.rule_of(group), self._plans.options_of(group))
             self.state = self._plans.add(index, plan, self.state)
         return plan
 
@@ -279,9 +290,10 @@ class RuleOptimizer(Optimizer, ABC):
         return result
 
     def _collect(self, group: dict[str, Any]) -> GroupTensors:
-        raw = GroupTensors()
-        self._init_group(group, raw.params, raw.grads, raw.demas, raw.exp_avgs, raw.exp_avg_sqs, raw.slows, raw.steps)
-        return raw
+        lists: list[list[Tensor]] = [[], [], [], [], [], [], []]
+        params, grads, demas, exp_avgs, exp_avg_sqs, slows, steps = lists
+        self._init_group(group, params, grads, demas, exp_avgs, exp_avg_sqs, slows, steps)
+        return GroupTensors(params, grads, demas, exp_avgs, exp_avg_sqs, slows, steps)
 
     def _init_group(
         self,
@@ -299,6 +311,7 @@ class RuleOptimizer(Optimizer, ABC):
         torch.compile knows the method by its name: it runs it outside the graph and maps the lists' tensors.
         """
         rule = self.rule_of(group)
+        names = rule.state_names
         compiling = torch.compiler.is_compiling()
         on_device = group["capturable"] or prefers_fused(group)
         if group["capturable"]:
@@ -311,10 +324,16 @@ class RuleOptimizer(Optimizer, ABC):
                 raise RuntimeError(f"{type(self).__name__} does not support sparse gradients")
             state = self.state[param]
             if len(state) == 0:
-                fill_state(state, param, rule)
+                fill_state(state, param, rule, group.get("state_dtype", "float32"))
+            missing = [name for name in names if name not in state]
+            if missing:
+                raise RuntimeError(
+                    f"{type(self).__name__}: a parameter has state but no {missing[0]!r}. An option that needs it was "
+                    "turned on after the first step; set it before, or begin anew with optimizer.state.clear()"
+                )
             wanted = param.device if on_device else _HOST
-            if not compiling and state["step"].device != wanted:
-                state["step"] = state["step"].to(wanted)
+            if not compiling and not step_is_ready(state["step"], wanted):
+                state["step"] = as_step(state["step"]).to(wanted)
             params.append(param)
             grads.append(grad)
             steps.append(state["step"])
@@ -326,3 +345,39 @@ class RuleOptimizer(Optimizer, ABC):
             if rule.slow is not None:
                 slows.append(state["slow"])
         return False
+
+
+def decay_groups(
+    model: torch.nn.Module | Iterable[tuple[str, torch.Tensor]],
+    weight_decay: float,
+    *,
+    on: Literal["all", "matrices"] = "all",
+) -> list[dict[str, Any]]:
+    """Groups for any torch optimizer, with weight decay on every parameter or on matrices alone.
+
+    Args:
+        model: a module, or (name, parameter) pairs; parameters that need no gradient are left out.
+        weight_decay: coefficient, ≥ 0.
+        on: ``"all"``, as the Admeta paper does; ``"matrices"`` decays parameters of two or more dimensions
+            (linear and convolution weights, embeddings) and leaves biases, norms and scalars alone.
+
+    Returns:
+        One group, or two with the decayed one first; an empty group is left out. Parameters are
+        (name, tensor) pairs, so checkpoints carry names.
+
+    Raises:
+        ValueError: ``on`` is neither, or no parameter needs a gradient.
+    """
+    if on not in ("all", "matrices"):
+        raise ValueError(f"weight decay on {on!r}: must be 'all' or 'matrices'")
+    pairs = model.named_parameters() if isinstance(model, torch.nn.Module) else model
+    named = [(name, p) for name, p in pairs if p.requires_grad]
+    if not named:
+        raise ValueError("no parameter needs a gradient; unfreeze some before making groups")
+    if on == "all":
+        return [{"params": named, "weight_decay": weight_decay}]
+    groups = [
+        {"params": [(n, p) for n, p in named if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [(n, p) for n, p in named if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

@@ -6,86 +6,84 @@ settled on for its own two optimizers, except AdmetaS's β = 0.4, which lies pas
 (admeta.theory). Imports no torch.
 """
 
-# ruff: noqa: FBT003 - a positional True here is a default, not a switch
+# ruff: noqa: FBT003 - a positional True here is a value, not a switch
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from admeta.info import (
-    AnyOf,
-    BoolDomain,
-    ChoiceDomain,
-    Domain,
-    FloatDomain,
-    FloatsDomain,
-    IntDomain,
-    NoneDomain,
-    OptimInfo,
-    ParamInfo,
-    Requirement,
-    Source,
-)
-from admeta.presets import ADMETAR_PRESETS, ADMETAS_PRESETS, DEMA_FORMS, SLOW_STEPS, UNRECTIFIED_FORMS
+from admeta.info import OptimInfo, Requirement, Source, parameters_with
+from admeta.parameters import FloatDomain
 from admeta.spaces import Categorical, Float
 
 __all__ = ["OPTIMIZERS"]
 
-POSITIVE = FloatDomain(low=0.0, low_open=True)
-NON_NEGATIVE = FloatDomain(low=0.0)
-DECAY = FloatDomain(low=0.0, high=1.0, high_open=True)
-SLOW_STEP = AnyOf((ChoiceDomain(SLOW_STEPS), FloatDomain(low=0.0, high=1.0, low_open=True), NoneDomain("no lookahead")))
-
-
-def _p(name: str, default: object, domain: Domain, doc: str) -> ParamInfo:
-    return ParamInfo(name=name, default=default, domain=domain, doc=doc)
-
-
-def _by_name(*infos: ParamInfo) -> dict[str, ParamInfo]:
-    return {info.name: info for info in infos}
-
-
-def _lr(default: float) -> ParamInfo:
-    return _p("lr", default, POSITIVE, "learning rate")
-
-
-def _betas(default: list[float]) -> ParamInfo:
-    return _p("betas", default, FloatsDomain(2, DECAY), "decay rates of the first and second moment")
-
-
-def _eps(default: float) -> ParamInfo:
-    return _p("eps", default, NON_NEGATIVE, "added to the denominator")
-
-
-def _weight_decay(default: float) -> ParamInfo:
-    return _p("weight_decay", default, NON_NEGATIVE, "weight decay coefficient")
-
-
-def _decoupled(default: object) -> ParamInfo:
-    doc = "true: θ shrinks by lr·weight_decay; false: weight_decay·θ is added to the gradient"
-    return _p("decoupled_weight_decay", default, BoolDomain(), doc)
-
-
-LAMBD = FloatDomain(low=0.0, high=1.0, low_open=True, high_open=True)
-LAMBD_DOC = "inner decay λ of the double exponential moving average"
-K = _p("k", 6, IntDomain(low=1), "steps between synchronisations of fast and slow weights")
-DEMA = _p(
-    "dema",
-    "full",
-    ChoiceDomain(DEMA_FORMS),
-    "h: the DEMA of the gradients, the gradient, or the released bug",
-)
-NU_SCALE = _p("nu_scale", 1.0, NON_NEGATIVE, "scale of the start-up term λ^t·g_1")
-SLOW = _p("slow_step", "dynamic_0.8", SLOW_STEP, "η of the slow weights: a schedule, a constant, or no lookahead")
-SLOW_HALF = _p("slow_step", 0.5, SLOW_STEP, SLOW.doc)
-RECTIFY = _p("rectify", True, BoolDomain(), "RAdam's variance rectification")
-RHO_MIN = _p("rho_min", 5.0, FloatDomain(low=4.0), "ρ_t from which steps are rectified")
-UNRECTIFIED = _p("unrectified", "skip", ChoiceDomain(UNRECTIFIED_FORMS), "before that: no step, or θ − lr·m̂")
-UNRECTIFIED_SGD = _p("unrectified", "sgd", ChoiceDomain(UNRECTIFIED_FORMS), UNRECTIFIED.doc)
-GATE = _p("gate_exp_avg_sq", False, BoolDomain(), "leave v alone until steps are rectified")
-MOMENTUM = DECAY
 ADMETA = Source("Chen et al., Bidirectional Looking with A Novel Double Exponential Moving Average, ICML 2023",
                 "https://proceedings.mlr.press/v202/chen23r.html")  # fmt: skip
+
+_ADMETAR = parameters_with(
+    lr=1e-2,
+    betas=[0.9, 0.999],
+    eps=1e-9,
+    weight_decay=0.0,
+    lambd=0.1,
+    k=6,
+    preset="default",
+    dema="full",
+    nu_scale=1.0,
+    slow_step="dynamic_0.8",
+    rectify=True,
+    rho_min=5.0,
+    unrectified="skip",
+    gate_exp_avg_sq=False,
+    raw_eps=False,
+    decoupled_weight_decay=True,
+    state_dtype="float32",
+    rounding="nearest",
+)  # fmt: skip
+_ADMETAS = parameters_with(
+    lr=1e-2,
+    beta=0.2,
+    lambd=0.9,
+    k=6,
+    weight_decay=0.0,
+    preset="default",
+    dema="full",
+    nu_scale=1.0,
+    slow_step="dynamic_0.8",
+    decoupled_weight_decay=False,
+    state_dtype="float32",
+    rounding="nearest",
+)  # fmt: skip
+_RADAM = parameters_with(
+    lr=1e-3, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.0, decoupled_weight_decay=False
+)  # fmt: skip
+_RANGER = parameters_with(
+    lr=1e-3,
+    betas=[0.95, 0.999],
+    eps=1e-5,
+    weight_decay=0.0,
+    k=6,
+    slow_step=0.5,
+    rho_min=5.0,
+    unrectified="sgd",
+    centralize=True,
+    decoupled_weight_decay=True,
+    state_dtype="float32",
+    rounding="nearest",
+)  # fmt: skip
+_ADABELIEF = parameters_with(
+    lr=1e-3,
+    betas=[0.9, 0.999],
+    eps=1e-16,
+    weight_decay=0.0,
+    rectify=True,
+    rho_min=5.0,
+    unrectified="sgd",
+    decoupled_weight_decay=True,
+    state_dtype="float32",
+    rounding="nearest",
+)  # fmt: skip
 
 SCRATCH_ADAPTIVE = {"betas": [0.9, 0.999], "eps": 1e-9, "weight_decay": 1e-4}
 FINETUNE_ADAPTIVE = {"betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}
@@ -100,23 +98,8 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
         title="AdmetaR",
         description="RAdam on a double exponential moving average of the gradients, and dynamic lookahead.",
         source=ADMETA,
-        parameters=_by_name(
-            _lr(1e-3),
-            _betas([0.9, 0.999]),
-            _eps(1e-9),
-            _weight_decay(0.0),
-            _p("lambd", 0.1, LAMBD, LAMBD_DOC),
-            K,
-            _p("preset", "default", ChoiceDomain(tuple(ADMETAR_PRESETS)), "values of the options left out"),
-            DEMA,
-            NU_SCALE,
-            SLOW,
-            RECTIFY,
-            RHO_MIN,
-            UNRECTIFIED,
-            GATE,
-            _decoupled(True),
-        ),
+        parameters=_ADMETAR,
+        state_tensors=4,
         default_space={"lr": Float(3e-3, 0.1, log=True), "lambd": Float(0.02, 0.4, log=True)},
         fixed=SCRATCH_ADAPTIVE,
         finetune_space={"lr": Float(5e-5, 2e-3, log=True), "lambd": Float(0.02, 0.4, log=True)},
@@ -133,18 +116,8 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
         title="AdmetaS",
         description="SGD along a momentum of the double exponential moving average, with dynamic lookahead.",
         source=ADMETA,
-        parameters=_by_name(
-            _lr(1e-3),
-            _p("beta", 0.2, DECAY, "outer decay β"),
-            _p("lambd", 0.9, LAMBD, LAMBD_DOC),
-            K,
-            _weight_decay(0.0),
-            _p("preset", "default", ChoiceDomain(tuple(ADMETAS_PRESETS)), "values of the options left out"),
-            DEMA,
-            NU_SCALE,
-            SLOW,
-            _decoupled(False),
-        ),
+        parameters=_ADMETAS,
+        state_tensors=3,
         default_space={"lr": Float(5e-3, 0.1, log=True), "beta": Float(0.1, 0.3)},
         fixed={"lambd": 0.9, "weight_decay": 1e-4},
         finetune_space={"lr": Float(1e-4, 1e-2, log=True), "beta": Float(0.1, 0.3)},
@@ -163,7 +136,7 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
             "Robbins and Monro, A Stochastic Approximation Method, 1951",
             "https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html",
         ),
-        parameters=_by_name(_lr(1e-3), _weight_decay(0.0)),
+        parameters=parameters_with(lr=1e-3, weight_decay=0.0),
         default_space={"lr": Float(0.01, 0.5, log=True)},
         fixed={"weight_decay": 1e-4},
         finetune_space={"lr": Float(1e-3, 0.1, log=True)},
@@ -180,13 +153,8 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
             "Sutskever et al., On the importance of initialization and momentum, ICML 2013",
             "https://proceedings.mlr.press/v28/sutskever13.html",
         ),
-        parameters=_by_name(
-            _lr(1e-3),
-            _p("momentum", 0.9, MOMENTUM, "momentum"),
-            _p("dampening", 0.0, DECAY, "dampening of momentum"),
-            _p("nesterov", True, BoolDomain(), "Nesterov's form (needs dampening 0)"),
-            _weight_decay(0.0),
-        ),
+        parameters=parameters_with(lr=1e-3, momentum=0.9, dampening=0.0, nesterov=True, weight_decay=0.0),
+        state_tensors=1,
         default_space={"lr": Float(5e-3, 0.5, log=True)},
         fixed={"momentum": 0.9, "nesterov": True, "weight_decay": 1e-4},
         finetune_space={"lr": Float(1e-4, 0.05, log=True)},
@@ -205,13 +173,8 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
         title="Adam",
         description="Adam; weight decay is added to the gradient (L2).",
         source=Source("Kingma and Ba, Adam, ICLR 2015", "https://arxiv.org/abs/1412.6980"),
-        parameters=_by_name(
-            _lr(1e-3),
-            _betas([0.9, 0.999]),
-            _eps(1e-8),
-            _weight_decay(0.0),
-            _p("amsgrad", False, BoolDomain(), "AMSGrad's maximum of v"),
-        ),
+        parameters=parameters_with(lr=1e-3, betas=[0.9, 0.999], eps=1e-8, weight_decay=0.0, amsgrad=False),
+        state_tensors=2,
         default_space={"lr": Float(1e-4, 3e-2, log=True)},
         fixed=SCRATCH_ADAPTIVE,
         finetune_space={"lr": Float(1e-5, 5e-4, log=True)},
@@ -230,13 +193,8 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
             "Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019",
             "https://arxiv.org/abs/1711.05101",
         ),
-        parameters=_by_name(
-            _lr(1e-3),
-            _betas([0.9, 0.999]),
-            _eps(1e-8),
-            _weight_decay(1e-2),
-            _p("amsgrad", False, BoolDomain(), "AMSGrad's maximum of v"),
-        ),
+        parameters=parameters_with(lr=1e-3, betas=[0.9, 0.999], eps=1e-8, weight_decay=1e-2, amsgrad=False),
+        state_tensors=2,
         default_space={"lr": Float(1e-4, 3e-2, log=True), "weight_decay": Float(1e-4, 0.1, log=True)},
         fixed={"betas": [0.9, 0.999], "eps": 1e-8},
         finetune_space={"lr": Float(1e-5, 2e-4, log=True)},
@@ -255,14 +213,15 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
             "Liu et al., On the Variance of the Adaptive Learning Rate and Beyond, ICLR 2020",
             "https://arxiv.org/abs/1908.03265",
         ),
-        parameters=_by_name(_lr(1e-3), _betas([0.9, 0.999]), _eps(1e-8), _weight_decay(0.0), _decoupled(False)),
+        parameters=_RADAM,
+        state_tensors=2,
         default_space={"lr": Float(3e-4, 0.1, log=True)},
         fixed=SCRATCH_ADAPTIVE,
         finetune_space={"lr": Float(1e-5, 1e-3, log=True)},
         finetune_fixed=FINETUNE_ADAPTIVE,
         paper_spaces={"paper": {"lr": PAPER_ADAPTIVE_LR}, "paper_finetune": {"lr": PAPER_FINETUNE_LR}},
         graph_kwargs={"capturable": True},
-        graph_target="admeta.radam:KernelRAdam",
+        graph_target="admeta.adam:KernelRAdam",
     ),
     "ranger": OptimInfo(
         name="ranger",
@@ -273,23 +232,8 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
             "Wright, Ranger, 2019; Yong et al., Gradient Centralization, ECCV 2020",
             "https://github.com/lessw2020/Ranger-Deep-Learning-Optimizer",
         ),
-        parameters=_by_name(
-            _lr(1e-3),
-            _betas([0.95, 0.999]),
-            _eps(1e-5),
-            _weight_decay(0.0),
-            K,
-            SLOW_HALF,
-            RHO_MIN,
-            UNRECTIFIED_SGD,
-            _p(
-                "centralize",
-                True,
-                BoolDomain(),
-                "subtract from each matrix or filter gradient its mean by row",
-            ),
-            _decoupled(True),
-        ),
+        parameters=_RANGER,
+        state_tensors=3,
         default_space={"lr": Float(3e-4, 0.1, log=True)},
         fixed={"betas": [0.9, 0.999], "eps": 1e-9, "weight_decay": 1e-4},
         finetune_space={"lr": Float(2e-5, 2e-3, log=True)},
@@ -303,16 +247,8 @@ OPTIMIZERS: Mapping[str, OptimInfo] = {
         title="AdaBelief",
         description="Adam that divides by the gradient's deviation from its own moving average.",
         source=Source("Zhuang et al., AdaBelief Optimizer, NeurIPS 2020", "https://arxiv.org/abs/2010.07468"),
-        parameters=_by_name(
-            _lr(1e-3),
-            _betas([0.9, 0.999]),
-            _eps(1e-16),
-            _weight_decay(0.0),
-            _p("rectify", True, BoolDomain(), RECTIFY.doc),
-            RHO_MIN,
-            UNRECTIFIED_SGD,
-            _decoupled(True),
-        ),
+        parameters=_ADABELIEF,
+        state_tensors=2,
         default_space={"lr": Float(1e-4, 0.03, log=True)},
         fixed={**SCRATCH_ADAPTIVE, "rectify": False, "decoupled_weight_decay": False},
         finetune_space={"lr": Float(1e-4, 2e-3, log=True)},

@@ -1,7 +1,7 @@
 """The update of a whole group in two kernel launches (and one more for gradient centralisation).
 
-Owns: what is on the device for the launches, and their order. Does not own: the kernels (admeta.kernels), how the
-tables are made (admeta.tables) and when they are still true (admeta.plans).
+Owns: what is on the device for the launches, and their order. Does not own: the kernels (admeta.kernels), the tables'
+columns (admeta.layout) and when they are still true (admeta.plans). Imported only where fused runs: it needs Triton.
 
 Device tables are never written twice: what changes is made anew, because a captured graph may read the old one.
 """
@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from admeta.coefficients import Number
-from admeta.launcher import BoundKernel, Call, launches_are_hooked
-from admeta.rule import UpdateRule
-from admeta.tables import (
-    LR,
+from admeta import kernels
+from admeta.layout import (
+    CONST_LR,
+    FACTORS,
     address_table,
     constant_table,
     index_pairs,
@@ -28,6 +28,7 @@ from admeta.tables import (
     rows_are_aligned,
     widely_aligned,
 )
+from admeta.rule import Number, UpdateRule
 from admeta.tensors import GroupTensors, compute_dtype
 
 __all__ = ["Launch"]
@@ -36,30 +37,6 @@ BLOCK = 1024  # of 512 to 8192 the fastest on an H100, for 329 small tensors and
 NUM_WARPS = 4
 _FACTORS_BLOCK = 64
 _ROW_BLOCK = 1024
-_FACTORS = 16  # as in admeta.kernels
-
-
-_Launched = tuple[BoundKernel, tuple[Tensor, ...]]
-
-
-@dataclass
-class _Ready:
-    """Launches of a step like the last one, made when that has come once again."""
-
-    lr: float = math.nan
-    stream: int = 0
-    calls: list[Call] = field(default_factory=list)
-
-    def serves(self, lr: float, stream: int) -> bool:
-        """Whether the calls do what this step needs."""
-        return lr == self.lr and stream == self.stream and len(self.calls) > 0
-
-    def look(self, lr: float, stream: int, launched: list[_Launched]) -> None:
-        """Takes note of a step that was launched the long way."""
-        if lr == self.lr and stream == self.stream:
-            self.calls = [kernel.fixed(stream, tensors) for kernel, tensors in launched]
-        else:
-            self.lr, self.stream, self.calls = lr, stream, []
 
 
 @dataclass
@@ -68,19 +45,18 @@ class Launch:
 
     Attributes:
         members: their positions in the group's lists.
+        dtypes: of parameters, gradients, state, arithmetic and step counts.
         table, grads, chunks, rows, constants: as the kernels read them, on the device.
-        lr, lr_on_device: the learning rate among the constants.
+        lr: the learning rate among the constants.
         factors: scratch between the two kernels.
         aligned, others_aligned: whether all addresses, and all but the gradients', allow 16-byte accesses.
-        kernels: bound to the learning rate's dtype, use of GradScaler and alignment.
-        ready: the launches of a step like the last one.
         keep: whatever the tables point at and nobody else holds, and page-locked copies a graph may read again.
     """
 
     members: list[int]
     device: torch.device
     rule: UpdateRule
-    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype, torch.dtype]  # parameter, gradient, arithmetic, step
+    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype, torch.dtype, torch.dtype]
     table: Tensor
     grads: Tensor
     chunks: Tensor
@@ -91,13 +67,10 @@ class Launch:
     aligned: bool
     others_aligned: bool
     keep: tuple[Tensor, ...]
-    kernels: dict[tuple[object, ...], tuple[BoundKernel, BoundKernel, BoundKernel]] = field(default_factory=dict)
     lr_on_device: Tensor = field(init=False)
-    ready: _Ready = field(init=False)
 
     def __post_init__(self) -> None:
-        self.lr_on_device = self.constants[LR:]
-        self.ready = _Ready()
+        self.lr_on_device = self.constants[CONST_LR.value :]
 
     @classmethod
     def of(cls, tensors: GroupTensors, members: list[int], rule: UpdateRule, *, row_lengths: list[int]) -> Launch:
@@ -118,16 +91,17 @@ class Launch:
         sources = [host, int64_list(addresses), blocks, constant_table(rule, 0.0)] + ([] if rows is None else [rows])
         pinned = [_page_locked(source, device) for source in sources]
         on_device = [source.to(device, non_blocking=True) for source in pinned]
+        state, step = tensors.exp_avgs[0].dtype, tensors.steps[0].dtype
         return cls(
             members=members,
             device=device,
             rule=rule,
-            dtypes=(first.dtype, tensors.grads[0].dtype, compute_dtype(first), tensors.steps[0].dtype),
+            dtypes=(first.dtype, tensors.grads[0].dtype, state, compute_dtype(first), step),
             table=on_device[0],
             grads=on_device[1],
             chunks=on_device[2],
             rows=None if rows is None else on_device[4],
-            factors=torch.empty(len(members), _FACTORS, dtype=torch.float64, device=device),
+            factors=torch.empty(len(members), FACTORS.value, dtype=torch.float64, device=device),
             constants=on_device[3],
             lr=0.0,
             aligned=rows_are_aligned(host) and widely_aligned(addresses),
@@ -144,91 +118,62 @@ class Launch:
         aligned = self.others_aligned and widely_aligned(own)
         return replace(self, grads=grads, aligned=aligned, keep=keep)
 
+    def with_rule(self, rule: UpdateRule) -> Launch:
+        """The same launches with other constants; ``rule`` has the same terms."""
+        return replace(self, rule=rule, lr=math.nan)
+
     def run(self, lr: Number, *, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Updates parameters and state in place; where found_inf is not 0, nothing changes."""
-        device = self.device
-        if device.type != "cuda":
-            self._launch(None, self._lr_source(lr), grad_scale, found_inf)
-            return
-        stream = torch._C._cuda_getCurrentRawStream(device.index)
-        if torch._C._cuda_getDevice() != device.index:
-            with torch.cuda.device(device):
-                self._launch(stream, self._lr_source(lr), grad_scale, found_inf)
-            return
-        if grad_scale is not None or found_inf is not None or not isinstance(lr, float):
-            self._launch(stream, self._lr_source(lr), grad_scale, found_inf)
-        elif self.ready.serves(lr, stream) and not launches_are_hooked():
-            for call, arguments in self.ready.calls:
-                call(*arguments)
-        else:
-            self.ready.look(lr, stream, self._launch(stream, self._lr_source(lr), None, None))
+        on_card = self.device.type == "cuda"
+        with torch.cuda.device(self.device) if on_card else nullcontext():
+            self._launch(self._lr_source(lr), grad_scale, found_inf)
 
     def _lr_source(self, lr: Number) -> Tensor:
         """The learning rate on the device: the tensor itself, or its place among the constants."""
         if isinstance(lr, Tensor) and lr.device == self.device:
+            if math.isnan(self.lr):
+                self._set_constants(0.0)
             return lr
         rate = float(lr)
         if rate != self.lr:
-            self._set_lr(rate)
+            self._set_constants(rate)
         return self.lr_on_device
 
-    def _set_lr(self, lr: float) -> None:
+    def _set_constants(self, lr: float) -> None:
         pinned = _page_locked(constant_table(self.rule, lr), self.device)
         self.constants = pinned.to(self.device, non_blocking=True)
-        self.lr_on_device = self.constants[LR:]
+        self.lr_on_device = self.constants[CONST_LR.value :]
         self.keep = (*self.keep[:3], pinned, *self.keep[4:])
-        self.ready = _Ready()
         self.lr = lr
 
-    def _launch(
-        self, stream: int | None, lr: Tensor, grad_scale: Tensor | None, found_inf: Tensor | None
-    ) -> list[_Launched]:
-        device = self.device
+    def _launch(self, lr: Tensor, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+        device, unscale, stopped = self.device, grad_scale is not None, found_inf is not None
         scale = lr if grad_scale is None else grad_scale.to(device, non_blocking=True)
         stop = lr if found_inf is None else found_inf.to(device, non_blocking=True)
-        key = (lr.dtype, scale.dtype, stop.dtype, grad_scale is None, found_inf is None, self.aligned)
-        kernels = self.kernels.get(key)
-        if kernels is None:
-            kernels = self._bound(unscale=grad_scale is not None, stopped=found_inf is not None)
-            self.kernels[key] = kernels
-        launched: list[_Launched] = [(kernels[0], (self.table, self.constants, lr, scale, stop, self.factors))]
-        if self.rows is not None:
-            launched.append((kernels[1], (self.table, self.grads, self.rows)))
-        if self.chunks.shape[0]:
-            launched.append((kernels[2], (self.table, self.grads, self.chunks, self.factors)))
-        for kernel, tensors in launched:
-            kernel.launch(stream, tensors)
-        return launched
-
-    def _bound(self, *, unscale: bool, stopped: bool) -> tuple[BoundKernel, BoundKernel, BoundKernel]:
-        from admeta import kernels
-
         rule, moments, dema = self.rule, self.rule.moments, self.rule.dema
-        p, g, c, step = (kernels.DTYPES[dtype] for dtype in self.dtypes)
+        p, g, s, c, step = (kernels.DTYPES[dtype] for dtype in self.dtypes)
         decoupled = rule.decoupled and rule.weight_decay != 0
         l2 = rule.weight_decay != 0 and not rule.decoupled
         rectify = moments is not None and moments.rectify
         plain = moments is None or (rectify and moments.step_unrectified)
+        stochastic = rule.stochastic and self.dtypes[0] == torch.bfloat16
+        random = stochastic or self.dtypes[2] == torch.bfloat16
         n, rows = self.table.shape[0], 0 if self.rows is None else self.rows.shape[0]
-        return (
-            BoundKernel(
-                kernels.factors_kernel,
-                math.ceil(n / _FACTORS_BLOCK),
-                (n, step, unscale, stopped, dema is not None, moments is not None, rectify, plain,
-                 moments is not None and moments.gate, moments is not None and moments.raw_eps, rule.slow is not None,
-                 decoupled, _FACTORS_BLOCK),
-                num_warps=2,
-            ),
-            BoundKernel(kernels.row_mean_kernel, rows, (g, c, _ROW_BLOCK), num_warps=4),
-            BoundKernel(
-                kernels.update_kernel,
-                self.chunks.shape[0],
-                (p, g, c, unscale, stopped, rule.maximize, rows > 0, l2, decoupled, dema is not None,
-                 dema is not None and dema.h_bias != 0, moments is not None, moments is not None and moments.belief,
-                 plain, rule.slow is not None, self.aligned, BLOCK),
-                num_warps=NUM_WARPS,
-            ),
+        kernels.factors_kernel[(math.ceil(n / _FACTORS_BLOCK),)](
+            self.table, self.constants, lr, scale, stop, self.factors, n,
+            step, unscale, stopped, dema is not None, moments is not None, rectify, plain,
+            moments is not None and moments.gate, moments is not None and moments.raw_eps, rule.slow is not None,
+            decoupled, random, _FACTORS_BLOCK, num_warps=2,
         )  # fmt: skip
+        if rows:
+            kernels.row_mean_kernel[(rows,)](self.table, self.grads, self.rows, g, c, _ROW_BLOCK, num_warps=4)
+        if self.chunks.shape[0]:
+            kernels.update_kernel[(self.chunks.shape[0],)](
+                self.table, self.grads, self.chunks, self.factors,
+                p, g, s, c, unscale, stopped, rule.maximize, rows > 0, l2, decoupled, dema is not None,
+                dema is not None and dema.h_bias != 0, moments is not None, moments is not None and moments.belief,
+                plain, rule.slow is not None, stochastic, random, self.aligned, BLOCK, num_warps=NUM_WARPS,
+            )  # fmt: skip
 
 
 def _page_locked(tensor: Tensor, device: torch.device) -> Tensor:

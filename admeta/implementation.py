@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -12,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from admeta.coefficients import Number
+from admeta.rule import Number
 
 __all__ = [
-    "Flags",
     "check_capturable",
     "check_flags",
     "fused_available",
@@ -28,28 +26,6 @@ __all__ = [
 _CAPTURABLE_DEVICES = ("cuda", "xpu", "hpu")
 
 
-@dataclass(frozen=True)
-class Flags:
-    """The options that say how a step runs and not what it does, as torch.optim names them.
-
-    Attributes:
-        foreach, fused: the implementation; None for the fastest one available.
-        maximize: ascend.
-        capturable: the step may be captured in a CUDA graph.
-        differentiable: autograd follows the step (single-tensor implementation).
-    """
-
-    foreach: bool | None
-    fused: bool | None
-    maximize: bool
-    capturable: bool
-    differentiable: bool
-
-    def as_options(self) -> dict[str, Any]:
-        """By name, as in a parameter group."""
-        return asdict(self)
-
-
 def check_flags(group: dict[str, Any]) -> None:
     """Flags that exclude one another, as torch.optim.Adam checks them."""
     if group["fused"]:
@@ -57,6 +33,9 @@ def check_flags(group: dict[str, Any]) -> None:
             raise RuntimeError("`fused` does not support `differentiable`")
         if group["foreach"]:
             raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+    narrow = group.get("state_dtype") == "bfloat16" or group.get("rounding") == "stochastic"
+    if narrow and group["differentiable"]:
+        raise RuntimeError("`differentiable` needs state_dtype='float32' and rounding='nearest'")
     if isinstance(group["lr"], Tensor) and group["foreach"] and not group["capturable"]:
         raise ValueError("lr as a Tensor is not supported for capturable=False and foreach=True")
 

@@ -1,160 +1,19 @@
-"""What the registry records of an optimizer, and the rules of its parameters.
+"""What the registry records of an optimizer.
 
-Owns: OptimInfo, ParamInfo and the domains a value may come from. Does not own: the list itself
-(admeta.registry) and the optimizers. Imports no torch: servers and clients read it.
+Owns: OptimInfo and ParamInfo. Does not own: the list itself (admeta.builtin), the rules of parameters
+(admeta.parameters) and the optimizers. Imports no torch: servers and clients read it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from admeta.errors import ParameterError, nearest_name
+from admeta.parameters import PARAMETERS, Domain
 from admeta.spaces import ParamSpace
 
-__all__ = [
-    "AnyOf", "BoolDomain", "ChoiceDomain", "Domain", "FloatDomain", "FloatsDomain", "IntDomain", "NoneDomain",
-    "OptimInfo", "ParamInfo", "Requirement", "Source",
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class FloatDomain:
-    """A finite real number between two bounds; an open bound is itself excluded."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    low_open: bool = False
-    high_open: bool = False
-
-    def accepts(self, value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            return False
-        above = value > self.low if self.low_open else value >= self.low
-        below = value < self.high if self.high_open else value <= self.high
-        return above and below
-
-    def rule(self) -> str:
-        if self.low == self.high:
-            return f"{self.low:g}"
-        left = "(" if self.low_open or math.isinf(self.low) else "["
-        right = ")" if self.high_open or math.isinf(self.high) else "]"
-        low = "−∞" if math.isinf(self.low) else f"{self.low:g}"
-        high = "∞" if math.isinf(self.high) else f"{self.high:g}"
-        return f"a finite number in {left}{low}, {high}{right}"
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            "type": "float",
-            "low": None if math.isinf(self.low) else self.low,
-            "high": None if math.isinf(self.high) else self.high,
-            "low_open": self.low_open,
-            "high_open": self.high_open,
-        }
-
-
-@dataclass(frozen=True)
-class IntDomain:
-    """A whole number in [low, high]; ``high`` None means no upper bound."""
-
-    low: int = 0
-    high: int | None = None
-
-    def accepts(self, value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int):
-            return False
-        return value >= self.low and (self.high is None or value <= self.high)
-
-    def rule(self) -> str:
-        return f"a whole number ≥ {self.low}" + ("" if self.high is None else f" and ≤ {self.high}")
-
-    def to_json(self) -> dict[str, object]:
-        return {"type": "int", "low": self.low, "high": self.high}
-
-
-@dataclass(frozen=True)
-class BoolDomain:
-    """true or false."""
-
-    def accepts(self, value: object) -> bool:
-        return isinstance(value, bool)
-
-    def rule(self) -> str:
-        return "true or false"
-
-    def to_json(self) -> dict[str, object]:
-        return {"type": "bool"}
-
-
-@dataclass(frozen=True)
-class ChoiceDomain:
-    """One of a fixed list of strings."""
-
-    choices: tuple[str, ...]
-
-    def accepts(self, value: object) -> bool:
-        return isinstance(value, str) and value in self.choices
-
-    def rule(self) -> str:
-        return "one of " + ", ".join(repr(choice) for choice in self.choices)
-
-    def to_json(self) -> dict[str, object]:
-        return {"type": "choice", "choices": list(self.choices)}
-
-
-@dataclass(frozen=True)
-class FloatsDomain:
-    """A list of ``length`` numbers, each from ``each``."""
-
-    length: int
-    each: FloatDomain
-
-    def accepts(self, value: object) -> bool:
-        if not isinstance(value, list | tuple) or len(value) != self.length:
-            return False
-        return all(self.each.accepts(item) for item in value)
-
-    def rule(self) -> str:
-        return f"a list of {self.length} numbers, each {self.each.rule()}"
-
-    def to_json(self) -> dict[str, object]:
-        return {"type": "floats", "length": self.length, "each": self.each.to_json()}
-
-
-@dataclass(frozen=True)
-class NoneDomain:
-    """null alone; ``meaning`` says what it switches off."""
-
-    meaning: str
-
-    def accepts(self, value: object) -> bool:
-        return value is None
-
-    def rule(self) -> str:
-        return f"null ({self.meaning})"
-
-    def to_json(self) -> dict[str, object]:
-        return {"type": "none", "meaning": self.meaning}
-
-
-@dataclass(frozen=True)
-class AnyOf:
-    """A value from any of several domains."""
-
-    domains: tuple[FloatDomain | IntDomain | BoolDomain | ChoiceDomain | FloatsDomain | NoneDomain, ...]
-
-    def accepts(self, value: object) -> bool:
-        return any(domain.accepts(value) for domain in self.domains)
-
-    def rule(self) -> str:
-        return ", or ".join(domain.rule() for domain in self.domains)
-
-    def to_json(self) -> dict[str, object]:
-        return {"type": "any_of", "domains": [domain.to_json() for domain in self.domains]}
-
-
-Domain = FloatDomain | IntDomain | BoolDomain | ChoiceDomain | FloatsDomain | NoneDomain | AnyOf
+__all__ = ["OptimInfo", "ParamInfo", "Requirement", "Source", "parameters_with"]
 
 
 @dataclass(frozen=True)
@@ -175,6 +34,15 @@ class ParamInfo:
             "rule": self.domain.rule(),
             "doc": self.doc,
         }
+
+
+def parameters_with(**defaults: object) -> dict[str, ParamInfo]:
+    """Parameters of `admeta.parameters` with these defaults, in this order."""
+    found = {}
+    for name, default in defaults.items():
+        rule = PARAMETERS[name]
+        found[name] = ParamInfo(name, default, rule.study_domain or rule.domain, rule.doc)
+    return found
 
 
 @dataclass(frozen=True)
@@ -216,6 +84,7 @@ class OptimInfo:
         graph_target: the class whose step is captured, with ``target``'s update and checkpoints but faster there;
             empty for ``target`` itself. It needs Triton.
         graph_target_lacks: options that ``graph_target`` doesn't have; where one is true, ``target`` it is.
+        state_tensors: parameter-sized tensors of state under the default options.
         requirements: what the constructor demands of two parameters together.
     """
 
@@ -234,12 +103,20 @@ class OptimInfo:
     graph_kwargs: Mapping[str, object] = field(default_factory=dict)
     graph_target: str = ""
     graph_target_lacks: tuple[str, ...] = ()
+    state_tensors: int = 0
     requirements: tuple[Requirement, ...] = ()
 
     @property
     def capturable(self) -> bool:
         """Whether ``step`` can run inside a CUDA graph (with ``graph_kwargs``)."""
         return bool(self.graph_kwargs)
+
+    def state_bytes(self, settings: Mapping[str, object]) -> int:
+        """Bytes of state a parameter in float32 training, with these constructor keywords."""
+        words = self.state_tensors
+        words -= settings.get("dema") == "off"
+        words -= "slow_step" in settings and settings["slow_step"] is None
+        return words * (2 if settings.get("state_dtype") == "bfloat16" else 4)
 
     def check(self, name: str, value: object) -> None:
         """Refuses a parameter this optimizer doesn't have, or a value outside its domain.

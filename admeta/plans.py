@@ -1,54 +1,100 @@
 """When a group's fused launches can be used again.
 
-Owns: FusedPlan and PlanCache. A step whose parameters, gradients, state and options are where they were finds its
-plan ready; new gradient addresses cost one small copy to the device; anything else makes a new plan.
+Owns: TensorAddresses, FusedPlan and PlanCache. A step whose parameters, gradients, state and options are where they
+were finds its plan ready; new gradient addresses or other constants cost a small copy to the device; anything else
+makes a new plan. This runs before every eager fused step, once for each tensor: hence ``map`` over C functions.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from operator import itemgetter
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from admeta.coefficients import Number
-from admeta.footprint import Change, Footprint, Held, addresses_of, addresses_unchanged
-from admeta.fused import Launch
-from admeta.rule import UpdateRule
+from admeta.rule import Number, UpdateRule
 from admeta.state import Changes, WatchedStates
-from admeta.tensors import GroupTensors
-from admeta.walkable import Walkable
+from admeta.tensors import PLAIN_TYPES, GroupTensors, StridedViews, local_view
 
-__all__ = ["FusedPlan", "PlanCache"]
+if TYPE_CHECKING:
+    from admeta.fused import Launch
+
+__all__ = ["Change", "FusedPlan", "PlanCache", "TensorAddresses"]
 
 _NOT_OPTIONS = frozenset({"params", "param_names", "lr", "initial_lr"})
+_data_ptr: Callable[[Tensor], int] = Tensor.data_ptr
+_stride: Callable[[Tensor], tuple[int, ...]] = Tensor.stride
+_is_neg: Callable[[Tensor], bool] = Tensor.is_neg
+_dtype: Callable[[Tensor], torch.dtype] = attrgetter("dtype")
 
 
-@dataclass
-class _Holding:
-    """When to hold on to gradients: where the training loop keeps them anyway, so that no memory is kept for it.
+class Change(Enum):
+    """What is not as it was at the last step."""
 
-    A loop that drops its gradients before each step would otherwise have two sets of them at its peak. Whether it
-    does is told by two of them, seen again ``patience`` times; a wrong guess doubles the patience.
+    NONE = auto()
+    GRADIENT_ADDRESSES = auto()
+    MORE = auto()
+
+
+def _local_address(tensor: Tensor) -> int:
+    return local_view(tensor).data_ptr()
+
+
+@dataclass(frozen=True)
+class TensorAddresses:
+    """Where the parameters that have a gradient, in the group's order, and their gradients lay at a step.
+
+    Attributes:
+        plain: all are plain real tensors, whose own address is the storage's.
+        params, grads: addresses of what this process updates.
+        forms: of the gradients, whatever else the kernels' tables depend on.
     """
 
-    ends: tuple[int, int] = (0, 0)
-    seen: int = 0
-    patience: int = 1
-    held: Held | None = None
+    plain: bool
+    params: list[int]
+    grads: list[int]
+    forms: tuple[list[object], ...]
 
-    def look(self, params: Sequence[Tensor], grads: Sequence[Tensor], footprint: Footprint) -> None:
-        """Takes note of a step's gradients, which may be new objects."""
-        if self.held is not None:
-            self.held, self.patience = None, 2 * self.patience
-        ends = id(grads[0]), id(grads[-1])
-        self.seen = self.seen + 1 if ends == self.ends else 0
-        self.ends = ends
-        if self.seen >= self.patience and footprint.plain:
-            self.held = Held(params, footprint)
+    @classmethod
+    def of(cls, params: Sequence[Tensor], grads: Sequence[Tensor]) -> TensorAddresses:
+        plain = all(type(t) in PLAIN_TYPES and not t.is_complex() for t in (*params, *grads))
+        address = _data_ptr if plain else _local_address
+        return cls(plain, list(map(address, params)), list(map(address, grads)), _forms(grads, plain=plain))
+
+    def compared(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> tuple[Change, list[int]]:
+        """What changed, and the addresses of ``grads``."""
+        if len(grads) != len(self.grads):
+            return Change.MORE, []
+        address = _data_ptr if self.plain else _local_address
+        try:
+            addresses = list(map(address, grads))
+            if list(map(address, params)) != self.params or _forms(grads, plain=self.plain) != self.forms:
+                return Change.MORE, addresses
+        except RuntimeError:  # sparse gradients have no address; making a new plan says so
+            return Change.MORE, []
+        return (Change.NONE if addresses == self.grads else Change.GRADIENT_ADDRESSES), addresses
+
+
+def _forms(grads: Sequence[Tensor], *, plain: bool) -> tuple[list[object], ...]:
+    """Types, dtypes, strides, lazy signs; of distributed gradients also how they are laid out over processes."""
+    types: list[object] = list(map(type, grads))
+    placements: list[object] = [] if plain else [getattr(g, "placements", None) for g in grads]
+    return types, list(map(_dtype, grads)), list(map(_stride, grads)), list(map(_is_neg, grads)), placements
+
+
+def _terms(rule: UpdateRule) -> tuple[object, ...]:
+    """What of a rule decides the kernels' variant and the state they need; the rest is constants."""
+    moments, dema = rule.moments, rule.dema
+    return (
+        rule.weight_decay != 0, rule.decoupled, rule.maximize, rule.centralize, rule.stochastic, rule.slow is not None,
+        dema and dema.h_bias != 0, dema is None,
+        moments and (moments.belief, moments.rectify, moments.step_unrectified, moments.gate, moments.raw_eps),
+    )  # fmt: skip
 
 
 @dataclass
@@ -57,18 +103,18 @@ class FusedPlan:
 
     Attributes:
         launches: one for each device and combination of dtypes.
-        options: the group's options but the learning rate.
-        footprint: where its parameters and gradients lie.
+        rule, options: the group's rule, and its options but the learning rate.
+        addresses: where its parameters and gradients lie.
         copies_back: (target, source) to copy after the launches.
         copies: whatever had to be copied for one index to walk it; a plan with copies serves one step.
     """
 
     launches: list[Launch]
+    rule: UpdateRule
     options: tuple[object, ...]
-    footprint: Footprint
+    addresses: TensorAddresses
     copies_back: list[tuple[Tensor, Tensor]]
     copies: GroupTensors | None
-    holding: _Holding = field(default_factory=_Holding)
 
     @property
     def reusable(self) -> bool:
@@ -78,62 +124,46 @@ class FusedPlan:
     @classmethod
     def of(cls, raw: GroupTensors, rule: UpdateRule, options: tuple[object, ...]) -> FusedPlan:
         """Makes the plan of a group's parameters with a gradient, their gradients and state."""
-        views = Walkable.of(raw, rule)
+        from admeta.fused import Launch
+
+        views = StridedViews.of(raw, rule)
         tensors = views.tensors
         buckets: dict[tuple[object, ...], list[int]] = {}
-        for i, (p, g, s) in enumerate(zip(tensors.params, tensors.grads, tensors.steps, strict=True)):
-            buckets.setdefault((p.device, p.dtype, g.dtype, s.dtype), []).append(i)
+        for i, (p, g, m, s) in enumerate(
+            zip(tensors.params, tensors.grads, tensors.exp_avgs, tensors.steps, strict=True)
+        ):
+            buckets.setdefault((p.device, p.dtype, g.dtype, m.dtype, s.dtype), []).append(i)
         return cls(
             launches=[
                 Launch.of(tensors.subset(members), members, rule, row_lengths=[views.row_lengths[i] for i in members])
                 for members in buckets.values()
             ],
+            rule=rule,
             options=options,
-            footprint=Footprint.of(raw.params, raw.grads),
+            addresses=TensorAddresses.of(raw.params, raw.grads),
             copies_back=views.copies_back,
             copies=tensors if views.copied else None,
         )
 
-    def untouched(self, params: Sequence[Tensor], options: tuple[object, ...]) -> bool:
-        """Whether the plan serves this step as it is, told quickly; False may mean that it takes a closer look.
-
-        Args:
-            params: all of the group's, in order.
-            options: the group's options but the learning rate.
-        """
-        held = self.holding.held
-        return held is not None and self.options == options and held.unchanged(params)
-
-    def renewed(
-        self,
-        params: Sequence[Tensor],
-        with_grad: Sequence[Tensor],
-        grads: Sequence[Tensor],
-        options: tuple[object, ...],
-    ) -> FusedPlan | None:
-        """The plan for another step; None where more than the gradients' addresses changed.
-
-        Args:
-            params: all of the group's, in order.
-            with_grad: those that have a gradient.
-            grads: their gradients.
-            options: the group's options but the learning rate.
-        """
-        if self.options != options:
-            return None
-        change, addresses = self.footprint.compared(with_grad, grads)
+    def renewed(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> FusedPlan | None:
+        """The plan for another step of these parameters; None where more than the gradients' addresses changed."""
+        change, addresses = self.addresses.compared(params, grads)
         if change is Change.MORE:
             return None
-        plan = self
-        if change is Change.GRADIENT_ADDRESSES:
-            launches = [launch.with_grads(addresses) for launch in self.launches]
-            plan = replace(self, launches=launches, footprint=replace(self.footprint, grads=addresses))
-        plan.holding.look(params, grads, plan.footprint)
-        return plan
+        if change is Change.NONE:
+            return self
+        launches = [launch.with_grads(addresses) for launch in self.launches]
+        return replace(self, launches=launches, addresses=replace(self.addresses, grads=addresses))
+
+    def with_rule(self, rule: UpdateRule, options: tuple[object, ...]) -> FusedPlan | None:
+        """The plan under changed options, as when a schedule moves β1; None where they are more than constants."""
+        if _terms(rule) != _terms(self.rule):
+            return None
+        return replace(self, launches=[launch.with_rule(rule) for launch in self.launches], rule=rule, options=options)
 
     def copy(self) -> FusedPlan:
         """A plan of its own on the same tables, for a captured graph to keep."""
-        return replace(self, launches=[replace(launch) for launch in self.launches], holding=_Holding())
+        return replace(self, launches=[replace(launch) for launch in self.launches])
 
     def run(self, lr: Number, *, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
         """Updates parameters and state in place; where found_inf is not 0, nothing changes."""
@@ -160,7 +190,6 @@ class PlanCache:
         self._states: WatchedStates | None = None
         self._sampled: list[Tensor] = []
         self._sampled_addresses: list[int] = []
-        self._sampled_indices: list[int] = []
 
     def __contains__(self, index: int) -> bool:
         return index in self._plans
@@ -175,41 +204,35 @@ class PlanCache:
         A replaced tensor is always noticed; one moved under its name (``tensor.data = …``) if it is among those
         of the first or last parameter, as when a whole optimizer is moved.
         """
-        if self._plans and not self._state_holds(state):
-            self._plans.clear()
-
-    def _state_holds(self, state: Mapping[Tensor, dict[str, Any]]) -> bool:
-        return (
+        if self._plans and not (
             state is self._states
             and not self._changes.seen
-            and addresses_unchanged(self._sampled, self._sampled_addresses, self._sampled_indices)
-        )
-
-    def untouched(
-        self, groups: Sequence[dict[str, Any]], state: Mapping[Tensor, dict[str, Any]]
-    ) -> Iterable[FusedPlan] | None:
-        """Plans of all groups, in order; None where something changed since the last step, or may have."""
-        plans = self._plans
-        if len(plans) != len(groups) or not self._state_holds(state):
-            return None
-        for plan, group in zip(plans.values(), groups, strict=True):
-            if not plan.untouched(group["params"], self.options_of(group)):
-                return None
-        return plans.values()
+            and list(map(_data_ptr, self._sampled)) == self._sampled_addresses
+        ):
+            self._plans.clear()
 
     def renewed(
         self,
         index: int,
+        group: dict[str, Any],
         params: Sequence[Tensor],
-        with_grad: Sequence[Tensor],
         grads: Sequence[Tensor],
-        options: tuple[object, ...],
+        rule_of: Callable[[dict[str, Any]], UpdateRule],
     ) -> FusedPlan | None:
-        """The group's plan if it can be used for this step; arguments as of ``FusedPlan.renewed``."""
-        plan = self._plans.get(index)
-        if plan is None:
-            return None
-        plan = plan.renewed(params, with_grad, grads, options)
+        """The group's plan if it can be used for this step.
+
+        Args:
+            index: the group's position.
+            group: the group.
+            params: its parameters that have a gradient.
+            grads: their gradients.
+            rule_of: makes the group's rule, where its options changed.
+        """
+        plan, options = self._plans.get(index), self.options_of(group)
+        if plan is not None and plan.options != options:
+            plan = plan.with_rule(rule_of(group), options)
+        if plan is not None:
+            plan = plan.renewed(params, grads)
         if plan is not None:
             self._plans[index] = plan
         return plan
@@ -225,14 +248,13 @@ class PlanCache:
         if not plan.reusable:
             self._plans.pop(index, None)
             return state
-        self._plans = dict(sorted({**self._plans, index: plan}.items()))  # in the groups' order
+        self._plans[index] = plan
         if self._states is None or state is not self._states:
             self._states = WatchedStates(state, self._changes)
         self._states.watch_all()
         ends = [next(iter(self._states.values())), next(reversed(self._states.values()))]
         self._sampled = [t for values in ends for t in values.values() if type(t) is Tensor]
-        self._sampled_addresses = addresses_of(self._sampled)
-        self._sampled_indices = list(range(len(self._sampled)))
+        self._sampled_addresses = list(map(_data_ptr, self._sampled))
         self._changes.seen = False
         return self._states
 

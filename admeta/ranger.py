@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
-from admeta import options
 from admeta.base import RuleOptimizer
-from admeta.implementation import Flags
+from admeta.parameters import Rounding, SlowStep, StateDtype, UnrectifiedForm
 from admeta.rule import UpdateRule, moments_of, rule_of, slow_schedule_of
 
 __all__ = ["Ranger"]
@@ -35,6 +35,8 @@ class Ranger(RuleOptimizer):
         unrectified: before that, "skip" the step or take an "sgd" one, θ − lr·m̂.
         centralize: subtract its mean by row from every gradient of two or more dimensions.
         decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
+        state_dtype: "float32": at least float32; "bfloat16" (or torch.bfloat16): half the memory.
+        rounding: of bfloat16 parameters after an update, to the "nearest" or "stochastic".
         foreach, fused: implementation; None for the fastest one available.
         maximize: ascend.
         capturable: the step may be captured in a CUDA graph.
@@ -43,15 +45,6 @@ class Ranger(RuleOptimizer):
     Raises:
         ValueError: a value is refused.
     """
-
-    checks = (
-        options.check_lr,
-        options.check_eps,
-        options.check_betas,
-        options.check_weight_decay,
-        options.check_slow,
-        options.check_rectification,
-    )
 
     def __init__(
         self,
@@ -62,30 +55,20 @@ class Ranger(RuleOptimizer):
         weight_decay: float = 0.0,
         *,
         k: int = 6,
-        slow_step: str | float | None = 0.5,
+        slow_step: SlowStep | float | None = 0.5,
         rho_min: float = 5.0,
-        unrectified: str = "sgd",
+        unrectified: UnrectifiedForm = "sgd",
         centralize: bool = True,
         decoupled_weight_decay: bool = True,
+        state_dtype: StateDtype | torch.dtype = "float32",
+        rounding: Rounding = "nearest",
         foreach: bool | None = None,
         fused: bool | None = None,
         maximize: bool = False,
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        own = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "k": k,
-            "slow_step": slow_step,
-            "rho_min": rho_min,
-            "unrectified": unrectified,
-            "centralize": centralize,
-            "decoupled_weight_decay": decoupled_weight_decay,
-        }
-        super().__init__(params, own, Flags(foreach, fused, maximize, capturable, differentiable))
+        super().__init__(params, {**locals()})
 
     @staticmethod
     def rule_of(group: dict[str, Any]) -> UpdateRule:

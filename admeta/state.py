@@ -1,39 +1,89 @@
-"""A parameter's state: what it starts as, and dictionaries that say when a tensor of theirs is replaced.
+"""A parameter's state: how it is made, checked when loaded, and watched for replaced tensors.
 
-The latter spare every step a look at each of them.
+Watching spares every fused step a look at each tensor of the state.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import _get_scalar_dtype
 
 from admeta.rule import UpdateRule
 from admeta.tensors import state_dtype
 
-__all__ = ["Changes", "WatchedState", "WatchedStates", "fill_state"]
+if TYPE_CHECKING:
+    from admeta.base import RuleOptimizer
+
+__all__ = [
+    "Changes", "WatchedState", "WatchedStates", "as_step", "checked_state", "fill_state", "step_is_ready"
+]  # fmt: skip
+
+STEP_DTYPE = torch.float64  # float32 would stop to count at 2^24 steps
 
 
-def fill_state(state: dict[str, Any], param: Tensor, rule: UpdateRule) -> None:
+def as_step(value: Tensor | float) -> Tensor:
+    """A step count as the state holds it, from a tensor of any dtype or from a number."""
+    return value.to(STEP_DTYPE) if isinstance(value, Tensor) else torch.tensor(float(value), dtype=STEP_DTYPE)
+
+
+def step_is_ready(step: object, device: torch.device) -> bool:
+    """Whether a step count has the state's dtype and lies on ``device``."""
+    return isinstance(step, Tensor) and step.dtype == STEP_DTYPE and step.device == device
+
+
+def fill_state(state: dict[str, Any], param: Tensor, rule: UpdateRule, dtype_name: str) -> None:
     """Makes the state of a parameter before its first update; ``step`` on the host."""
-    dtype = state_dtype(param)
+    dtype = state_dtype(param, dtype_name)
+    state["step"] = as_step(0.0)
+    for name in rule.state_names:
+        if name == "slow":
+            state[name] = param.to(dtype, copy=True, memory_format=torch.preserve_format)
+        else:
+            state[name] = torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
 
-    def zeros() -> Tensor:
-        return torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
 
-    state["step"] = torch.zeros((), dtype=_get_scalar_dtype())
-    if rule.dema is not None:
-        state["dema"] = zeros()
-    state["exp_avg"] = zeros()
-    if rule.moments is not None:
-        state["exp_avg_sq"] = zeros()
-    if rule.slow is not None:
-        state["slow"] = param.to(dtype, copy=True, memory_format=torch.preserve_format)
+def checked_state(state_dict: dict[str, Any], optimizer: RuleOptimizer) -> dict[str, Any]:
+    """A state dict with the options that older checkpoints lack, and step counts as tensors; its values are shared.
+
+    Raises:
+        ValueError: an option or a tensor that the optimizer needs is missing, or one is there that it has never.
+    """
+    name, defaults = type(optimizer).__name__, optimizer.defaults
+    known = {"step", "exp_avg"}
+    known |= {state for option, state in _STATE_BY_OPTION.items() if option in defaults}
+    groups, state = [], dict(state_dict["state"])
+    for loaded in state_dict["param_groups"]:
+        later = {key: value for key, value in optimizer.later_options.items() if key in defaults}
+        group = {**later, **loaded}
+        lacking = sorted(defaults.keys() - group.keys())
+        if lacking:
+            raise ValueError(
+                f"{name} can't load this state: its groups have no option {lacking[0]!r}, so it is another "
+                "optimizer's. Load it into that optimizer, or start without it"
+            )
+        needed = {"step", *optimizer.rule_of(group).state_names}
+        for index in loaded["params"]:
+            own = state.get(index)
+            if not own:
+                continue
+            wrong = sorted(needed - own.keys()) or sorted(own.keys() - known)
+            if wrong:
+                has = "no" if wrong[0] in needed else "an unknown"
+                raise ValueError(
+                    f"{name} can't load this state: parameter {index} has {has} {wrong[0]!r} among "
+                    f"{', '.join(sorted(own))}; {name} with these options keeps {', '.join(sorted(needed))}. It is "
+                    "another optimizer's, or of a run without dema or slow_step. Start without it"
+                )
+            state[index] = {**own, "step": as_step(own["step"])}
+        groups.append(group)
+    return {**state_dict, "state": state, "param_groups": groups}
+
+
+_STATE_BY_OPTION = {"dema": "dema", "betas": "exp_avg_sq", "slow_step": "slow"}
 
 
 class Changes:

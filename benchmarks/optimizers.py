@@ -2,6 +2,7 @@
 
     python benchmarks/optimizers.py                    all lists that fit, markdown on stdout
     python benchmarks/optimizers.py --lists resnet110  one list
+    python benchmarks/optimizers.py --compile          torch.compile of a step: seconds until the first, and graphs
 
 Parameter lists are random tensors of the models' shapes. A step's time is the median over repeats of the mean over
 consecutive steps (a multiple of 6, so that every mean holds the same share of synchronising steps), wall clock
@@ -112,6 +113,10 @@ def subjects(device: str) -> list[Subject]:
         if device == "cuda":
             found.append(Subject(f"{name}(fused)", partial(cls, fused=True), floor))
         found.append(Subject(f"{name}(foreach)", partial(cls, foreach=True), floor))
+    if device == "cuda":
+        for name, floor in {"AdmetaR": 24.7, "AdmetaS": 20.7, "Ranger": 22.7, "AdaBelief": 20.0}.items():
+            factory = partial(getattr(admeta, name), fused=True, state_dtype="bfloat16")
+            found.append(Subject(f"{name}(fused, bf16 state)", factory, floor))
     return found
 
 
@@ -247,6 +252,33 @@ def take_turns(rows: list[Row], chosen: list[Subject], shapes: list[Shape], devi
         row.eager_ms = statistics.median(times) if device == "cuda" else min(times)
 
 
+def compiled(name: str, device: str) -> str:
+    """A row: seconds until the first compiled step, and how often 14 steps with a schedule were traced."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    cls = torch.optim.AdamW if name == "AdamW" else getattr(admeta, name)
+    cells = []
+    for rate in (1e-3, torch.tensor(1e-3, device=device)):
+        torch._dynamo.reset()
+        params = [torch.nn.Parameter(torch.randn(shape, device=device)) for shape in resnet110()[:62]]
+        optimizer = cls(params, lr=rate, foreach=None if device == "cuda" or isinstance(rate, float) else False)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+        counter = CompileCounterWithBackend("inductor")
+        step = torch.compile(optimizer.step, backend=counter)
+        for i in range(14):
+            optimizer.zero_grad()
+            for p in params:
+                p.grad = torch.randn_like(p)
+            begin = time.perf_counter()
+            step()
+            sync(device)
+            if i == 0:
+                cells.append(f"{time.perf_counter() - begin:.1f}")
+            schedule.step()
+        cells.append(str(counter.frame_count))
+    return f"| {name} | {' | '.join(cells)} |"
+
+
 def copy_rate(device: str) -> float:
     """Bytes read and written a second by a large copy on the device."""
     if device != "cuda":
@@ -287,8 +319,15 @@ def main() -> None:
     parser.add_argument("--lists", nargs="+", choices=list(LISTS), default=None)
     parser.add_argument("--only", nargs="+", default=None, help="optimizers whose name contains one of these")
     parser.add_argument("--json", type=Path, default=None, help="also write the rows here")
+    parser.add_argument("--compile", nargs="*", default=None, help="names: AdamW, AdmetaR, …; times torch.compile")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if arguments.compile is not None:
+        print(f"{device}, torch {torch.__version__}, 62 tensors")
+        print("| optimizer | s, float lr | graphs | s, tensor lr | graphs |\n|---|---|---|---|---|")
+        for name in arguments.compile or ["AdamW", "AdmetaR", "AdmetaS"]:
+            print(compiled(name, device), flush=True)
+        return
     if device == "cpu":
         torch.set_num_threads(1)
     lists = arguments.lists or (list(LISTS) if device == "cuda" else ["resnet110"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from admeta import registry
-from admeta.groups import decay_groups
+from admeta.base import decay_groups
 from tasks.errors import CheckpointError
 
 NamedParameters = Iterable[tuple[str, nn.Parameter]]

@@ -31,17 +31,22 @@ def main() -> None:
     table = {"table": "*i64", "grads": "*i64", "chunks": "*i32", "factors": "*fp64"}
     flags = ("UNSCALE", "FOUND_INF", "MAXIMIZE", "CENTRALIZE", "L2", "DECOUPLED", "DEMA", "BIAS", "MOMENTS", "BELIEF")
     dtypes = (
-        (tl.float32, tl.float32, tl.float32),
-        (tl.float32, tl.bfloat16, tl.float32),  # the gradients of weights' bf16 copies
-        (tl.bfloat16, tl.bfloat16, tl.float32),
-        (tl.float64, tl.float64, tl.float64),
+        (tl.float32, tl.float32, tl.float32, tl.float32),
+        (tl.float32, tl.bfloat16, tl.float32, tl.float32),  # the gradients of weights' bf16 copies
+        (tl.bfloat16, tl.bfloat16, tl.float32, tl.float32),
+        (tl.float32, tl.float32, tl.bfloat16, tl.float32),
+        (tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.float32),
+        (tl.float64, tl.float64, tl.float64, tl.float64),
     )
-    for (theta, grad, arithmetic), on in itertools.product(dtypes, (True, False)):
-        switches = {"P": theta, "G": grad, "C": arithmetic, **dict.fromkeys(flags, on)}
+    for (theta, grad, state, arithmetic), on in itertools.product(dtypes, (True, False)):
+        switches = {"P": theta, "G": grad, "S": state, "C": arithmetic, **dict.fromkeys(flags, on)}
         switches |= {"PLAIN": True, "SLOW": on, "ALIGNED": on, "BLOCK": 1024}
+        random = state == tl.bfloat16
+        switches |= {"STOCHASTIC": random, "RANDOM": random}
         ptx = compiled(kernels.update_kernel, table, switches)
         wide = "ld.global.v4.b32" in ptx or "ld.global.v2.b64" in ptx
-        assert wide is on, "16-byte loads exactly where all addresses are aligned"
+        narrow = (theta, grad, state) == (tl.bfloat16,) * 3  # 8-byte loads: as many elements a thread
+        assert wide is (on and not narrow), "16-byte loads exactly where all addresses are aligned"
         assert "bar.sync" not in ptx, "threads keep their elements from load to store, whatever the dtypes"
         compiled(
             kernels.row_mean_kernel,
@@ -50,9 +55,21 @@ def main() -> None:
         )
     arguments = {"table": "*i64", "constants": "*fp64", "lr_ptr": "*fp32", "scale_ptr": "*fp32",
                  "found_inf_ptr": "*fp32", "factors": "*fp64", "n": "i32"}  # fmt: skip
-    names = ("UNSCALE", "FOUND_INF", "DEMA", "MOMENTS", "RECTIFY", "PLAIN", "GATE", "RAW_EPS", "SLOW", "DECOUPLED")
+    names = (
+        "UNSCALE",
+        "FOUND_INF",
+        "DEMA",
+        "MOMENTS",
+        "RECTIFY",
+        "PLAIN",
+        "GATE",
+        "RAW_EPS",
+        "SLOW",
+        "DECOUPLED",
+        "RANDOM",
+    )
     for step, on in itertools.product((tl.float32, tl.float64), (True, False)):
-        compiled(kernels.factors_kernel, arguments, {"STEP": step, **dict.fromkeys(names, on), "BLOCK": 64})
+        compiled(kernels.factors_kernel, arguments, {"T": step, **dict.fromkeys(names, on), "BLOCK": 64})
 
 
 if __name__ == "__main__":

@@ -62,10 +62,10 @@ def run(optimizer: str, start: Array, grads: Sequence[Array], options: dict[str,
         g = -raw if o["maximize"] else raw.copy()
         if o.get("centralize") and g.ndim > 1:
             g = g - g.mean(axis=tuple(range(1, g.ndim)), keepdims=True)
-        if o["decoupled_weight_decay"]:
-            theta = theta * (1 - o["lr"] * o["weight_decay"])
-        else:
+        if not o["decoupled_weight_decay"]:
             g = g + o["weight_decay"] * theta
+        elif not is_skipped(optimizer, t, o):
+            theta = theta * (1 - o["lr"] * o["weight_decay"])
         if optimizer == "admetas":
             m = o["beta"] * m + (1 - o["beta"]) * dema(g, t)
             theta = theta - o["lr"] * m
@@ -75,6 +75,12 @@ def run(optimizer: str, start: Array, grads: Sequence[Array], options: dict[str,
             phi = phi + slow_eta(o["slow_step"], t) * (theta - phi)
             theta = phi.copy()
     return theta
+
+
+def is_skipped(optimizer: str, t: int, o: dict[str, Any]) -> bool:
+    if o.get("unrectified") != "skip" or not o.get("rectify", True):
+        return False
+    return rectified(o["betas"][1], t, o["rho_min"]) is None
 
 
 def adaptive_step(
@@ -91,7 +97,8 @@ def adaptive_step(
         if optimizer == "adabelief":
             v = v + o["eps"]
     if r is not None:
-        eps = o["eps"] / np.sqrt(1 - beta2**t) if optimizer == "radam" else o["eps"]  # torch's: beside √v, not √v̂
+        raw = optimizer == "radam" or o.get("raw_eps", False)  # torch's and the authors': beside √v, not √v̂
+        eps = o["eps"] / np.sqrt(1 - beta2**t) if raw else o["eps"]
         return theta - o["lr"] * r * m_hat / (np.sqrt(v / (1 - beta2**t)) + eps), m, v
     if o.get("unrectified", "sgd") == "sgd":
         return theta - o["lr"] * m_hat, m, v

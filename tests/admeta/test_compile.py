@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.admeta.cases import DEFAULTS, DEVICE, Case
+from tests.admeta.cases import DEFAULTS, DEVICE, Case, case_id
 
 pytestmark = [
     pytest.mark.slow,
@@ -41,3 +41,26 @@ def test_compiled_step_equals_the_eager_one(case: Case, flags: dict[str, Any]) -
         results.append([p.detach() for p in params])
     for eager, other in zip(*results, strict=True):
         torch.testing.assert_close(other, eager, rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rate", ["float", "tensor"])
+@pytest.mark.parametrize("case", [c for c in DEFAULTS if c.optimizer in ("admetar", "admetas", "ranger")], ids=case_id)
+@pytest.mark.parametrize("flags", [{}, {"foreach": False}], ids=["foreach", "single"])
+def test_a_step_is_traced_once(case: Case, rate: str, flags: dict[str, Any]) -> None:
+    """Over 14 steps with ``zero_grad`` and a schedule: once for a tensor rate, a second time where floats change."""
+    from torch._dynamo.testing import CompileCounter
+
+    torch._dynamo.reset()
+    params = [torch.nn.Parameter(torch.randn(s, device=DEVICE)) for s in ((4, 3), (5,), (2, 2))]
+    lr = torch.tensor(1e-2, device=DEVICE) if rate == "tensor" else 1e-2
+    optimizer = case.create(params, lr=lr, **flags)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+    counter = CompileCounter()
+    step = torch.compile(optimizer.step, backend=counter)
+    for _ in range(14):
+        optimizer.zero_grad()
+        sum(p.square().sum() for p in params).backward()  # type: ignore[union-attr]
+        step()
+        schedule.step()
+    assert counter.frame_count <= (1 if rate == "tensor" else 2)
+    assert optimizer.state[params[0]]["step"].item() == 14

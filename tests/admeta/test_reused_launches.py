@@ -5,16 +5,13 @@ The reference is the single-tensor implementation, which asks every tensor at ev
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import Parameter
 
 import admeta
-from admeta.footprint import addresses_of, addresses_unchanged
 from tests.admeta.cases import DEVICE
 
 Optimizer = torch.optim.Optimizer
@@ -80,6 +77,10 @@ def option_changed(optimizer: Optimizer, _: list[Parameter]) -> None:
     optimizer.param_groups[0]["weight_decay"] = 0.5
 
 
+def constant_changed(optimizer: Optimizer, _: list[Parameter]) -> None:
+    optimizer.param_groups[0]["betas"] = (0.5, 0.99)
+
+
 def rate_changed(optimizer: Optimizer, _: list[Parameter]) -> None:
     optimizer.param_groups[0]["lr"] = 0.5
 
@@ -96,8 +97,8 @@ def group_added(optimizer: Optimizer, _: list[Parameter]) -> None:
 
 MEDDLING: list[Meddle] = [
     gradient_gone, gradient_replaced, gradient_turned, gradient_of_another_storage, gradient_of_lazy_sign,
-    parameter_moved, state_replaced, state_of_a_parameter_replaced, state_forgotten, option_changed, rate_changed,
-    parameter_dropped, group_added,
+    parameter_moved, state_replaced, state_of_a_parameter_replaced, state_forgotten, option_changed, constant_changed,
+    rate_changed,     parameter_dropped, group_added,
 ]  # fmt: skip
 
 
@@ -111,9 +112,7 @@ def test_a_change_between_steps_is_seen(meddle: Meddle) -> None:
             accumulate(params, step)
             optimizer.step()
         if flags["fused"]:
-            plans = optimizer._plans.untouched(optimizer.param_groups, optimizer.state)
-            assert plans is not None
-            assert DEVICE == "cpu" or next(iter(plans)).launches[0].ready.calls
+            assert 0 in optimizer._plans
         meddle(optimizer, params)
         optimizer.step()
         for step in range(5, 7):
@@ -152,26 +151,3 @@ def test_the_profiler_sees_repeated_steps() -> None:
     with torch.profiler.profile() as profile:
         optimizer.step()
     assert "Optimizer.step#AdmetaS.step" in {event.name for event in profile.events()}
-
-
-def test_dropped_gradients_are_not_kept_alive() -> None:
-    """A loop that drops its gradients must not have two sets of them: here they return at the same addresses."""
-    params = make_params()
-    optimizer = admeta.AdmetaR(params, fused=True)
-    buffers = [torch.randn_like(p) for p in params]
-    for _ in range(6):
-        for p, buffer in zip(params, buffers, strict=True):
-            p.grad = buffer.view_as(buffer)
-        optimizer.step()
-        watched = [weakref.ref(p.grad) for p in params]
-        optimizer.zero_grad()
-    assert all(ref() is None for ref in watched)
-
-
-def test_addresses_without_torchs_own_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors: list[Tensor] = [torch.empty(0, 3), torch.randn(3)]
-    addresses, indices = addresses_of(tensors), [0, 1]
-    for comparison in (torch._C._tensors_data_ptrs_at_indices_equal, None):
-        monkeypatch.setattr("admeta.footprint._all_at", comparison)
-        assert addresses_unchanged(tensors, addresses, indices)
-        assert not addresses_unchanged(tensors, [addresses[0], addresses[1] + 4], indices)

@@ -86,22 +86,45 @@ def test_low_precision_state_is_float32_and_survives_loading(config: Config, dty
     other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     for name, value in other.state[again[0]].items():
         assert torch.equal(value, optimizer.state[params[0]][name]), name
-        assert value.dtype == torch.float32
+        assert value.dtype == (torch.float64 if name == "step" else torch.float32)
     train(optimizer, params, 6)
     train(other, again, 6)
     assert equal(params, again)
 
 
 @default_settings
-def test_default_dtype_decides_the_step_counts(config: Config) -> None:
-    torch.set_default_dtype(torch.float64)
-    try:
-        params = make_params()
-        optimizer = config.create(params)
-        train(optimizer, params, 2)
-        assert optimizer.state[params[0]]["step"].dtype == torch.float64
-    finally:
-        torch.set_default_dtype(torch.float32)
+def test_step_counts_go_beyond_the_integers_of_float32(config: Config) -> None:
+    params = make_params()
+    optimizer = config.create(params)
+    train(optimizer, params, 1)
+    for p in params:
+        optimizer.state[p]["step"].fill_(2.0**24)
+    train(optimizer, params, 3)
+    assert [state["step"].item() for state in optimizer.state.values()] == [2**24 + 3] * 3
+    other = config.create(make_params())
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert all(state["step"].item() == 2**24 + 3 for state in other.state.values())
+
+
+@default_settings
+def test_step_counts_that_are_numbers_load(config: Config) -> None:
+    """As other frameworks write them, and torch before 1.12 did."""
+    params = make_params()
+    optimizer = config.create(params)
+    train(optimizer, params, 3)
+    stored = copy.deepcopy(optimizer.state_dict())
+    for state in stored["state"].values():
+        state["step"] = int(state["step"])
+    other_params = [Parameter(p.detach().clone()) for p in params]
+    other = config.create(other_params)
+    other.load_state_dict(stored)
+    train(other, other_params, 4)
+    train(optimizer, params, 4)
+    assert equal(params, other_params)
+    for p in params:
+        optimizer.state[p]["step"] = int(optimizer.state[p]["step"])
+    train(optimizer, params, 1)
+    assert optimizer.state[params[0]]["step"].item() == 8
 
 
 @pytest.mark.parametrize(
