@@ -1,9 +1,9 @@
-"""Connections to SQLite and PostgreSQL, set up so that both behave alike under many writers.
+"""Connections to SQLite and PostgreSQL, configured so that both behave alike with many writers.
 
-SQLite: write-ahead log, foreign keys on, waits up to 60 s for a lock, and writers that take the lock when they begin
-(`BEGIN IMMEDIATE`), because a reader that becomes a writer in the middle cannot wait for a lock: it fails at once. Each
-transaction first checks that the file is still the one that was opened.
-PostgreSQL: psycopg 3, connections tested before use, dead servers noticed within half a minute.
+SQLite: write-ahead log, foreign keys, up to 60 s of waiting for a lock. Writers take the lock when they begin (`BEGIN
+IMMEDIATE`): a reader that turns into a writer would fail at once instead of waiting. Each transaction first checks that
+the file is still the one that was opened.
+PostgreSQL: psycopg 3; connections are tested before use, and a server that died is noticed within half a minute.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse_url(url: str | URL) -> URL:
     hint = "Use sqlite:////path/to/admeta.sqlite3 or postgresql://user:password@host:5432/database."
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError):  # their messages repeat the URL, password and all
+    except (ArgumentError, ValueError):  # their messages repeat the URL with its password
         raise DatabaseUrlError("The database URL cannot be parsed.", hint=hint) from None
     backend = parsed.get_backend_name()
     if backend == "sqlite":
@@ -69,37 +69,23 @@ def make_engine(url: str | URL, *, pool_size: int = 10) -> Engine:
     Raises:
         DatabaseUrlError: see `parse_url`; or the database's driver is not installed.
     """
-    ask_first = parse_url(url).get_backend_name() == "postgresql"
-    return _pooled(url, pool_size=pool_size, pool_pre_ping=ask_first)
+    is_server = parse_url(url).get_backend_name() == "postgresql"
+    return _engine(url, pool_size=pool_size, max_overflow=2 * pool_size, pool_recycle=1800, pool_pre_ping=is_server)
 
 
 def make_driver_engine(url: str | URL) -> Engine:
-    """An engine for a caller that repeats what a lost connection broke: connections are not tested before use.
-
-    Raises:
-        DatabaseUrlError: as `make_engine`.
-    """
-    return _pooled(url, pool_size=4, pool_pre_ping=False)
-
-
-def _pooled(url: str | URL, *, pool_size: int, **options: Any) -> Engine:
-    parsed = parse_url(url)
-    engine = create_engine(
-        parsed,
-        creator=connector(parsed),
-        pool_size=pool_size,
-        max_overflow=2 * pool_size,
-        pool_recycle=1800,
-        **options,
-    )
-    set_up_transactions(engine)
-    return engine
+    """As `make_engine`, for a caller that repeats failed calls: connections are not tested before use."""
+    return _engine(url, pool_size=4, max_overflow=8, pool_recycle=1800)
 
 
 def make_single_engine(url: str | URL) -> Engine:
-    """An engine that keeps no connection open: for work that is done once, such as migrations."""
+    """As `make_engine`, for work that is done once, such as migrations: no connection is kept open."""
+    return _engine(url, poolclass=NullPool)
+
+
+def _engine(url: str | URL, **options: Any) -> Engine:
     parsed = parse_url(url)
-    engine = create_engine(parsed, creator=connector(parsed), poolclass=NullPool)
+    engine = create_engine(parsed, creator=connector(parsed), **options)
     set_up_transactions(engine)
     return engine
 
@@ -124,7 +110,7 @@ def connector(url: URL) -> Callable[[], Any]:
 
 
 def _set_up_sqlite(connection: Any) -> Any:
-    connection.isolation_level = None  # Python's sqlite3 must not begin transactions by itself
+    connection.isolation_level = None  # Python's sqlite3 must not begin transactions
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = NORMAL")  # in WAL: a power cut may lose the last commits, not the file
     connection.execute("PRAGMA schema_version").fetchone()  # the first read opens the write-ahead log
@@ -144,16 +130,16 @@ def set_up_transactions(engine: Engine) -> None:
 
 
 def _open_anew(context: ExceptionContext) -> None:
-    """A connection that was opened while the file could not be written stays read-only: close it."""
+    """Close a connection after these errors: one that was opened while the file was read-only stays read-only."""
     code = getattr(context.original_exception, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
         context.is_disconnect = True
 
 
 class _SqliteFile:
-    """The database file of one engine: neither it nor a connection's write-ahead log may be replaced while in use.
+    """The file of one engine, and each connection's write-ahead log: neither may be deleted or replaced while in use.
 
-    A connection keeps the file that it opened, also after another process deleted it: what it then writes is lost.
+    A connection keeps the file that it opened, also when that was deleted; what it writes then is lost.
     """
 
     def __init__(self, path: Path) -> None:
@@ -163,10 +149,10 @@ class _SqliteFile:
 
     def begin(self, connection: Connection) -> None:
         known, found, wal = connection.info, _identity(self._path), _identity(f"{self._path}-wal")
-        if "wal" not in known:  # new; the log stays for as long as a connection that has read from it is open
+        if "wal" not in known:  # a new connection; its log stays for as long as it is open
             self._opened, known["wal"] = self._opened or found, wal
         if self._is_lost or found != self._opened or known["wal"] not in (None, wal):
-            self._is_lost = True  # also where a new log takes its place: what the old one held is missing
+            self._is_lost = True  # for good: a new connection would find a new log, without what the old one held
             raise DatabaseFileError(
                 f"The database file {self._path} was deleted or replaced while it was in use; nothing more is "
                 "written to it.",
@@ -185,7 +171,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def check_writable(engine: Engine) -> None:
-    """Commit a write that changes nothing. Another process that is writing shows that it can be written.
+    """Commit a write that changes nothing. Where another process is writing, there is no need to.
 
     Raises:
         DBAPIError, OSError, DatabaseFileError: it cannot be written; the disk is full, for example.
@@ -207,7 +193,7 @@ def check_writable(engine: Engine) -> None:
 
 
 def check_integrity(engine: Engine) -> None:
-    """Check that an SQLite file is undamaged and has our tables; reads all of it. A server checks its own files.
+    """Check that an SQLite file is intact and has our tables; reads all of it. A server checks its own files.
 
     Raises:
         DatabaseFileError: it was deleted, replaced or damaged.
@@ -218,7 +204,7 @@ def check_integrity(engine: Engine) -> None:
     with engine.connect() as connection:
         raw: Any = connection.connection.dbapi_connection
         try:
-            raw.execute("PRAGMA shrink_memory")  # what it holds in memory would hide what the file has become
+            raw.execute("PRAGMA shrink_memory")  # pages in memory would be checked instead of the file's
             found = connection.execute(text("PRAGMA quick_check(1)")).scalar_one()
             known = inspect(connection).has_table("admeta_alembic_version")
         except DatabaseError as error:
@@ -245,7 +231,7 @@ def immediate() -> Iterator[None]:
 
 @contextmanager
 def reading(engine: Engine) -> Iterator[Session]:
-    """A session that sees one state of the database, however many queries it takes, and changes nothing."""
+    """A session for reading, in which all queries see the same state of the database."""
     if engine.dialect.name == "postgresql":
         engine = engine.execution_options(isolation_level="REPEATABLE READ")
     with Session(engine, expire_on_commit=False, autoflush=False) as session:
@@ -260,12 +246,12 @@ def writing(engine: Engine) -> Iterator[Session]:
 
 
 def one_statement(engine: Engine) -> Engine:
-    """An engine for transactions of a single statement: PostgreSQL is not asked to begin and commit them."""
+    """An engine for transactions of one statement: PostgreSQL need not begin and commit them."""
     return engine.execution_options(isolation_level="AUTOCOMMIT") if engine.dialect.name == "postgresql" else engine
 
 
 def insert_for(dialect: str) -> Callable[[Any], Any]:
-    """The dialect's INSERT, which can be told what to do where a row is there; both say it in the same words."""
+    """The dialect's INSERT, which has ON CONFLICT; both dialects have the same methods."""
     return postgresql.insert if dialect == "postgresql" else sqlite.insert
 
 

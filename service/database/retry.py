@@ -40,7 +40,7 @@ _PASSING = (*_NO_DESCRIPTORS, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """How long to go on trying, in seconds. Waits double from `first_delay_s` to `max_delay_s`."""
+    """How long calls are repeated, in seconds. The waits double from `first_delay_s` to `max_delay_s`."""
 
     deadline_s: float
     first_delay_s: float = 0.05

@@ -1,8 +1,8 @@
-"""Access tokens: made, found by the token itself, listed, revoked.
+"""Access tokens: made, looked up, listed, revoked.
 
 A token is 256 random bits, so its plain SHA-256 is stored. Slow hashes (scrypt, argon2) protect secrets that can be
-guessed; nobody guesses 256 bits, and every request would pay for it. The look-up goes by the hash, so that its timing
-says nothing about the token. The token is shown once, when it is made, and can be found nowhere afterwards.
+guessed, and would slow every request. The hash is looked up, so that the time it takes tells nothing about the token.
+The token is shown once, when it is made, and is stored nowhere.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Engine, or_, select, update
-from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from search.states import Scope
 from service.database import idempotency
@@ -23,7 +22,7 @@ from service.database.engine import reading, writing
 from service.database.errors import TokenNotFoundError
 from service.database.idempotency import Answer, IdempotencyKey
 from service.database.models import AccessToken
-from service.database.retry import REQUEST, retried
+from service.database.retry import REQUEST, is_transient, retried
 from service.models import ErrorView, NewTokenView, TokenView
 
 PREFIX = "adm_"
@@ -34,7 +33,7 @@ _USE_NOTED_EVERY = timedelta(minutes=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Bearer:
-    """Who sent a request, by the token that came with it."""
+    """Who sent a request, by its token."""
 
     id: str
     name: str
@@ -49,7 +48,7 @@ def create_token(
 
     Args:
         name: what it is for, or who has it; need not be unique.
-        lifetime: it works for so long; None: until it is revoked.
+        lifetime: how long it works; None: until it is revoked.
         key: the request's Idempotency-Key, if it has one.
 
     Returns:
@@ -60,7 +59,7 @@ def create_token(
     """
     try:
         return _create(engine, name=name, scope=scope, lifetime=lifetime, key=key)
-    except IntegrityError:  # somebody asked with the same key since we looked
+    except IntegrityError:  # another request used the key since we looked
         return _create(engine, name=name, scope=scope, lifetime=lifetime, key=key)
 
 
@@ -68,8 +67,18 @@ def _create(
     engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | None, key: IdempotencyKey | None
 ) -> NewTokenView:
     token = PREFIX + secrets.token_urlsafe(_N_BYTES)
+    row = _row(token, name=name, scope=scope, lifetime=lifetime)
+    view = NewTokenView(**row.columns(), active=True, token=token)
+    with writing(engine) as session:
+        idempotency.check(session, key)
+        session.add(row)
+        idempotency.keep(session, key, _answer_again(view))
+    return view
+
+
+def _row(token: str, *, name: str, scope: Scope, lifetime: timedelta | None = None) -> AccessToken:
     now = datetime.now(UTC)
-    row = AccessToken(
+    return AccessToken(
         id=secrets.token_hex(6),
         name=name,
         scope=scope.value,
@@ -80,43 +89,31 @@ def _create(
         last_used_at=None,
         revoked_at=None,
     )
-    view = NewTokenView(**row.columns(), active=True, token=token)
-    with writing(engine) as session:
-        idempotency.check(session, key)
-        session.add(row)
-        idempotency.keep(session, key, _answer_again(view))
-    return view
 
 
 def _answer_again(view: NewTokenView) -> Answer:
-    """The answer where the request is sent again: the token is nowhere any more."""
+    """The answer to the same request sent again, which has no token."""
     error = ErrorView(
         error="token_made_before",
-        detail=f"this request made the token '{view.name}' (id {view.id}) before; a token is shown once.",
-        hint=f"If that answer was lost, revoke it (DELETE /v1/tokens/{view.id}) and ask with a new Idempotency-Key.",
+        detail=f"this request has made the token '{view.name}' (id {view.id}) before; a token is shown only once.",
+        hint=f"If that answer was lost, revoke the token (DELETE /v1/tokens/{view.id}) and send the request with a new "
+        "Idempotency-Key.",
     )
     return Answer(status=409, location=None, body=error.model_dump_json(exclude_defaults=True))
 
 
 @retried(REQUEST)
 def adopt_admin(engine: Engine, token: str) -> None:
-    """Let in, as an admin, whoever holds a token that was made elsewhere: a cluster's secret, say.
+    """Accept a token that was made elsewhere, such as a cluster's secret, as an admin's.
 
-    Nothing changes where the token is known already; one that was revoked stays revoked.
+    Nothing changes where the token is known; one that was revoked stays revoked.
 
     Raises:
-        ValueError: the token is too short to be safe from guessing.
+        ValueError: the token is so short that it could be guessed.
     """
     if len(token) < _N_BYTES:
         raise ValueError(f"an admin token of {len(token)} characters can be guessed; it must have {_N_BYTES} or more")
-    row = AccessToken(
-        id=secrets.token_hex(6),
-        name="from the service's settings",
-        scope=Scope.ADMIN.value,
-        prefix=token[:_SHOWN],
-        digest=digest(token),
-        created_at=datetime.now(UTC),
-    )
+    row = _row(token, name="from the service's settings", scope=Scope.ADMIN)
     with writing(engine) as session:
         if session.execute(select(AccessToken.id).where(AccessToken.digest == row.digest)).first() is None:
             session.add(row)
@@ -124,15 +121,19 @@ def adopt_admin(engine: Engine, token: str) -> None:
 
 @retried(REQUEST)
 def find_bearer(engine: Engine, token: str) -> Bearer | None:
-    """Whose token this is; None where it is unknown, revoked or expired. Notes the use, once a minute at most."""
+    """Whose token this is; None where it is unknown, revoked or expired. Records the use, at most once a minute."""
     now = datetime.now(UTC)
     with reading(engine) as session:
         row = session.execute(select(AccessToken).where(AccessToken.digest == digest(token))).scalar_one_or_none()
     if row is None or not row.active:
         return None
     if row.last_used_at is None or now - row.last_used_at > _USE_NOTED_EVERY:
-        with writing(engine) as session:
-            session.execute(update(AccessToken).where(AccessToken.id == row.id).values(last_used_at=now))
+        try:
+            with writing(engine) as session:
+                session.execute(update(AccessToken).where(AccessToken.id == row.id).values(last_used_at=now))
+        except (SQLAlchemyError, OSError) as error:  # a full disk, for example, refuses nobody who only reads
+            if not is_transient(error):
+                raise
     return Bearer(id=row.id, name=row.name, scope=Scope(row.scope))
 
 
@@ -154,7 +155,7 @@ def list_tokens(engine: Engine) -> list[TokenView]:
 
 @retried(REQUEST)
 def revoke_token(engine: Engine, token_id: str) -> TokenView:
-    """End a token at once; one that has ended stays as it is.
+    """Revoke a token at once; one that was revoked stays as it is.
 
     Raises:
         TokenNotFoundError: no token has this id.
@@ -163,7 +164,7 @@ def revoke_token(engine: Engine, token_id: str) -> TokenView:
         row = session.get(AccessToken, token_id, with_for_update=True)
         if row is None:
             raise TokenNotFoundError(
-                f"no token has the id {token_id!r}.", hint="The ids are listed by `admeta token list`, GET /v1/tokens."
+                f"no token has the id {token_id!r}.", hint="`admeta token list` and GET /v1/tokens list the ids."
             )
         row.revoked_at = row.revoked_at or datetime.now(UTC)
         return TokenView.model_validate(row)
@@ -171,20 +172,16 @@ def revoke_token(engine: Engine, token_id: str) -> TokenView:
 
 @retried(REQUEST)
 def has_admin(engine: Engine) -> bool:
-    """Whether somebody holds an admin token that works."""
-    with reading(engine) as session:
-        return _active_admin(session) is not None
-
-
-def digest(token: str) -> str:
-    """What is stored of a token."""
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _active_admin(session: Session) -> str | None:
+    """Whether there is an admin token that works."""
     query = select(AccessToken.id).where(
         AccessToken.scope == Scope.ADMIN.value,
         AccessToken.revoked_at.is_(None),
         or_(AccessToken.expires_at.is_(None), AccessToken.expires_at > datetime.now(UTC)),
     )
-    return session.execute(query.limit(1)).scalar_one_or_none()
+    with reading(engine) as session:
+        return session.execute(query.limit(1)).first() is not None
+
+
+def digest(token: str) -> str:
+    """What is stored of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, insert, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 from service.database import make_engine, prepare
 from service.database.engine import check_integrity, check_writable, parse_url, reading, writing
 from service.database.errors import DatabaseFileError, DatabaseUrlError
+from service.database.models import CurvePoint
 
 
 @pytest.mark.parametrize(
@@ -55,9 +56,10 @@ def test_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_foreign_keys_are_on(engine: Engine) -> None:
-    insert = "INSERT INTO admeta_points VALUES (999, 1, 1, NULL, '{}', NULL, 0, 0, 0, 0, 0)"
-    with pytest.raises(IntegrityError), writing(engine) as session:
-        session.execute(text(insert))
+    columns = CurvePoint.__table__.c
+    row = {column.name: 0 for column in columns if not column.nullable} | {"run_id": 999, "metrics": {}}
+    with pytest.raises(IntegrityError, match=r"(?i)foreign key"), writing(engine) as session:
+        session.execute(insert(CurvePoint), row)
 
 
 def test_sqlite_is_set_up(tmp_path: Path) -> None:

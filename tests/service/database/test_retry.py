@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DatabaseError, DBAPIError, IntegrityError, OperationalError
 
-from search.records import RunState
+from search.states import RunState, Scope
 from service.database import SqlStore
 from service.database.engine import check_writable, make_driver_engine, make_engine
 from service.database.errors import DatabaseFileError, DatabaseUnavailableError
@@ -27,6 +27,7 @@ from service.database.retry import (
     may_have_committed,
 )
 from service.database.schema import prepare
+from service.database.tokens import create_token, find_bearer
 from tests.chaos.outages import can_mount, full, small_disk
 from tests.service.database.fill import complete, curve, definition, leased, run
 
@@ -168,9 +169,11 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
         engine = make_engine(url)
         store = SqlStore(engine)
         lease, (search, _) = leased(store, definition())
+        token = create_token(engine, name="reader", scope=Scope.READ).token
         with full(disk):
             with pytest.raises(OperationalError, match="full"):
                 check_writable(engine)
+            assert find_bearer(engine, token) is not None  # that its use cannot be recorded refuses nobody
             store.policy = RetryPolicy(deadline_s=0.2)
             with pytest.raises(DatabaseUnavailableError, match="the disk is full"):
                 run(store, lease, search, 0, complete(0.5), points=curve(0.1))
