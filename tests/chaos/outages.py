@@ -54,15 +54,15 @@ def full(disk: Path) -> Iterator[None]:
 @contextmanager
 def not_writable(database: Path) -> Iterator[None]:
     """Whoever opens the database file from now on may only read it."""
-    files = [path for path in database.parent.glob(f"{database.name}*") if path.is_file()]
-    for path in files:
+    modes = {path: path.stat().st_mode for path in database.parent.glob(f"{database.name}*") if path.is_file()}
+    for path in modes:
         path.chmod(0o444)
     try:
         yield
     finally:
-        for path in files:
+        for path, mode in modes.items():
             with suppress(FileNotFoundError):
-                path.chmod(0o644)
+                path.chmod(mode)
 
 
 @contextmanager
