@@ -10,6 +10,7 @@ import shutil
 import socket
 import uuid
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from service.settings import Settings, load
 from tasks.engine.folders import is_remote, open_folder
 
 MIN_FREE_GIB = 5
+_DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/kfd")
+"""Where the drivers of NVIDIA, of WSL and of AMD show."""
 
 
 def examine_flags(**flags: Any) -> list[Finding]:
@@ -92,6 +95,8 @@ def _ray(settings: Settings) -> Finding:
 
 
 def _gpus(_settings: Settings) -> Finding:
+    if not any(Path(driver).exists() for driver in _DRIVERS):  # importing torch takes longer than all other checks
+        return Finding("gpus", f"no driver of a GPU here; torch {metadata.version('torch')} trains on the CPU")
     try:
         import torch
     except ImportError as error:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -96,7 +97,7 @@ def build(command: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_no_options)  # so that an application of one command still takes the command's name
+    app.callback()(_main)
     is_known = any(command in names for panels in (_COMMANDS, _GROUPS) for names in panels.values())
     for panel, names in _COMMANDS.items():
         for name, place in names.items():
@@ -142,7 +143,17 @@ def report(error: ServiceError) -> None:
     say(f"hint: {_hint(error)}", err=True)
 
 
-def _no_options() -> None:
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        say(metadata.version("admeta-search"))
+        raise typer.Exit
+
+
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     """Hyperparameter search for comparing optimizers."""
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,8 +25,9 @@ EXPIRED = 4
 INTERRUPTED = 130
 """Ctrl-C."""
 
-_COMPLETION_PATIENCE_S = 1.0
+_COMPLETION_TIMEOUT_S = 1.0
 _MAX_COMPLETED = 100
+_MAX_SUGGESTED = 300
 
 
 class Output(StrEnum):
@@ -34,22 +38,53 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-def completed(names: Callable[[Client], Iterable[str]]) -> Callable[[str], list[str]]:
-    """The names that a shell offers to complete a word; none where the service does not answer within a second."""
+def completed(names: Callable[[Client, Mapping[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
+    """The names that a shell offers to complete a word; none where the service does not answer within a second.
 
-    def complete(incomplete: str) -> list[str]:
+    Args:
+        names: gives the names that the service knows; it is passed the arguments that are already on the line.
+    """
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
-            with Client(timeout_s=_COMPLETION_PATIENCE_S) as client:
-                return [name for name in islice(names(client), _MAX_COMPLETED) if name.startswith(incomplete)]
+            with Client(ctx.params.get("url"), timeout_s=_COMPLETION_TIMEOUT_S) as client:
+                found = islice(names(client, ctx.params), _MAX_COMPLETED)
+                return [name for name in found if name.startswith(incomplete)]
         except ClientError:
             return []
 
     return complete
 
 
-study_names = completed(lambda client: (study.name for study in client.studies(limit=_MAX_COMPLETED)))
-task_names = completed(lambda client: (task.name for task in client.tasks()))
-optimizer_names = completed(lambda client: (optimizer.name for optimizer in client.optimizers()))
+study_names = completed(lambda client, _: (study.name for study in client.studies(limit=_MAX_COMPLETED)))
+task_names = completed(lambda client, _: (task.name for task in client.tasks()))
+optimizer_names = completed(lambda client, _: (optimizer.name for optimizer in client.optimizers()))
+trial_names = completed(
+    lambda client, line: (f"{trial.label}/{trial.number}" for trial in client.trials(line["study"]))
+)
+
+
+@contextmanager
+def connect(url: str | None) -> Iterator[Client]:
+    """A client for a command. An unknown study becomes an error that suggests the name closest to it."""
+    with Client(url) as client:
+        try:
+            yield client
+        except ClientError as error:
+            if error.error == "study_not_found":
+                error.hint = _suggest_study(client, error)
+            raise
+
+
+def _suggest_study(client: Client, error: ClientError) -> str:
+    named = re.search("'(.*)'", error.detail)
+    try:
+        known = [study.name for study in client.studies(limit=_MAX_SUGGESTED)]
+    except ClientError:
+        return error.hint
+    nearest = difflib.get_close_matches(named[1] if named else "", known, n=1)
+    return f"Did you mean '{nearest[0]}'? `admeta list` lists the studies." if nearest else error.hint
+
 
 Url = Annotated[str | None, typer.Option("--url", help="The service's address.  [env: ADMETA_URL]", metavar="URL")]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Output format.")]

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from admeta.cli.options import Changes, Output, OutputOption, Url, completed
+from admeta.cli.options import Changes, Output, OutputOption, Url, completed, connect
 from admeta.cli.output import emit, say
 from admeta.cli.studies import Timeout, Wait, report
-from admeta.client import Client, text_tables
+from admeta.client import text_tables
 from admeta.client.models import PaperTableCellsView
 from admeta.client.terminal import tables
 
-table_names = completed(lambda client: (table.name for table in client.paper_tables()))
-study_names = completed(lambda client: (study.name for study in client.paper_studies()))
+table_names = completed(lambda client, _: (table.name for table in client.paper_tables()))
+study_names = completed(lambda client, _: (study.name for study in client.paper_studies()))
 
 _Smoke = Annotated[
     bool,
@@ -58,7 +58,7 @@ def show_tables(
     is_text = output in (TableOutput.MARKDOWN, TableOutput.LATEX)
     if name is None and is_text:
         raise typer.BadParameter(f"{output.value} works for one table: add its name", param_hint="TABLE")
-    with Client(url) as client:
+    with connect(url) as client:
         if name is None:
             emit(client.paper_tables(), Output(output.value), table=tables.paper_table_list)
             return
@@ -82,7 +82,7 @@ def show_studies(
     """List the studies that produce the paper's tables, or show one; JSON and YAML then contain its definition."""
     if name is None and smoke:
         raise typer.BadParameter("--smoke works for one study: add its name", param_hint="NAME")
-    with Client(url) as client:
+    with connect(url) as client:
         if name is None:
             emit(client.paper_studies(), output, table=tables.paper_study_list)
         else:
@@ -101,7 +101,7 @@ def run(
     """Submit a study of the paper. The same study again is found, not created."""
     from admeta.client import studyfile
 
-    with Client(url) as client:
+    with connect(url) as client:
         found = client.paper_study(name, form=_form(smoke=smoke))
         definition = studyfile.with_changes(found.definition or {}, changes or [])
         report(client, client.submit(definition), wait=wait, timeout_s=timeout, output=output)

@@ -13,6 +13,7 @@ from admeta.cli.options import (
     OutputOption,
     StudyArgument,
     Url,
+    connect,
     optimizer_names,
     task_names,
 )
@@ -35,7 +36,7 @@ def compare(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Compare a study's optimizers: validation selects, test is only reported."""
-    with Client(url) as client:
+    with connect(url) as client:
         view = client.comparison(study, test=test)
     if output is not Output.TABLE:
         emit(view, output, table=str)
@@ -57,7 +58,7 @@ def best(
 ) -> None:
     """Show the best known settings for a task and an optimizer over all studies, or for each optimizer."""
 
-    with Client(url) as client:
+    with connect(url) as client:
         if optimizer is not None:
             view = client.best(task=task, optimizer=optimizer, model=model, metric=metric)
             emit(view, output, table=lambda found: tables.best([found]))
@@ -73,7 +74,7 @@ def importance(
 ) -> None:
     """Show how much each searched parameter mattered."""
 
-    with Client(url) as client:
+    with connect(url) as client:
         emit(client.importance(study, method=method), output, table=tables.importance)
 
 
@@ -93,7 +94,7 @@ def export(
         raise ServiceError(
             f"'{file}' has no known ending.", hint=f"End the name in {', '.join(_FORMATS)}, or give --format."
         )
-    with Client(url) as client:
+    with connect(url) as client:
         if file is None:
             client.export(study, sys.stdout.buffer, form=chosen)
             return
@@ -140,7 +141,7 @@ def tasks(
 ) -> None:
     """List the tasks that a study can name, or the settings of one task."""
 
-    with Client(url) as client:
+    with connect(url) as client:
         if name is None:
             emit(client.tasks(), output, table=tables.task_list)
         else:
@@ -157,7 +158,7 @@ def optimizers(
 ) -> None:
     """List the optimizers that a study can name, or the parameters of one."""
 
-    with Client(url) as client:
+    with connect(url) as client:
         if name is None:
             emit(client.optimizers(), output, table=tables.optimizer_list)
         else:
@@ -167,7 +168,7 @@ def optimizers(
 def cluster(url: Url = None, output: OutputOption = Output.TABLE) -> None:
     """Show the machines with their free CPUs and GPUs, the runs on them, and the studies that wait."""
 
-    with Client(url) as client:
+    with connect(url) as client:
         view = client.cluster()
     if output is Output.TABLE:
         waiting = "".join(f"\n  {n}. {study.name}" for n, study in enumerate(view.queue, start=1))

@@ -16,11 +16,12 @@ from admeta.cli.options import (
     OutputOption,
     StudyArgument,
     Url,
+    connect,
     parse_trial,
     study_names,
+    trial_names,
 )
 from admeta.cli.output import emit, emit_item, emit_plain, say, show
-from admeta.client import Client
 from admeta.client.models import EventView, LogView, StudyRunView, TrialView
 from admeta.client.states import FailureKind, RunState, Stage
 from admeta.client.terminal import tables
@@ -46,7 +47,8 @@ class RunOrder(StrEnum):
 def trials(
     study: StudyArgument,
     trial: Annotated[
-        str | None, typer.Argument(help="Show this trial, for example admetar/3.", metavar="[TRIAL]")
+        str | None,
+        typer.Argument(help="Show this trial, for example admetar/3.", metavar="[TRIAL]", autocompletion=trial_names),
     ] = None,
     label: Label = None,
     state: _State = None,
@@ -57,7 +59,7 @@ def trials(
 ) -> None:
     """List a study's trials, or show one with its runs and its curve."""
 
-    with Client(url) as client:
+    with connect(url) as client:
         if trial is not None:
             _show_trial(client.trial(study, *parse_trial(trial)), output)
             return
@@ -80,7 +82,7 @@ def runs(
 ) -> None:
     """List a study's runs: each with its seed, its machine and its outcome."""
 
-    with Client(url) as client:
+    with connect(url) as client:
         found = list(
             client.runs(
                 study, label=label, trial=trial, stage=stage, state=state, failure=failure, order=order, limit=limit
@@ -96,7 +98,7 @@ def run(
 ) -> None:
     """Show one run: its attempts with their machines and outcomes, and its curve."""
 
-    with Client(url) as client:
+    with connect(url) as client:
         view, points = client.run(run), client.curve(run)
     if output is not Output.TABLE:
         emit_plain(
@@ -124,7 +126,7 @@ def logs(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the output of a run, tracebacks included. JSON is one object for each part."""
-    with Client(url) as client:
+    with connect(url) as client:
         try:
             _show_logs(
                 client.follow_logs(run, attempt=attempt, tail=tail)
@@ -182,7 +184,7 @@ def events(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Follow events: one study's until it ends, or all studies' until Ctrl-C. JSON is one object for each line."""
-    with Client(url) as client:
+    with connect(url) as client:
         try:
             for event in client.events(study, after=after):
                 emit_item(event, output, text=_line)

@@ -16,6 +16,7 @@ from admeta.cli.options import (
     OutputOption,
     StudyArgument,
     Url,
+    connect,
     optimizer_names,
     parse_trial,
     task_names,
@@ -41,7 +42,7 @@ def list_studies(
 ) -> None:
     """List studies, newest first."""
 
-    with Client(url) as client:
+    with connect(url) as client:
         found = list(client.studies(name=name, state=state, task=task, optimizer=optimizer, tag=tag, limit=limit + 1))
     emit(found[:limit], output, table=tables.study_list)
     if len(found) > limit:
@@ -51,7 +52,7 @@ def list_studies(
 def show(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
     """Show a study and the progress of each optimizer's search. JSON and YAML contain its definition, too."""
 
-    with Client(url) as client:
+    with connect(url) as client:
         view = client.study(study)
     if output is Output.TABLE:
         reason = f": {view.reason}" if view.reason else ""
@@ -64,13 +65,13 @@ def show(study: StudyArgument, url: Url = None, output: OutputOption = Output.TA
 
 def pause(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
     """Pause a study: running trials are checkpointed and stopped."""
-    with Client(url) as client:
+    with connect(url) as client:
         _show_state(client.pause(study), output)
 
 
 def resume(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
     """Resume a paused study."""
-    with Client(url) as client:
+    with connect(url) as client:
         _show_state(client.resume(study), output)
 
 
@@ -83,7 +84,7 @@ def annotate(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Write notes and tags on a study; `admeta list --tag TAG` finds it."""
-    with Client(url) as client:
+    with connect(url) as client:
         view = client.annotate(study, notes=notes, tags=[] if untag else tag)
     emit(view, output, table=lambda one: f"{one.name}: {', '.join(one.tags) or 'no tags'}; {one.notes or 'no notes'}")
 
@@ -91,14 +92,15 @@ def annotate(
 def cancel(
     study: StudyArgument,
     trial: Annotated[
-        str | None, typer.Option(help="Cancel only this trial, for example admetar/3; the study continues without it.")
+        str | None,
+        typer.Option(help="Cancel only this trial, for example admetar/3; the study continues without it."),
     ] = None,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Cancel a study, or one trial of it: running trials are stopped, finished ones are kept."""
 
-    with Client(url) as client:
+    with connect(url) as client:
         if trial is None:
             _show_state(client.cancel(study), output)
             return
@@ -114,7 +116,7 @@ def delete(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Delete a study that has ended, with all its results and checkpoints."""
-    with Client(url) as client:
+    with connect(url) as client:
         view = client.study(study)
         if not yes:
             n_trials = sum(search.n_complete + search.n_pruned + search.n_failed for search in view.searches)
@@ -169,7 +171,7 @@ def submit(
     definition = studyfile.with_changes(studyfile.load(file), changes or [])
     if name is not None:
         definition = {**definition, "name": name}
-    with Client(url) as client:
+    with connect(url) as client:
         report(client, client.submit(definition, space=space), wait=wait, timeout_s=timeout, output=output)
 
 
@@ -185,7 +187,7 @@ def clone(
     """Submit a study's definition under another name, with changes."""
     from admeta.client import studyfile
 
-    with Client(url) as client:
+    with connect(url) as client:
         old = client.study(study).definition or {}
         new = studyfile.with_changes(old, changes or [])
         changed = {key: value for key, value in new.items() if key not in old or value != old[key]}
@@ -194,7 +196,7 @@ def clone(
 
 def watch(study: StudyArgument, timeout: Timeout = None, url: Url = None, output: OutputOption = Output.TABLE) -> None:
     """Follow a study until it ends, then show the comparison. After Ctrl-C the study continues."""
-    with Client(url) as client:
+    with connect(url) as client:
         _finish(client, _follow(client, study, timeout_s=timeout), output)
 
 

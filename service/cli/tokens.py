@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from admeta.cli.options import DatabaseUrl, Home, Output, OutputOption
+from admeta.cli.options import DatabaseUrl, Home, Output, OutputOption, connect
 from admeta.cli.output import emit, say
-from admeta.client import Client
 from admeta.client.terminal import tables
 from search.states import Scope
 from service.errors import ServiceError
@@ -60,7 +59,7 @@ def create(
     if not 1 <= len(name) <= 100:
         raise typer.BadParameter("must have 1 to 100 characters", param_hint="NAME")
     if url is not None:
-        with Client(url) as client:
+        with connect(url) as client:
             made = client.create_token(
                 name, scope=scope.value, expires_in_s=None if lifetime is None else lifetime.total_seconds()
             )
@@ -83,7 +82,7 @@ def show(
 ) -> None:
     """List all tokens, newest first, including those that are no longer valid."""
     if url is not None:
-        with Client(url) as client:
+        with connect(url) as client:
             found = client.tokens()
     else:
         with _database(home, database_url) as engine:
@@ -102,7 +101,7 @@ def revoke(
 ) -> None:
     """Revoke a token at once."""
     if url is not None:
-        with Client(url) as client:
+        with connect(url) as client:
             ended = client.revoke_token(token_id)
     else:
         with _database(home, database_url) as engine:
@@ -122,12 +121,13 @@ def _database(home: Path | None, database_url: str | None) -> Iterator[Engine]:
             hint="Send the request to the service: --url URL, with an admin's token in ADMETA_TOKEN.",
         )
     from service.database.engine import make_single_engine
-    from service.database.schema import prepare
+    from service.database.schema import head_revision, inspect, prepare
     from service.settings import load, make_home
 
     settings = load(os.environ, home=home, database_url=database_url)
     make_home(settings.home)
-    prepare(settings.database_url)
+    if inspect(settings.database_url) != head_revision():
+        prepare(settings.database_url)
     engine = make_single_engine(settings.database_url)
     try:
         yield engine

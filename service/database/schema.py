@@ -21,9 +21,6 @@ from sqlalchemy.exc import DBAPIError
 
 from service.database.engine import immediate, make_single_engine, sqlite_path
 from service.database.errors import DatabaseUnavailableError, DatabaseVersionError
-from service.database.lease import lease_is_free
-from service.database.models import Study
-from service.database.optuna_storage import upgrade_optuna_tables
 from service.database.retry import REQUEST, call, in_short
 from service.settings import keep_private
 
@@ -43,6 +40,8 @@ def prepare(url: str | URL) -> None:
         DatabaseUnavailableError: the server does not answer or lets nobody in; the file cannot be used.
         DatabaseVersionError: the database was made by a newer version of this program, or of Optuna.
     """
+    from service.database.optuna_storage import upgrade_optuna_tables  # Optuna takes 0.4 s, and `inspect` needs none
+
     engine = make_single_engine(url)
     try:
         with _sole_user(engine):
@@ -165,6 +164,9 @@ def _check_older(revision: str, *, than: str) -> None:
 
 def _check_idle(engine: Engine) -> None:
     """Refuse while a driver holds a study: the tables would go from under it. Leases are in the first revision."""
+    from service.database.lease import lease_is_free
+    from service.database.models import Study
+
     with engine.connect() as connection:
         driven = select(func.count()).select_from(Study).where(not_(lease_is_free(engine)))
         n = connection.execute(driven).scalar_one()

@@ -38,6 +38,10 @@ def _leaves(name: str, command: Any) -> list[tuple[str, Any]]:
     return [leaf for part, inner in command.commands.items() for leaf in _leaves(f"{name} {part}", inner)]
 
 
+def test_the_version_is_an_option_too(say: Say) -> None:
+    assert say("--version") == say("version")
+
+
 def test_doctor(settings: Settings, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("admeta.client.route.DEFAULT_URL", "http://127.0.0.1:9")
     line = f"doctor --home {settings.home}"

@@ -132,6 +132,8 @@ def test_export_by_the_name_of_the_file(say: Say, tmp_path: Path) -> None:
     ("line", "code", "part"),
     [
         ("show none", 1, "hint: `admeta list` lists"),
+        ("show digits-for", 1, "hint: Did you mean 'digits-four'? `admeta list` lists"),
+        ("trials digitsfour admetar/7", 1, "hint: Did you mean 'digits-four'?"),
         ("best --task digits --optimizer admetarr", 1, "did you mean 'admetar'"),
         ("best --task synthetic --optimizer admetar", 1, "no finished trial"),
         ("best --task synthetic", 1, "no finished trial on task 'synthetic'"),
@@ -158,6 +160,7 @@ def test_errors_and_exit_codes(say: Say, line: str, code: int, part: str) -> Non
         (["optimizers", "admeta"], ["admetar", "admetas"]),
         (["list", "--state", "CAN"], ["CANCELLED"]),
         (["tok"], ["token"]),
+        (["trials", "digits-four", "admetar/7"], ["admetar/7"]),
     ],
 )
 def test_completion(
