@@ -17,13 +17,14 @@ from search.assignment import Assignment, Report
 from search.definition import StudyDefinition
 from search.loop import SearchLoop
 from search.records import Capacity, Lease, RunOutcome, RunRecord, StudyRecord
-from search.states import FailureKind, RunState, Stage
+from search.states import FailureKind, RunState, Stage, StudyState
 from search.store import Store
 from tasks.engine.folders import inside
 
 logger = logging.getLogger(__name__)
 
 FREE_FALSE_STARTS = 3
+WORKER_PATIENCE_S = 60.0
 ALONE = "a card of its own: the attempt before ran out of memory beside other runs"
 
 
@@ -45,6 +46,7 @@ class Workplace:
         placement: why that much, in words.
         init_from: where the trial that every run starts from left its checkpoints.
         slots: calls back how many runs the cluster has room for now.
+        why_none_fits: calls back why no machine could ever hold a run, in words; None where one could.
     """
 
     storage: str
@@ -53,6 +55,7 @@ class Workplace:
     slots: Callable[[], int]
     init_from: tuple[str, ...] = ()
     placement: str = ""
+    why_none_fits: Callable[[], str | None] = lambda: None
 
 
 class Coordinator:
@@ -91,6 +94,8 @@ class Coordinator:
         ]
         self._live: dict[str, tuple[SearchLoop, RunRecord]] = {}
         self._begun: dict[str, int] = {}
+        self._proposed_at_s: dict[str, float] = {}
+        self._told_waiting: str | None = None
         self._false_starts: Counter[int] = Counter()
         self._alone: set[int] = set()
 
@@ -101,6 +106,7 @@ class Coordinator:
     def next(self, ticket: str) -> Assignment | Idle:
         """The run to start under `ticket` (Tune's trial id)."""
         self._apply_budgets()
+        self.tell_why_waiting()
         if self.n_live >= self._room() or self._waits_for_a_card():
             return Idle.WAIT
         # Fair turns: the optimizer with the fewest runs at work goes first, then the one that had the fewest turns.
@@ -108,8 +114,26 @@ class Coordinator:
             run = loop.propose()
             if run is not None:
                 self._live[ticket] = (loop, run)
+                self._proposed_at_s[ticket] = self._elapsed_s()
                 return self._assign(loop, run)
         return Idle.DONE if all(loop.is_done for loop in self._loops) else Idle.WAIT
+
+    def tell_why_waiting(self) -> None:
+        """Put into the study's reason what it waits for, when that has changed."""
+        reason = self._workplace.why_none_fits() or self._why_no_worker_starts()
+        if reason != self._told_waiting:
+            self._told_waiting = reason
+            self._store.set_study_state(self._lease, StudyState.RUNNING, reason=reason)
+
+    def _why_no_worker_starts(self) -> str | None:
+        waiting = self._live.keys() - self._begun.keys()
+        waited_s = max((self._elapsed_s() - self._proposed_at_s[ticket] for ticket in waiting), default=0.0)
+        if self._begun or waited_s < WORKER_PATIENCE_S:
+            return None
+        return (
+            f"has waited {waited_s // 60:.0f} min for Ray to start a worker, though the cluster has room for a run; "
+            "look at the service's log and at `ray status`, and restart Ray if this goes on"
+        )
 
     def begin(self, ticket: str) -> None:
         """The run's worker starts: count the attempt."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import optuna
 from ray import tune
@@ -37,6 +37,7 @@ from tasks.engine.folders import inside
 from tasks.errors import ConfigError, TaskError
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 TUNE_ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # curves are in SQL; no csv, json and tensorboard files a trial
@@ -103,7 +104,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     store=store,
                     lease=lease,
                     study=study,
-                    workplace=_workplace(study, store, lease, options, stop, origins),
+                    workplace=_workplace(study, store, options, stop, origins),
                     elapsed_s=_clock_since(study.started_at),
                 )
                 with Retention(store, study.id, storage=options.storage) as retention:
@@ -204,7 +205,6 @@ def _held(config: dict[str, Any]) -> tune.PlacementGroupFactory:
 def _workplace(
     study: StudyRecord,
     store: Store,
-    lease: Lease,
     options: DriverOptions,
     stop: StopSwitch,
     origins: tuple[str, ...],
@@ -213,13 +213,7 @@ def _workplace(
     placed = placement.place(definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping)
     logger.info("study %s: %s", study.id, placed.reason)
 
-    told: str | None = None
-
     def slots() -> int:
-        nonlocal told
-        if (reason := placement.why_none_fits(placed.each)) != told:
-            told = reason
-            store.set_study_state(lease, StudyState.RUNNING, reason=reason)
         cluster, competitors = placement.cluster_capacity(), store.competing_studies(study.id)
         return placement.slots_for(placed.each, priority=definition.priority, cluster=cluster, competitors=competitors)
 
@@ -229,6 +223,7 @@ def _workplace(
         each=placed.each,
         placement=placed.reason,
         slots=_remembered(slots, for_s=2.0),
+        why_none_fits=_remembered(lambda: placement.why_none_fits(placed.each), for_s=2.0),
         init_from=origins,
     )
 
@@ -260,11 +255,11 @@ def _clock_since(began: datetime | None) -> Callable[[], float]:
     return lambda: before_s + time.monotonic() - origin
 
 
-def _remembered(call: Callable[[], int], *, for_s: float) -> Callable[[], int]:
+def _remembered(call: Callable[[], T], *, for_s: float) -> Callable[[], T]:
     """The call's answer, asked for anew only after a while: the searcher asks ten times a second."""
-    known: tuple[float, int] | None = None
+    known: tuple[float, T] | None = None
 
-    def answer() -> int:
+    def answer() -> T:
         nonlocal known
         if known is None or time.monotonic() - known[0] > for_s:
             known = (time.monotonic(), call())

@@ -88,6 +88,7 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
             with self._stop.on_error():
                 for ticket in self._coordinator.drop_cancelled():
                     _end_worker(tune_controller.get_trial(ticket))
+                self._coordinator.tell_why_waiting()
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         report: Report = result["report"]

@@ -11,7 +11,8 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +26,9 @@ from service.signals import handlers_kept
 from tasks.engine import sharing
 
 log = logging.getLogger(__name__)
+
+CLOCK_STEP_S = 5.0
+"""Steps back of the machine's clock that are smaller only delay Ray's timers by as much."""
 
 _own_node: subprocess.Popen[bytes] | None = None
 """The node that was started for this process to reach a cluster through."""
@@ -107,6 +111,35 @@ def _bound_to_loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+class ClockWatch:
+    """Notices that the machine's clock was set back.
+
+    The timers of Ray's daemons go by that clock: after a step back of an hour they stand still for an hour, in which no
+    new worker starts. Daemons that start after the step are not affected.
+
+    Args:
+        wall, monotonic: the clocks, in seconds.
+    """
+
+    def __init__(
+        self, *, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
+        self.reset()
+
+    def reset(self) -> None:
+        """From now on the clock is right."""
+        self._offset_s = self._wall() - self._monotonic()
+
+    def set_back_s(self) -> float:
+        """By how much the clock was set back since the reset; 0 where it was not, or by less than Ray's timers mind."""
+        step_s = self._offset_s - (self._wall() - self._monotonic())
+        if step_s < 0:  # set forward: Ray's timers fire early, and a step back from there counts
+            self.reset()
+        return step_s if step_s > CLOCK_STEP_S else 0.0
 
 
 def control_is_lost() -> str | None:

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.5
 RAY_CHECK_S = 5.0
+LONGEST_PAUSE_S = 30.0
+"""Between attempts to start or join Ray, after several in turn that failed."""
 FILE_CHECK_S = 5.0
 MAX_CRASHES = 5
 """Drivers of one study that may fail one after another, without progress, before the study is FAILED."""
@@ -80,6 +82,7 @@ class Supervisor:
         self._crashes: dict[str, Crashes] = {}
         self._silent_since: dict[str, float] = {}
         self._nodes = compatibility.Nodes(prepares=settings.runtime_env is not None)
+        self._clock = cluster.ClockWatch()
         self._ray_status = "starting"
         self._ray_checked_at = 0.0
         self._needs_new_process = False
@@ -115,11 +118,13 @@ class Supervisor:
         return read_nodes()
 
     def _run(self) -> None:
+        n_faults = 0  # of Ray's start, one after another
         while not self._ended.is_set():
             try:
                 self._check_file()
                 if self._has_ray():
                     self._tick()
+                n_faults = 0
             except DatabaseFileError as error:
                 logger.error("%s The service stops.", error.detail)
                 self._fault = error
@@ -130,7 +135,8 @@ class Supervisor:
                 if not ray.is_initialized() or isinstance(error, RayError):
                     self._ray_status = f"unavailable: {what}"
                 logger.error("supervisor: %s; trying again", what, exc_info=not known)
-                self._ended.wait(2.0)
+                n_faults = 0 if ray.is_initialized() else n_faults + 1
+                self._ended.wait(min(LONGEST_PAUSE_S, 2.0 ** max(1, n_faults)))  # a failed start leaves agents behind
             self._ended.wait(TICK_S)
         if ray.is_initialized() and not self._needs_new_process:  # Ray's core ends who leaves a dead node
             cluster.leave(self._settings)
@@ -151,19 +157,33 @@ class Supervisor:
         """Whether Ray works now; one that was lost is left, and started or joined anew at the next look."""
         if not ray.is_initialized():
             cluster.join(self._settings)
+            self._clock.reset()
         elif time.monotonic() - self._ray_checked_at > RAY_CHECK_S:
             self._ray_checked_at = time.monotonic()
             fault = cluster.control_is_lost()
+            if fault is None and (step_s := self._clock.set_back_s()):
+                fault = f"this machine's clock was set back by {step_s:.0f} s, and Ray's timers stand still as long"
             if fault is not None:
-                logger.error("%s; connecting anew, and studies go on from the database", fault)
-                self._ray_status = f"unavailable: {fault}"
-                cluster.leave(self._settings)
-                self._drivers.clear()
+                self._leave_ray(fault)
                 return False
             if cluster.node_is_lost(self._settings):
                 self._abandon_ray()
                 return False
         return True
+
+    def _leave_ray(self, fault: str) -> None:
+        logger.error("%s; connecting anew, and studies go on from the database", fault)
+        self._ray_status = f"unavailable: {fault}"
+        cluster.leave(self._settings)
+        if self._settings.ray_address is None:
+            self._release_leases()
+        self._drivers.clear()
+
+    def _release_leases(self) -> None:
+        """Free the studies of drivers that ended with the embedded Ray."""
+        with suppress(DatabaseUnavailableError):  # then their leases run out
+            for driver in self._drivers.values():
+                self._store.release_lease(driver.lease)
 
     def _abandon_ray(self) -> None:
         """The embedded Ray's node has died: leave all of it to the next process."""
@@ -171,9 +191,7 @@ class Supervisor:
         self._ray_status = "unavailable: the embedded Ray's node has died"
         self._needs_new_process = True
         self._ended.set()
-        with suppress(DatabaseUnavailableError):  # then their leases run out
-            for driver in self._drivers.values():  # they died with the node
-                self._store.release_lease(driver.lease)
+        self._release_leases()
 
     def _tick(self) -> None:
         for study_id in list(self._drivers):

@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session
 from search.errors import LeaseLostError, SearchError
 from search.records import Lease
 from search.states import AttemptState, FailureKind, RunState, StudyState
-from service.database import events
+from service.database import events, progress
 from service.database.engine import reading, writing
 from service.database.models import RUN_IS_UNFINISHED, Attempt, Run, Search, Study
 from service.database.retry import REQUEST, retried
@@ -28,6 +28,7 @@ from service.database.types import UtcDateTime
 if TYPE_CHECKING:
     from service.database.store import SqlStore
 
+LONGEST_LEASE_S = 120.0
 TERMINAL = tuple(state for state in StudyState if state.is_terminal)
 _OWNER = select(Study.lease_owner).where(Study.id == bindparam("study")).with_for_update()
 _OWNER_AND_RUN = (
@@ -40,12 +41,21 @@ _OWNER_AND_RUN = (
 
 
 def lease_is_free(engine: Engine) -> ColumnElement[bool]:
-    """SQL: nobody holds the study, or its lease has expired."""
-    return or_(Study.lease_owner.is_(None), Study.lease_expires_at < _now_plus(engine, timedelta()))
+    """SQL: nobody holds the study, or its lease has expired.
+
+    A lease that ends later than any taken now could was taken before the clock was set back: it has no known end.
+    """
+    expires = Study.lease_expires_at
+    return or_(
+        Study.lease_owner.is_(None),
+        expires < _now_plus(engine, timedelta()),
+        expires > _now_plus(engine, timedelta(seconds=LONGEST_LEASE_S)),
+    )
 
 
 def lease_end(engine: Engine, ttl_s: float) -> ColumnElement[datetime]:
-    """SQL: the end of a lease that is taken now."""
+    """SQL: the end of a lease that is taken now, for at most LONGEST_LEASE_S."""
+    assert ttl_s < LONGEST_LEASE_S
     return _now_plus(engine, timedelta(seconds=ttl_s))
 
 
@@ -143,7 +153,7 @@ def _close_runs(session: Session, study_id: str, *, error: str) -> None:
     session.execute(
         update(Attempt)
         .where(Attempt.run_id.in_(unfinished.with_only_columns(Run.id)), Attempt.state == AttemptState.RUNNING)
-        .values(state=AttemptState.LOST, error=error, finished_at=now)
+        .values(state=AttemptState.LOST, error=error, finished_at=progress.attempt_end(now))
         .execution_options(synchronize_session=False)
     )
     for run, label in session.execute(unfinished):

@@ -36,6 +36,7 @@ from sqlalchemy.orm import (
     mapped_column,
     relationship,
     remote,
+    validates,
 )
 
 from search.states import AttemptState, Direction, FailureKind, RunState, Stage, StudyState
@@ -94,7 +95,17 @@ class Costed:
         return composite(Cost, *(field.name for field in fields(Cost)))
 
 
-class Study(Base):
+class Timed:
+    """Rows with a start and an end, which is never before the start: a machine's clock may be set back in between."""
+
+    started_at: Mapped[datetime | None]
+
+    @validates("finished_at")
+    def _end_after_start(self, _: str, at: datetime | None) -> datetime | None:
+        return at if at is None or self.started_at is None else max(at, self.started_at)
+
+
+class Study(Timed, Base):
     """A study and who drives it. `definition` is the resolved definition; its hash tells a repeat from a conflict.
 
     `origin` is what its training starts from, a file or STUDY/LABEL/TRIAL; None: fresh weights.
@@ -147,7 +158,7 @@ class Search(Base):
     study: Mapped[Study] = relationship(back_populates="searches", lazy="raise_on_sql")
 
 
-class Run(Costed, Base):
+class Run(Costed, Timed, Base):
     """One training execution of a trial with one seed. A trial of Optuna is its run of stage `search`."""
 
     __tablename__ = "admeta_runs"

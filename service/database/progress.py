@@ -10,12 +10,13 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, insert, select, update
+from sqlalchemy import ColumnElement, case, delete, insert, literal, select, update
 from sqlalchemy.orm import Session
 
 from search.records import AttemptStart, Point, RunOutcome, changed_points
 from search.states import AttemptState
 from service.database.models import Attempt, CurvePoint, Run
+from service.database.types import UtcDateTime
 
 
 def describe(session: Session, run: Run, start: AttemptStart) -> None:
@@ -65,8 +66,13 @@ def close(
     Args:
         start: where it went on, if that was not told before.
     """
-    ended = {"state": state, "error": error, "finished_at": at}
+    ended = {"state": state, "error": error, "finished_at": attempt_end(at)}
     _change_open(session, run, ended if start is None else ended | asdict(start))
+
+
+def attempt_end(at: datetime) -> ColumnElement[datetime]:
+    """SQL: when an attempt ended, not before its start: the clock may have been set back in between."""
+    return case((Attempt.started_at > at, Attempt.started_at), else_=literal(at, UtcDateTime))
 
 
 def finish(run: Run, outcome: RunOutcome, *, at: datetime) -> None:

@@ -529,3 +529,18 @@ def test_nothing_new_starts_while_a_run_waits_for_a_whole_card() -> None:
     assert offered[1:] == [Idle.WAIT] * 5
     coordinator.begin("c")
     assert isinstance(coordinator.next("i"), Assignment)
+
+
+def test_a_study_whose_workers_do_not_start_says_so() -> None:
+    """Ray has room for the run, and gives it no process: after a step of the clock, say."""
+    store, clock = MemoryStore(), [0.0]
+    study = store.add_study(define())
+    coordinator = coordinator_for(store, study, slots=1, elapsed_s=lambda: clock[0])
+    coordinator.next("t0")
+    for now, told in ((30.0, False), (130.0, True)):
+        clock[0] = now
+        coordinator.tell_why_waiting()
+        assert ("has waited 2 min for Ray to start a worker" in (store.get_study(study.id).reason or "")) is told
+    coordinator.begin("t0")
+    coordinator.tell_why_waiting()
+    assert store.get_study(study.id).reason is None

@@ -169,3 +169,17 @@ def test_a_cluster_that_lets_nobody_in_is_told_with_what_to_check(
     with pytest.raises(JoinError, match=r"head:6379: Failed to connect") as told:
         cluster.join(load({}, home=tmp_path, ray_address="head:6379"))
     assert "RAY_AUTH_TOKEN_PATH" in (told.value.hint or "")
+
+
+def test_a_clock_that_is_set_back_is_noticed() -> None:
+    """Ray's timers go by it: after a step of an hour no new worker starts for an hour."""
+    wall, monotonic = [1000.0], [0.0]
+    clock = cluster.ClockWatch(wall=lambda: wall[0], monotonic=lambda: monotonic[0])
+    steps = []
+    for step in (0.0, -3.0, 3.0, 3600.0, -3600.0, -60.0):
+        monotonic[0] += 5.0
+        wall[0] += 5.0 + step
+        steps.append(round(clock.set_back_s()))
+    assert steps == [0, 0, 0, 0, 3600, 3660]
+    clock.reset()
+    assert clock.set_back_s() == 0

@@ -20,6 +20,7 @@ from search.definition import StudyDefinition
 from search.records import Lease
 from search.states import RunState, Stage, StudyState
 from service import supervisor as module
+from service.cluster import ClockWatch
 from service.database.engine import make_engine, sqlite_path
 from service.database.errors import DatabaseUnavailableError
 from service.database.queries import get_study_view
@@ -37,7 +38,11 @@ class FakeCluster:
         self.connected = False
         self.fault: str | None = None
         self.node_dead = False
+        self.wall_s = 0.0
         self.calls: list[str] = []
+
+    def ClockWatch(self) -> ClockWatch:
+        return ClockWatch(wall=lambda: self.wall_s, monotonic=lambda: 0.0)
 
     def join(self, _: Settings) -> None:
         self.calls.append("join")
@@ -92,12 +97,29 @@ def test_a_lost_control_service_is_left_and_joined_anew(supervisor: Supervisor, 
     assert not supervisor.needs_new_process()
 
 
+def test_ray_is_started_anew_after_the_clock_was_set_back(
+    settings: Settings, supervisor: Supervisor, cluster: FakeCluster
+) -> None:
+    """Its timers stand still for as long, and studies would wait without a worker."""
+    engine = make_engine(settings.database_url)
+    study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
+    lease = SqlStore(engine).acquire_lease(study.id, owner="ended", ttl_s=60)
+    assert isinstance(lease, Lease)
+    wait_until(lambda: supervisor.ray_status() == "ok", "ok")
+    supervisor._drivers[study.id] = Driver(actor=None, answer=None, lease=lease)
+    cluster.wall_s -= 3600
+    wait_until(lambda: cluster.calls == ["join", "leave", "join"], "started anew")
+    wait_until(lambda: supervisor.ray_status() == "ok", "ok again")
+    assert SqlStore(engine).acquire_lease(study.id, owner="next", ttl_s=1) is not None
+    engine.dispose()
+
+
 def test_a_lost_embedded_node_needs_a_new_process_and_frees_the_studies(
     settings: Settings, supervisor: Supervisor, cluster: FakeCluster
 ) -> None:
     engine = make_engine(settings.database_url)
     study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
-    lease = SqlStore(engine).acquire_lease(study.id, owner="lost", ttl_s=3600)
+    lease = SqlStore(engine).acquire_lease(study.id, owner="lost", ttl_s=60)
     assert isinstance(lease, Lease)
     wait_until(lambda: supervisor.ray_status() == "ok", "ok")
     supervisor._drivers[study.id] = Driver(actor=None, answer=None, lease=lease)
@@ -116,7 +138,7 @@ def test_a_cancelled_study_that_nobody_drives_is_closed_and_cleared_up(
     engine = make_engine(settings.database_url)
     store = SqlStore(engine)
     study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
-    lease = store.acquire_lease(study.id, owner="driver", ttl_s=3600)
+    lease = store.acquire_lease(study.id, owner="driver", ttl_s=60)
     assert isinstance(lease, Lease)
     search = store.searches(study.id)[0]
     run = store.create_run(lease, search.id, trial_number=0, stage=Stage.SEARCH, seed=0, params={"lr": 0.1})

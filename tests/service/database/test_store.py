@@ -6,17 +6,20 @@ import dataclasses
 import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, select, text, update
+from sqlalchemy.orm import Session
 
 from search.definition import StudyDefinition
 from search.errors import LeaseLostError, SearchError, StudyNotFoundError
 from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore, make_engine
+from service.database.models import Attempt, Run, Study
 from service.database.queries import get_trial
-from service.database.studies import request_cancel, request_pause
+from service.database.studies import request_cancel, request_pause, runnable_studies
 from tests.service.database.fill import complete, curve, definition, leased, run
 
 DIVERGED = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged at step 7")
@@ -251,6 +254,39 @@ def test_lease_of_the_same_owner_is_kept(store: SqlStore, two_searches: StudyDef
     lease, _ = leased(store, two_searches)
     assert store.acquire_lease(lease.study_id, owner="driver", ttl_s=60) == lease
     assert store.acquire_lease(lease.study_id, owner="other", ttl_s=60) is None
+
+
+def test_a_lease_of_before_a_step_of_the_clock_is_free(store: SqlStore) -> None:
+    """Its end is an hour away after a step of an hour: no driver could have it so long."""
+    lease, _ = leased(store, definition("stepped"))
+    with store.engine.begin() as connection:
+        connection.execute(
+            update(Study)
+            .where(Study.id == lease.study_id)
+            .values(lease_expires_at=datetime.now(UTC) + timedelta(hours=1))
+        )
+    assert runnable_studies(store.engine) == [lease.study_id]
+    assert store.acquire_lease(lease.study_id, owner="other", ttl_s=60) is not None
+
+
+def test_no_end_is_before_its_start(store: SqlStore) -> None:
+    """The machine's clock was set back in between."""
+    lease, (search, *_) = leased(store, definition("stepped"))
+    runs = [
+        store.create_run(lease, search.id, trial_number=number, stage=Stage.SEARCH, seed=0, params={})
+        for number in range(3)
+    ]
+    for record in runs:
+        store.start_attempt(lease, record.id)
+    back = SqlStore(store.engine, clock=lambda: datetime.now(UTC) - timedelta(hours=1))
+    back.finish_run(lease, runs[0].id, complete(0.5))
+    back.fail_attempt(lease, runs[1].id, outcome=CRASHED)
+    back.set_study_state(lease, StudyState.FAILED)
+    with Session(store.engine) as session:
+        for kind in (Study, Run, Attempt):
+            rows = session.scalars(select(kind).where(kind.finished_at.is_not(None))).all()
+            assert rows
+            assert all(row.started_at == row.finished_at for row in rows)
 
 
 def test_rivals_are_the_other_studies_at_work(store: SqlStore) -> None:
