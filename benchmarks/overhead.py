@@ -24,10 +24,10 @@ from ray import tune
 
 from search.definition import StudyDefinition
 from search.driver import TUNE_ENVIRONMENT, DriverOptions, drive
-from service.cluster import start_embedded
 from service.database.schema import prepare
 from service.database.studies import create_study
-from service.supervisor import open_store
+from service.ray.cluster import start_embedded
+from service.ray.supervisor import open_store
 
 
 class Idle(tune.Trainable):

@@ -37,11 +37,11 @@ from sqlalchemy.orm import Session
 
 from search.definition import StudyDefinition
 from search.driver import DriverOptions, drive
-from service.cluster import start_embedded
 from service.database.models import Attempt, Run, Search
 from service.database.schema import prepare
 from service.database.studies import create_study
-from service.supervisor import open_store
+from service.ray.cluster import start_embedded
+from service.ray.supervisor import open_store
 
 BUSY_BAR = 0.90
 CARDS_BAR = {4: 3.7}

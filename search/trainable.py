@@ -19,7 +19,7 @@ import ray
 from ray import tune
 
 from search.assignment import Assignment, Curve, Report
-from search.notice import GivenBackError, Notice
+from search.preemption import PreemptedError, Preemption
 from search.records import AttemptStart, Point, RunOutcome
 from search.run_log import start_log
 from search.states import Direction, FailureKind, RunState, Stage
@@ -45,7 +45,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
     def _take_up(self, config: dict[str, Any]) -> None:
         self._assignment = Assignment.from_config(config)
         self._log = start_log(self._assignment.checkpoint_dir, self._assignment.attempt)
-        self._notice = Notice()
+        self._preemption = Preemption()
         self._start: AttemptStart | None = None
         self._start_is_told = False
         self._problem: str | None = None
@@ -54,12 +54,12 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         """One epoch; the run is opened here and not in `setup`, so that its errors are this run's.
 
         Raises:
-            GivenBackError: the process was told to stop; the run is saved, or was before.
+            PreemptedError: the process was told to stop; the run is saved, or was before.
         """
-        self._notice.heed()
+        self._preemption.listen()
         with self._log.capturing():
             report = self._step()
-        if self._notice.came and report.end is None:
+        if self._preemption.requested and report.end is None:
             self._give_back(cast(Run, self._run))
         self._log.publish()
         return report.to_result()
@@ -68,7 +68,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._unsaved = False  # within an epoch the run's state fits no evaluation
         backlog: list[Point] = []
         try:
-            with self._notice.in_time():
+            with self._preemption.may_interrupt():
                 if self._run is None:
                     self._start = self._open()
                     backlog = list(self._curve.points)
@@ -109,7 +109,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._unsaved = False
         rest = f"the run goes on elsewhere from epoch {run.epoch}" if self._problem is None else self._problem
         self._log.say(f"told to stop: {rest}")
-        raise GivenBackError(f"the worker was told to stop (SIGTERM); {rest}")
+        raise PreemptedError(f"the worker was told to stop (SIGTERM); {rest}")
 
     def cleanup(self) -> None:
         """The worker's end. A run that is stopped between two evaluations, by a pause say, leaves a checkpoint."""
@@ -120,7 +120,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
     def _close(self) -> None:
         self._unsaved = False
-        self._notice.forget()
+        self._preemption.stop_listening()
         if self._run is not None:
             self._run.close()
             self._run = None

@@ -24,7 +24,7 @@ from ray.tune.search import Searcher
 
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle
-from search.notice import GivenBackError
+from search.preemption import PreemptedError
 from search.states import FailureKind
 from tasks.errors import OutOfMemory
 
@@ -106,7 +106,7 @@ class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
         error = _error_of(trial)
         if self._stop.error is None:
             with self._stop.on_error():
-                if isinstance(_cause(error), GivenBackError):
+                if isinstance(_cause(error), PreemptedError):
                     self._coordinator.interrupt(trial.trial_id, reason=str(_cause(error)))
                 else:
                     kind, text = describe(error)

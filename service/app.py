@@ -6,6 +6,7 @@ Owns the order of start and stop: tables, then the supervisor; the supervisor, t
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -14,6 +15,8 @@ from typing import Protocol
 from anyio import CapacityLimiter
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import dashboard
@@ -41,17 +44,21 @@ from service.api.etag import ETags
 from service.api.openapi import describe
 from service.api.optuna_pages import OptunaPages
 from service.api.shared import SharedReads
+from service.database import events as database_events
+from service.database import idempotency
 from service.database.engine import make_engine
-from service.database.errors import DatabaseFileError
+from service.database.errors import DatabaseFileError, DatabaseUnavailableError
 from service.database.idempotency import AnsweredBeforeError
 from service.database.schema import prepare
 from service.events.feed import Feed, SqlSource
-from service.forgetting import forget_what_is_old
 from service.metrics import Metrics
 from service.models import NodeView
 from service.security import protect
 from service.settings import Settings, make_home
 
+log = logging.getLogger(__name__)
+
+PRUNE_EVERY_S = 60.0
 DESCRIPTION = "Hyperparameter search for comparing optimizers: AdmetaR, AdmetaS and the baselines."
 
 
@@ -88,7 +95,7 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
 
     Args:
         settings: where database, checkpoints and data lie.
-        supervisor: what runs the studies; by default `service.supervisor.Supervisor`, over Ray.
+        supervisor: what runs the studies; by default `service.ray.supervisor.Supervisor`, over Ray.
     """
 
     @asynccontextmanager
@@ -101,11 +108,11 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
         metrics.followers.set_function(lambda: app.state.feed.n_followers)
         app.state.supervisor = supervisor or _ray_supervisor(settings)
         await run_in_threadpool(app.state.supervisor.start)
-        forgetting = asyncio.create_task(forget_what_is_old(engine))
+        pruning = asyncio.create_task(_prune_regularly(engine))
         try:
             yield
         finally:
-            forgetting.cancel()
+            pruning.cancel()
             app.state.feed.close()
             await run_in_threadpool(app.state.supervisor.stop)
             engine.dispose()
@@ -153,9 +160,23 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
 
 
 def _ray_supervisor(settings: Settings) -> StudySupervisor:
-    from service.supervisor import Supervisor  # brings Ray
+    from service.ray.supervisor import Supervisor  # brings Ray
 
     return Supervisor(settings)
+
+
+async def _prune_regularly(engine: Engine) -> None:
+    """Delete old events and old answers once a minute, until cancelled. Several services may do it."""
+    while True:
+        await asyncio.sleep(PRUNE_EVERY_S)
+        try:
+            n = await run_in_threadpool(database_events.prune, engine)
+            await run_in_threadpool(idempotency.forget, engine)
+        except (SQLAlchemyError, DatabaseUnavailableError) as error:
+            log.warning("old events are not deleted now, the database does not answer: %s", type(error).__name__)
+        else:
+            if n:
+                log.info("deleted %d old events", n)
 
 
 class HeadAsGet:

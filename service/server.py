@@ -12,17 +12,18 @@ import logging
 import os
 import resource
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import uvicorn
 from fastapi import FastAPI
 
-from service import restart
 from service.app import create_app
 from service.connections import limited_protocol, limits_of_this_process
 from service.database.schema import prepare
@@ -33,7 +34,10 @@ from service.settings import Settings, make_home
 
 log = logging.getLogger(__name__)
 
-_START_PATIENCE_S = 120.0
+LISTENER = "ADMETA_LISTENER"
+"""Environment variable by which a program gives its successor the listening socket's file descriptor."""
+
+_START_TIMEOUT_S = 120.0
 _RAY_IS_UP_S = 30.0
 _MAX_OPEN_FILES = 65_536  # some systems grant a thousand million, and programs that close all of them take minutes
 
@@ -111,7 +115,7 @@ def run(settings: Settings) -> None:
         with suppress(KeyboardInterrupt):  # uvicorn repeats the Ctrl-C that it has obeyed
             server.run(sockets=[listener])
             if server.needs_new_process:
-                restart.in_place(kept)
+                replace_process(kept)
         os.close(kept)
         if not server.started:
             raise _start_error(settings)
@@ -142,7 +146,7 @@ def running(settings: Settings) -> Iterator[str]:
 def listen(settings: Settings) -> Iterator[tuple[_Server, socket.socket]]:
     """A server that is ready to run, with its socket. Prepares the database first, whose errors so reach the caller."""
     _raise_open_files_limit()
-    with restart.take_over() or _bind(settings) as listener:
+    with inherited_listener() or _bind(settings) as listener:
         make_home(settings.home)
         prepare(settings.database_url)
         check_start(settings)
@@ -179,7 +183,7 @@ def _bind(settings: Settings) -> socket.socket:
 
 
 def _wait_for_start(server: uvicorn.Server, thread: threading.Thread, settings: Settings) -> None:
-    deadline = time.monotonic() + _START_PATIENCE_S
+    deadline = time.monotonic() + _START_TIMEOUT_S
     while not server.started:
         if not thread.is_alive() or time.monotonic() > deadline:
             raise _start_error(settings)
@@ -194,3 +198,37 @@ def _start_error(settings: Settings) -> StartError:
 def log_file(home: Path) -> Path:
     """Where the service's log lines go."""
     return home / "logs" / "service.log"
+
+
+def replace_process(listener: int) -> NoReturn:
+    """Run the same command anew in this process, with the same listening socket, where requests wait meanwhile.
+
+    Ray's core ends a process as soon as it leaves a node that has died; nothing within the process can prevent it.
+
+    Args:
+        listener: the socket's file descriptor.
+    """
+    os.set_inheritable(listener, True)  # noqa: FBT003 - the standard library's signature
+    os.environ[LISTENER] = str(listener)
+    log.info("the service begins anew in its own process")
+    logging.shutdown()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def inherited_listener() -> socket.socket | None:
+    """The socket that `replace_process` left open; None where there was none. Also reaps that program's children."""
+    number = os.environ.pop(LISTENER, None)
+    if number is None:
+        return None
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    try:
+        listener = socket.socket(fileno=int(number))
+    except (ValueError, OSError):
+        return None
+    if not listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        listener.detach()
+        return None
+    listener.set_inheritable(False)
+    return listener

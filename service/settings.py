@@ -17,13 +17,13 @@ from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from admeta.client.text import without_secrets
-from service import runtime_env
-from service.errors import SettingsError
+from service.errors import SettingsError, StudyFileError
 from tasks.engine.folders import check_address, is_remote
 from tasks.errors import ConfigError
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
+_ENV_HINT = "Ray's documentation names the fields of runtime environments, docs/cluster.md those to begin with."
 Limit = Annotated[int, Field(ge=1)]
 
 
@@ -128,7 +128,7 @@ def load(environ: Mapping[str, str], **flags: Any) -> Settings:
             database_url=_database_url(given("database_url"), home, _secret(environ, "ADMETA_DATABASE_PASSWORD_FILE")),
             admin_token=_secret(environ, "ADMETA_ADMIN_TOKEN_FILE"),
             ray_address=given("ray_address"),
-            runtime_env=runtime_env.read(Path(env_file).expanduser()) if env_file else None,
+            runtime_env=read_runtime_env(Path(env_file).expanduser()) if env_file else None,
             storage=_storage(given("storage", str(home / "checkpoints"))),
             data=Path(given("data", home / "data")).expanduser().absolute(),
             require_token=given("require_token", False),  # noqa: FBT003
@@ -242,3 +242,37 @@ def _secret(environ: Mapping[str, str], name: str) -> str | None:
     if not secret:
         raise SettingsError(f"{name} = '{path}' is empty.", hint="Write the secret into it, on one line.")
     return secret
+
+
+def read_runtime_env(path: Path) -> dict[str, Any]:
+    """Ray's runtime environment from a JSON or YAML file, in Ray's own form; files that it names are relative to it.
+
+    Raises:
+        SettingsError: no such file, no mapping in it, or a module that is not there.
+    """
+    from admeta.client import studyfile  # the command line reads settings without a file, and without YAML
+
+    try:
+        found = studyfile.load(path)
+    except StudyFileError as error:
+        raise SettingsError(f"runtime environment: {error.detail}", hint=_ENV_HINT) from None
+    if not all(isinstance(key, str) for key in found):
+        raise SettingsError(f"runtime environment '{path}': the names of its fields must be text.", hint=_ENV_HINT)
+    modules = found.get("py_modules", [])
+    if not isinstance(modules, list) or not all(isinstance(module, str) for module in modules):
+        raise SettingsError(f"runtime environment '{path}': py_modules must be a list of texts.", hint=_ENV_HINT)
+    if modules:
+        found["py_modules"] = [_absolute(module, path) for module in modules]
+    if isinstance(folder := found.get("working_dir"), str):
+        found["working_dir"] = _absolute(folder, path)
+    return found
+
+
+def _absolute(name: str, path: Path) -> str:
+    """The absolute path of a local file; an address as it is."""
+    if "://" in name:
+        return name
+    place = (path.absolute().parent / Path(name).expanduser()).resolve()
+    if not place.exists():
+        raise SettingsError(f"runtime environment '{path}': there is no {place}.", hint=_ENV_HINT)
+    return str(place)

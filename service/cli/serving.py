@@ -90,9 +90,9 @@ def worker(
     gpus: Annotated[int | None, typer.Option(min=0, help="Cards for trials.  [default: all]")] = None,
 ) -> None:
     """Add this machine to a cluster until Ctrl-C. Its trials then continue on other machines."""
-    from service import joining
+    from service.ray import node
 
-    raise typer.Exit(joining.work(address, cpus=cpus, gpus=gpus))
+    raise typer.Exit(node.work(address, cpus=cpus, gpus=gpus))
 
 
 def demo(

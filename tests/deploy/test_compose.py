@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.joining import has_node
+from service.ray.node import has_node
 
 ROOT = Path(__file__).parents[2]
 PROFILES = ("cpu", "gpu")

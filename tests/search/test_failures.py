@@ -14,7 +14,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError,
 from search.assignment import Report
 from search.coordinator import FREE_FALSE_STARTS, Assignment, Coordinator, Idle
 from search.errors import LeaseLostError
-from search.notice import GivenBackError
+from search.preemption import PreemptedError
 from search.records import Point, RunOutcome, RunRecord, StudyRecord
 from search.states import FailureKind, RunState
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher, describe
@@ -217,7 +217,7 @@ def test_a_run_that_is_given_back_waits_and_counts_as_no_failure(
     start(coordinator, "t0")
     trial: Any = _Trial()
     trial.pickled_error_file = tmp_path / "error"
-    trial.pickled_error_file.write_bytes(pickle.dumps(RayTaskError("train", "trace", GivenBackError("told to stop"))))
+    trial.pickled_error_file.write_bytes(pickle.dumps(RayTaskError("train", "trace", PreemptedError("told to stop"))))
     for _ in range(2):  # the second time it is not live any more
         scheduler.on_trial_error(None, trial)
     assert stop.error is None

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from search.assignment import Assignment, Report
-from search.notice import GivenBackError, Notice
+from search.preemption import PreemptedError, Preemption
 from search.run_log import read_log
 from search.states import FailureKind, RunState, Stage
 from search.trainable import TrialWorker, to_point
@@ -312,7 +312,7 @@ def test_told_to_stop_it_ends_the_epoch_saves_and_gives_the_run_back(workers: Wo
     worker = workers.start(good(0.1), good(0.2), good(0.3), checkpoint_every_s=3600.0)
     step(worker)
     workers.runs[0].during_epoch = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(GivenBackError, match=r"told to stop \(SIGTERM\); the run goes on elsewhere from epoch 2"):
+    with pytest.raises(PreemptedError, match=r"told to stop \(SIGTERM\); the run goes on elsewhere from epoch 2"):
         worker.step()
     worker.cleanup()
     again = step(workers.start(good(0.1), good(0.2), good(0.3), attempt=2))
@@ -321,17 +321,17 @@ def test_told_to_stop_it_ends_the_epoch_saves_and_gives_the_run_back(workers: Wo
     assert again.start.resumed_from_epoch == 2
 
 
-def test_an_epoch_too_long_for_the_notice_is_cut_off(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_beyond_the_grace_period_is_interrupted(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     def hang() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
-    monkeypatch.setattr("search.trainable.Notice", lambda: Notice(grace_s=0.1))
+    monkeypatch.setattr("search.trainable.Preemption", lambda: Preemption(grace_s=0.1))
     worker = workers.start(good(0.1), good(0.2))
     step(worker)
     workers.runs[0].during_epoch = hang
     begin = time.monotonic()
-    with pytest.raises(GivenBackError, match=r"took longer than the 0\.1 s left"):
+    with pytest.raises(PreemptedError, match=r"took longer than the 0\.1 s left"):
         worker.step()
     assert time.monotonic() - begin < 30
     worker.cleanup()

@@ -9,26 +9,26 @@ import sys
 
 import pytest
 
-from service import restart
+from service import server
 
 PROGRAM = """
 import os, socket, subprocess, sys
-from service import restart
-listener = restart.take_over()
+from service import server
+listener = server.inherited_listener()
 if listener is None:
     child = subprocess.Popen(["/bin/true"])  # left to the next program, which must bury it
     with socket.create_server(("127.0.0.1", 0)) as first:
         print(os.getpid(), first.getsockname()[1], flush=True)
         sys.stdin.readline()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        restart.in_place(os.dup(first.fileno()))
+        server.replace_process(os.dup(first.fileno()))
 connection, _ = listener.accept()
 try:
     os.waitpid(-1, os.WNOHANG)
     left = "a child is left"
 except ChildProcessError:
     left = "none is left"
-connection.sendall(f"{os.getpid()} {left} {restart.LISTENER in os.environ}".encode())
+connection.sendall(f"{os.getpid()} {left} {server.LISTENER in os.environ}".encode())
 """
 
 
@@ -50,8 +50,8 @@ def test_only_a_listening_socket_is_taken_over(kind: str, monkeypatch: pytest.Mo
     with socket.socket() as idle, open(os.devnull) as file:
         numbers = {"word": "seven", "closed": "9999", "file": str(file.fileno()), "socket": str(idle.fileno())}
         if kind != "none":
-            monkeypatch.setenv(restart.LISTENER, numbers[kind])
-        assert restart.take_over() is None
-        assert restart.LISTENER not in os.environ
+            monkeypatch.setenv(server.LISTENER, numbers[kind])
+        assert server.inherited_listener() is None
+        assert server.LISTENER not in os.environ
         assert os.fstat(idle.fileno())  # what is not ours stays open
         assert os.fstat(file.fileno())

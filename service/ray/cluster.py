@@ -1,34 +1,34 @@
-"""The Ray that studies run on: one of our own on this machine, or a cluster to join.
+"""The Ray that studies run on: one that this process starts for itself, or a cluster that it joins.
 
-Owns its start, its end, who may use it, and telling that it was lost: a process that stays connected to a dead Ray is
-ended by Ray's own core a minute later.
+Owns its start and its end, who may use it, its nodes, and whether it was lost: Ray's core ends a process that has
+stayed connected to a dead Ray for a minute.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import secrets
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
 from ray._private import ray_constants
+from ray._private.state import available_resources_per_node  # Ray has no public way to ask what each node has free
 
 from search import actor
-from service import joining, leftovers
+from service.models import NodeView
+from service.ray import node, processes
 from service.settings import Settings
-from service.signals import handlers_kept
 from tasks.engine import sharing
 
 log = logging.getLogger(__name__)
 
-CLOCK_STEP_S = 5.0
-"""Steps back of the machine's clock that are smaller only delay Ray's timers by as much."""
+_SIGACTION_BYTES = 512  # struct sigaction has 152 bytes on Linux, 16 on macOS; it is only copied as a whole
 
 _own_node: subprocess.Popen[bytes] | None = None
 """The node that was started for this process to reach a cluster through."""
@@ -51,10 +51,10 @@ def join(settings: Settings) -> None:
     global _own_node
     address = settings.ray_address
     if address is not None:
-        joining.check_answers(address)
-        if not joining.has_node():
-            joining.check_token(address)
-            _own_node = joining.join_without_capacity(address)
+        node.check_answers(address)
+        if not node.has_node():
+            node.check_token(address)
+            _own_node = node.join_without_capacity(address)
     database_url = os.environ.pop("ADMETA_DATABASE_URL", None)
     options = {
         "namespace": actor.NAMESPACE,
@@ -63,14 +63,14 @@ def join(settings: Settings) -> None:
         "logging_level": logging.ERROR,
     }
     try:
-        with handlers_kept(signal.SIGTERM, signal.SIGINT):
+        with _handlers_kept(signal.SIGTERM, signal.SIGINT):
             if address is None:
                 start_embedded(**options)
             else:
                 ray.init(address=address, **options)
     except ConnectionError as error:
-        raise joining.JoinError(
-            f"Ray lets this service not into the cluster at {address}: {error}.",
+        raise node.JoinError(
+            f"the Ray cluster at {address} refuses this service: {error}.",
             hint="Check the address, RAY_AUTH_MODE and the token (RAY_AUTH_TOKEN_PATH), and that the Ray node on this "
             "machine is that cluster's.",
         ) from error
@@ -113,59 +113,74 @@ def _bound_to_loopback() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
-class ClockWatch:
-    """Notices that the machine's clock was set back.
-
-    The timers of Ray's daemons go by that clock: after a step back of an hour they stand still for an hour, in which no
-    new worker starts. Daemons that start after the step are not affected.
-
-    Args:
-        wall, monotonic: the clocks, in seconds.
-    """
-
-    def __init__(
-        self, *, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._wall = wall
-        self._monotonic = monotonic
-        self.reset()
-
-    def reset(self) -> None:
-        """From now on the clock is right."""
-        self._offset_s = self._wall() - self._monotonic()
-
-    def set_back_s(self) -> float:
-        """By how much the clock was set back since the reset; 0 where it was not, or by less than Ray's timers mind."""
-        step_s = self._offset_s - (self._wall() - self._monotonic())
-        if step_s < 0:  # set forward: Ray's timers fire early, and a step back from there counts
-            self.reset()
-        return step_s if step_s > CLOCK_STEP_S else 0.0
-
-
 def control_is_lost() -> str | None:
     """Why Ray must be left and joined anew; None where its control service answers."""
     address = ray.get_runtime_context().gcs_address
     host, _, port = address.rpartition(":")
-    return None if joining.answers(host, int(port)) else f"Ray's control service at {address} does not answer"
+    return None if node.answers(host, int(port)) else f"Ray's control service at {address} does not answer"
 
 
 def node_is_lost(settings: Settings) -> bool:
     """Whether the embedded Ray's node has died. Ray's core then ends this process as soon as it disconnects."""
     return settings.ray_address is None and not any(
-        node["Alive"] and joining.answers(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in ray.nodes()
+        row["Alive"] and node.answers(row["NodeManagerAddress"], row["NodeManagerPort"]) for row in ray.nodes()
     )
 
 
 def leave(settings: Settings) -> None:
-    """Disconnect; an embedded Ray ends, with all that it started."""
-    global _own_node
+    """Disconnect; an embedded Ray ends, with everything that it started."""
     if settings.ray_address is not None:
         ray.shutdown()
-        if _own_node is not None:
-            joining.end_node(_own_node)
-            _own_node = None
+        end_own_node()
         return
-    started = leftovers.embedded_ray()
+    started = processes.embedded_ray()
     ray.shutdown()
-    leftovers.end(started)
+    processes.end(started)  # its node's agents would live for another minute
     sharing.leave()  # its workers started the card's multi-process service, and nobody is left to use it
+
+
+def end_own_node() -> None:
+    """End the node that was started for this process to reach a cluster through, if there is one."""
+    global _own_node
+    if _own_node is not None:
+        node.end_node(_own_node)
+        _own_node = None
+
+
+def read_nodes() -> list[NodeView]:
+    """The machines of the Ray that this process is connected to, living ones first; none where it is not."""
+    if not ray.is_initialized():
+        return []
+    free = available_resources_per_node()
+    views = [
+        NodeView(
+            id=row["NodeID"],
+            host=row["NodeManagerHostname"],
+            address=row["NodeManagerAddress"],
+            alive=row["Alive"],
+            cpus=row["Resources"].get("CPU", 0.0),
+            cpus_free=free.get(row["NodeID"], {}).get("CPU", 0.0),
+            gpus=row["Resources"].get("GPU", 0.0),
+            gpus_free=free.get(row["NodeID"], {}).get("GPU", 0.0),
+        )
+        for row in ray.nodes()
+    ]
+    return sorted(views, key=lambda view: (not view.alive, view.host, view.id))
+
+
+@contextmanager
+def _handlers_kept(*signals: signal.Signals) -> Iterator[None]:
+    """Put back the C-level handlers of these signals at the end of the block.
+
+    Ray's core replaces that of SIGTERM by one that ends the process at once, without the orderly stop that uvicorn had
+    set up. Python sets handlers from its main thread only, C from any.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    kept = {number: ctypes.create_string_buffer(_SIGACTION_BYTES) for number in signals}
+    for number, action in kept.items():
+        libc.sigaction(int(number), None, action)
+    try:
+        yield
+    finally:
+        for number, action in kept.items():
+            libc.sigaction(int(number), action, None)

@@ -25,17 +25,16 @@ from search.driver import DriverOptions
 from search.records import Lease
 from search.retention import clear_up
 from search.states import StudyState
-from service import cluster, compatibility
 from service.database.engine import check_integrity, make_driver_engine, make_engine
 from service.database.errors import DatabaseFileError, DatabaseUnavailableError
 from service.database.lease import close_unfinished, unclosed_studies
 from service.database.retry import REQUEST, in_short, is_transient, lacks_descriptors
 from service.database.store import SqlStore
 from service.database.studies import runnable_studies, study_progress
-from service.joining import JoinError
 from service.logs import about, configure_driver
 from service.models import NodeView
-from service.nodes import read_nodes
+from service.ray import cluster, compatibility
+from service.ray.node import ClockWatch, JoinError
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ class Supervisor:
         self._crashes: dict[str, Crashes] = {}
         self._silent_since: dict[str, float] = {}
         self._nodes = compatibility.Nodes(prepares=settings.runtime_env is not None)
-        self._clock = cluster.ClockWatch()
+        self._clock = ClockWatch()
         self._ray_status = "starting"
         self._ray_checked_at = 0.0
         self._needs_new_process = False
@@ -106,7 +105,7 @@ class Supervisor:
         return self._ray_status
 
     def needs_new_process(self) -> bool:
-        """Whether the embedded Ray was lost, which this process cannot replace."""
+        """Whether Ray was lost in a way that this process cannot mend."""
         return self._needs_new_process
 
     def fault(self) -> DatabaseFileError | None:
@@ -115,7 +114,7 @@ class Supervisor:
 
     def nodes(self) -> list[NodeView]:
         """The machines of the Ray that studies run on."""
-        return read_nodes()
+        return cluster.read_nodes()
 
     def _run(self) -> None:
         n_faults = 0  # of Ray's start, one after another
@@ -160,38 +159,32 @@ class Supervisor:
             self._clock.reset()
         elif time.monotonic() - self._ray_checked_at > RAY_CHECK_S:
             self._ray_checked_at = time.monotonic()
+            if step_s := self._clock.set_back_s():
+                self._abandon_ray(f"this machine's clock was set back by {step_s:.0f} s, and Ray's timers stand still")
+                return False
             fault = cluster.control_is_lost()
-            if fault is None and (step_s := self._clock.set_back_s()):
-                fault = f"this machine's clock was set back by {step_s:.0f} s, and Ray's timers stand still as long"
             if fault is not None:
-                self._leave_ray(fault)
+                logger.error("%s; connecting anew, and studies go on from the database", fault)
+                self._ray_status = f"unavailable: {fault}"
+                cluster.leave(self._settings)
+                self._drivers.clear()
                 return False
             if cluster.node_is_lost(self._settings):
-                self._abandon_ray()
+                self._abandon_ray("the embedded Ray's node has died")
                 return False
         return True
 
-    def _leave_ray(self, fault: str) -> None:
-        logger.error("%s; connecting anew, and studies go on from the database", fault)
+    def _abandon_ray(self, fault: str) -> None:
+        """Leave Ray to the next process: this one could not disconnect from it."""
+        logger.error("%s; the service begins anew, and studies go on from the database", fault)
         self._ray_status = f"unavailable: {fault}"
-        cluster.leave(self._settings)
-        if self._settings.ray_address is None:
-            self._release_leases()
-        self._drivers.clear()
-
-    def _release_leases(self) -> None:
-        """Free the studies of drivers that ended with the embedded Ray."""
-        with suppress(DatabaseUnavailableError):  # then their leases run out
-            for driver in self._drivers.values():
-                self._store.release_lease(driver.lease)
-
-    def _abandon_ray(self) -> None:
-        """The embedded Ray's node has died: leave all of it to the next process."""
-        logger.error("the embedded Ray's node has died; the service begins anew, and studies go on from the database")
-        self._ray_status = "unavailable: the embedded Ray's node has died"
         self._needs_new_process = True
         self._ended.set()
-        self._release_leases()
+        cluster.end_own_node()
+        if self._settings.ray_address is None:
+            with suppress(DatabaseUnavailableError):  # then their leases run out
+                for driver in self._drivers.values():  # they end with the embedded Ray
+                    self._store.release_lease(driver.lease)
 
     def _tick(self) -> None:
         for study_id in list(self._drivers):

@@ -12,8 +12,8 @@ import pytest
 from ray import cloudpickle
 from ray.exceptions import RuntimeEnvSetupError
 
-from service import compatibility
-from service.compatibility import Nodes, installed, judge
+from service.ray import compatibility
+from service.ray.compatibility import Nodes, installed, judge
 
 OURS = {
     "python": "3.12.4",

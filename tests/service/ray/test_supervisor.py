@@ -19,26 +19,25 @@ from search.coordinator import run_folder
 from search.definition import StudyDefinition
 from search.records import Lease
 from search.states import RunState, Stage, StudyState
-from service import supervisor as module
-from service.cluster import ClockWatch
 from service.database.engine import make_engine, sqlite_path
 from service.database.errors import DatabaseUnavailableError
 from service.database.queries import get_study_view
 from service.database.store import SqlStore
 from service.database.studies import create_study, request_cancel, request_pause
+from service.ray import supervisor as module
+from service.ray.node import ClockWatch
+from service.ray.supervisor import Driver, Supervisor
 from service.settings import Settings
-from service.supervisor import Driver, Supervisor
 from tests.service.fakes import definition
 
 
 class FakeCluster:
-    """Ray as `service.cluster` tells of it."""
+    """Ray as `service.ray.cluster` tells of it."""
 
     def __init__(self) -> None:
         self.connected = False
         self.fault: str | None = None
         self.node_dead = False
-        self.wall_s = 0.0
         self.calls: list[str] = []
 
     def ClockWatch(self) -> ClockWatch:
@@ -57,6 +56,9 @@ class FakeCluster:
 
     def node_is_lost(self, _: Settings) -> bool:
         return self.node_dead
+
+    def end_own_node(self) -> None:
+        self.calls.append("end_own_node")
 
 
 @pytest.fixture
@@ -97,37 +99,27 @@ def test_a_lost_control_service_is_left_and_joined_anew(supervisor: Supervisor, 
     assert not supervisor.needs_new_process()
 
 
-def test_ray_is_started_anew_after_the_clock_was_set_back(
-    settings: Settings, supervisor: Supervisor, cluster: FakeCluster
+@pytest.mark.parametrize("fault", ["node has died", "clock was set back by 3600 s"])
+def test_what_ray_cannot_recover_from_needs_a_new_process_and_frees_the_studies(
+    settings: Settings, supervisor: Supervisor, cluster: FakeCluster, fault: str
 ) -> None:
-    """Its timers stand still for as long, and studies would wait without a worker."""
-    engine = make_engine(settings.database_url)
-    study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
-    lease = SqlStore(engine).acquire_lease(study.id, owner="ended", ttl_s=60)
-    assert isinstance(lease, Lease)
-    wait_until(lambda: supervisor.ray_status() == "ok", "ok")
-    supervisor._drivers[study.id] = Driver(actor=None, answer=None, lease=lease)
-    cluster.wall_s -= 3600
-    wait_until(lambda: cluster.calls == ["join", "leave", "join"], "started anew")
-    wait_until(lambda: supervisor.ray_status() == "ok", "ok again")
-    assert SqlStore(engine).acquire_lease(study.id, owner="next", ttl_s=1) is not None
-    engine.dispose()
-
-
-def test_a_lost_embedded_node_needs_a_new_process_and_frees_the_studies(
-    settings: Settings, supervisor: Supervisor, cluster: FakeCluster
-) -> None:
+    """After a step back of the clock Ray's timers stand still for as long, and no worker would start."""
     engine = make_engine(settings.database_url)
     study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
     lease = SqlStore(engine).acquire_lease(study.id, owner="lost", ttl_s=60)
     assert isinstance(lease, Lease)
     wait_until(lambda: supervisor.ray_status() == "ok", "ok")
     supervisor._drivers[study.id] = Driver(actor=None, answer=None, lease=lease)
-    cluster.node_dead = True
+    if "clock" in fault:
+        wall_s = [0.0]
+        supervisor._clock = ClockWatch(wall=lambda: wall_s[0], monotonic=lambda: 0.0)
+        wall_s[0] = -3600.0
+    else:
+        cluster.node_dead = True
     wait_until(supervisor.needs_new_process, "in need of a new process")
     supervisor.stop()
-    assert cluster.calls == ["join"]  # to leave would end the process
-    assert "node has died" in supervisor.ray_status()
+    assert cluster.calls == ["join", "end_own_node"]  # to leave would end the process
+    assert fault in supervisor.ray_status()
     assert SqlStore(engine).acquire_lease(study.id, owner="next", ttl_s=1) is not None
     engine.dispose()
 

@@ -16,19 +16,18 @@ from pathlib import Path
 import pytest
 from ray.runtime_env import RuntimeEnv
 
-from service import runtime_env
 from service.errors import SettingsError
-from service.settings import load
+from service.settings import load, read_runtime_env
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGES = ("admeta", "tasks", "search", "service")
 SCRIPT = """
 import json, sys, time
 from pathlib import Path
-from service import cluster, compatibility
+from service.ray import cluster, compatibility
 from service.database.studies import create_study
 from service.settings import load
-from service.supervisor import Supervisor, open_store
+from service.ray.supervisor import Supervisor, open_store
 from service.database.schema import prepare
 from search.definition import StudyDefinition
 
@@ -88,7 +87,7 @@ def test_a_file_that_says_nothing_useful(tmp_path: Path, text: str, words: str) 
     path = tmp_path / "env.yaml"
     path.write_text(text)
     with pytest.raises(SettingsError, match=words):
-        runtime_env.read(path)
+        read_runtime_env(path)
 
 
 def test_no_file(tmp_path: Path) -> None:

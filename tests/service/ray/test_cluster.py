@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from service import cluster
-from service.joining import JoinError
+from service.ray import cluster
+from service.ray.node import ClockWatch, JoinError
 from service.settings import load
 
 
@@ -94,8 +94,8 @@ def init_options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(options, environment=environment, told="ADMETA_DATABASE_URL" in os.environ)
 
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=init))
-    monkeypatch.setattr(cluster.joining, "has_node", lambda: True)
-    monkeypatch.setattr(cluster.joining, "answers", lambda _host, _port: True)
+    monkeypatch.setattr(cluster.node, "has_node", lambda: True)
+    monkeypatch.setattr(cluster.node, "answers", lambda _host, _port: True)
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.setenv(name, "")  # so that what is set here is undone
         monkeypatch.delenv(name)
@@ -163,10 +163,10 @@ def test_a_cluster_that_lets_nobody_in_is_told_with_what_to_check(
     def refuse(**_: Any) -> None:
         raise ConnectionError("Failed to connect")
 
-    monkeypatch.setattr("service.cluster.ray.init", refuse)
-    monkeypatch.setattr("service.joining.has_node", lambda: True)
-    monkeypatch.setattr("service.joining.answers", lambda _host, _port: True)
-    with pytest.raises(JoinError, match=r"head:6379: Failed to connect") as told:
+    monkeypatch.setattr("service.ray.cluster.ray.init", refuse)
+    monkeypatch.setattr("service.ray.node.has_node", lambda: True)
+    monkeypatch.setattr("service.ray.node.answers", lambda _host, _port: True)
+    with pytest.raises(JoinError, match="head:6379 refuses this service: Failed to connect") as told:
         cluster.join(load({}, home=tmp_path, ray_address="head:6379"))
     assert "RAY_AUTH_TOKEN_PATH" in (told.value.hint or "")
 
@@ -174,7 +174,7 @@ def test_a_cluster_that_lets_nobody_in_is_told_with_what_to_check(
 def test_a_clock_that_is_set_back_is_noticed() -> None:
     """Ray's timers go by it: after a step of an hour no new worker starts for an hour."""
     wall, monotonic = [1000.0], [0.0]
-    clock = cluster.ClockWatch(wall=lambda: wall[0], monotonic=lambda: monotonic[0])
+    clock = ClockWatch(wall=lambda: wall[0], monotonic=lambda: monotonic[0])
     steps = []
     for step in (0.0, -3.0, 3.0, 3600.0, -3600.0, -60.0):
         monotonic[0] += 5.0

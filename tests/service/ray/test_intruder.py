@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from service import leftovers
+from service.ray import processes
 
 pytestmark = [
     pytest.mark.ray,
@@ -27,7 +27,7 @@ HOST = """
 import os, sys
 from pathlib import Path
 import ray
-from service import cluster
+from service.ray import cluster
 from service.settings import load
 settings = load({}, home=Path(sys.argv[1]))
 cluster.join(settings)
@@ -127,9 +127,9 @@ def test_the_token_is_all_that_a_stranger_lacks(victim: Victim) -> None:
 
 def test_no_other_user_reads_the_token(victim: Victim) -> None:
     """Neither in a process's arguments nor in its environment nor in a file that Ray writes."""
-    processes = leftovers.descendants(victim.pid)
-    assert len(processes) > 3
-    for process in processes:
+    started = processes.descendants(victim.pid)
+    assert len(started) > 3
+    for process in started:
         folder = Path("/proc", str(process.pid))
         assert victim.token not in (folder / "cmdline").read_text(errors="replace")
         read = subprocess.run(
@@ -147,7 +147,7 @@ def test_no_other_user_reads_the_token(victim: Victim) -> None:
 def test_ray_listens_on_loopback_only(victim: Victim) -> None:
     """A host of the network does not reach it, whatever it knows."""
     sockets: set[str] = set()
-    for process in leftovers.descendants(victim.pid):
+    for process in processes.descendants(victim.pid):
         for link in Path("/proc", str(process.pid), "fd").iterdir():
             try:
                 sockets.add(os.readlink(link))

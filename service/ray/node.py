@@ -1,6 +1,8 @@
-"""This machine as a part of a Ray cluster: the node that the service speaks through, and `admeta worker`.
+"""This machine as a node of a Ray cluster: the node through which the service reaches it, and `admeta worker`.
 
-Ray's own command starts the node; owns when it is needed, its arguments, and its orderly end.
+Ray's own command starts the node. Owns when it is needed, its arguments, and its end: no new run is placed on it, and
+those that are there are saved and given back within 30 s, which is the notice that spot capacity gives. A run saves
+itself when its worker is told to stop (`search.preemption`).
 """
 
 from __future__ import annotations
@@ -13,24 +15,31 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Self
 
-from service import leaving
+import psutil
+
 from service.errors import ServiceError
+from service.ray import processes
 
 log = logging.getLogger(__name__)
 
-START_PATIENCE_S = 60.0
+CLOCK_STEP_S = 5.0
+"""Steps back of the machine's clock that are smaller only delay Ray's timers by as much."""
+CLOCK_CHECK_S = 5.0
+START_TIMEOUT_S = 60.0
+CONNECT_TIMEOUT_S = 5.0
+GIVE_BACK_TIMEOUT_S = 28.0
 MAX_FAILURES = 5
 """Nodes that may end soon after their start, one after another, before `work` gives up."""
-CONNECT_PATIENCE_S = 5.0
 _LASTING_S = 60.0
 _PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 30.0
-_GRACE_S = 30.0
+_END_TIMEOUT_S = 30.0
+_DRAIN_TIMEOUT_S = 8.0
 _RAY = (sys.executable, "-m", "ray.scripts.scripts")
+_WORKER = "ray::TrialWorker"
 
 
 class JoinError(ServiceError):
@@ -58,7 +67,7 @@ def check_answers(address: str) -> None:
 def answers(host: str, port: int) -> bool:
     """Whether somebody listens there."""
     try:
-        socket.create_connection((host.strip("[]"), port), timeout=CONNECT_PATIENCE_S).close()
+        socket.create_connection((host.strip("[]"), port), timeout=CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError):  # the latter: there is no such port
         return False
     return True
@@ -84,14 +93,8 @@ def check_token(address: str) -> None:
 
 
 def has_node() -> bool:
-    """Whether a Ray node runs on this machine (or, in a container, beside this process)."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if (folder / "comm").read_text().strip() == "raylet":
-                return True
-        except OSError:
-            continue
-    return False
+    """Whether a Ray node runs on this machine, or in a container: beside this process."""
+    return any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"]))
 
 
 def join_without_capacity(address: str) -> subprocess.Popen[bytes]:
@@ -101,7 +104,7 @@ def join_without_capacity(address: str) -> subprocess.Popen[bytes]:
         JoinError: it did not start; with Ray's words.
     """
     node = _start(address, ["--num-cpus=0", "--num-gpus=0", "--object-store-memory=100000000"])
-    deadline = time.monotonic() + START_PATIENCE_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     while not has_node():
         if node.poll() is not None or time.monotonic() > deadline:
             node.kill()
@@ -119,15 +122,44 @@ def end_node(node: subprocess.Popen[bytes]) -> None:
     """End a node that was started here, and wait for it."""
     node.terminate()
     try:
-        node.wait(_GRACE_S)
+        node.wait(_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         node.kill()
+
+
+class ClockWatch:
+    """Notices that the machine's clock was set back.
+
+    The timers of Ray's daemons go by that clock: after a step back of an hour they stand still for an hour, in which no
+    new worker starts. Daemons that start after the step are not affected.
+
+    Args:
+        wall, monotonic: the clocks, in seconds.
+    """
+
+    def __init__(
+        self, *, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
+        self.reset()
+
+    def reset(self) -> None:
+        """From now on the clock is right."""
+        self._offset_s = self._wall() - self._monotonic()
+
+    def set_back_s(self) -> float:
+        """By how much the clock was set back since the reset; 0 where it was not, or by less than Ray's timers mind."""
+        step_s = self._offset_s - (self._wall() - self._monotonic())
+        if step_s < 0:  # set forward: Ray's timers fire early, and a step back from there counts
+            self.reset()
+        return step_s if step_s > CLOCK_STEP_S else 0.0
 
 
 def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
     """Be a worker of the cluster until SIGTERM or Ctrl-C.
 
-    Told to stop, it takes no new run, those that are here save and are given back (`service.leaving`), and it ends.
+    Told to stop, it takes no new run, those that are here save and are given back (`give_back`), and it ends.
     A node that was cut off for long is dead to its cluster and ends; this machine then joins again as a new one. Where
     nothing answers, it is tried again for as long as it takes.
 
@@ -195,7 +227,15 @@ class Stop:
         self._node = node
         if self.told:
             node.terminate()
-        return node.wait()
+        clock = ClockWatch()
+        while True:
+            try:
+                return node.wait(CLOCK_CHECK_S)
+            except subprocess.TimeoutExpired:
+                if step_s := clock.set_back_s():
+                    clock.reset()
+                    log.warning("this machine's clock was set back by %.0f s; its node is replaced", step_s)
+                    self._leave(node)
 
     def pause(self, seconds: float) -> None:
         self._told.wait(seconds)
@@ -211,7 +251,7 @@ class Stop:
             threading.Thread(target=self._leave, args=(self._node,), name="leaving", daemon=True).start()
 
     def _leave(self, node: subprocess.Popen[bytes]) -> None:
-        leaving.give_back(self._address, node.pid)
+        give_back(self._address, node.pid)
         node.terminate()
 
 
@@ -234,3 +274,43 @@ def _start(address: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def give_back(address: str, node: int, *, timeout_s: float = GIVE_BACK_TIMEOUT_S) -> bool:
+    """Have the runs of a node saved and given back.
+
+    Args:
+        address: the cluster's head.
+        node: process id of the node's `ray start`.
+
+    Returns:
+        Whether all were within the timeout. The others end with the node and go on from older checkpoints.
+    """
+    deadline = time.monotonic() + timeout_s
+    workers = [process for process in processes.descendants(node) if processes.title(process).startswith(_WORKER)]
+    if not workers:
+        return True
+    log.info("told to stop: %d runs here are saved and given back", len(workers))
+    _drain(address)  # first, or what is given back would be placed here again
+    processes.tell_to_stop(workers)
+    left = processes.wait_for(workers, timeout_s=max(0.0, deadline - time.monotonic()))
+    if left:
+        log.warning("%d runs were not given back in time; they go on from their last checkpoints", len(left))
+    return not left
+
+
+def _drain(address: str) -> None:
+    """Tell Ray to place nothing more on this machine's node. Where the head does not answer, runs may be lost once."""
+    command = [*_RAY, "drain-node", f"--address={address}", "--reason=DRAIN_NODE_REASON_PREEMPTION"]
+    try:
+        done = subprocess.run(
+            [*command, "--reason-message=this machine was told to stop", "--deadline-remaining-seconds=30"],
+            timeout=_DRAIN_TIMEOUT_S,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            log.warning("Ray was not told that this machine leaves: %s", done.stderr.strip().rpartition("\n")[2])
+    except subprocess.TimeoutExpired:
+        log.warning("Ray was not told within %.0f s that this machine leaves", _DRAIN_TIMEOUT_S)
