@@ -1,7 +1,7 @@
-"""The brain of a running study: which run is next, what a report means, when it is over.
+"""Decides for a running study which run is next, what a report means, and when the study is over.
 
-Owns the order of things across the study's optimizers: fair turns, budgets, retries. Knows neither Ray nor SQL: the
-searcher and scheduler that Tune calls are shells around it, and the store is a protocol.
+Owns what spans the study's optimizers: fair turns, budgets, retries. It knows neither Ray nor SQL: Tune reaches it
+through `search.tuning`, and the store is a protocol.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 FREE_FALSE_STARTS = 3
 WORKER_PATIENCE_S = 60.0
-ALONE = "a card of its own: the attempt before ran out of memory beside other runs"
+ALONE = "a whole card: the attempt before ran out of memory on a shared one"
 
 
 class Idle(Enum):
@@ -37,16 +37,16 @@ class Idle(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Workplace:
-    """What the cluster gives to every run of a study.
+    """The resources and folders that every run of a study gets.
 
     Attributes:
         storage: folder or URI under which each run has its checkpoint folder.
         data_dir: the data folder, as workers see it.
-        each: what a run holds.
-        placement: why that much, in words.
-        init_from: where the trial that every run starts from left its checkpoints.
-        slots: calls back how many runs the cluster has room for now.
-        why_none_fits: calls back why no machine could ever hold a run, in words; None where one could.
+        each: the resources of one run.
+        placement: the reason for that amount, in words.
+        init_from: checkpoint folders of the trial that every run starts from.
+        slots: returns how many runs the cluster has room for now.
+        why_none_fits: returns why no machine of the cluster has room for a run; None where one has.
     """
 
     storage: str
@@ -59,7 +59,7 @@ class Workplace:
 
 
 class Coordinator:
-    """Decides for one study; every decision is in SQL before anyone acts on it."""
+    """Decides for one study. Every decision is stored before it is carried out."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Coordinator:
         workplace: Workplace,
         elapsed_s: Callable[[], float],
     ) -> None:
-        """Take up the study where SQL says it stands.
+        """Resume the study from the state that is stored.
 
         Args:
             elapsed_s: seconds since the study first ran, for `max_hours`.
@@ -104,12 +104,12 @@ class Coordinator:
         return len(self._live)
 
     def next(self, ticket: str) -> Assignment | Idle:
-        """The run to start under `ticket` (Tune's trial id)."""
+        """The next run, to start under this ticket (Tune's trial id)."""
         self._apply_budgets()
         self.tell_why_waiting()
         if self.n_live >= self._room() or self._waits_for_a_card():
             return Idle.WAIT
-        # Fair turns: the optimizer with the fewest runs at work goes first, then the one that had the fewest turns.
+        # Fair turns: the optimizer with the fewest live runs comes first, then the one with the fewest started runs.
         for loop in sorted(self._loops, key=lambda loop: (loop.n_live, loop.n_started)):
             run = loop.propose()
             if run is not None:
@@ -119,7 +119,7 @@ class Coordinator:
         return Idle.DONE if all(loop.is_done for loop in self._loops) else Idle.WAIT
 
     def tell_why_waiting(self) -> None:
-        """Put into the study's reason what it waits for, when that has changed."""
+        """Store in the study's reason what it waits for, if that has changed."""
         reason = self._workplace.why_none_fits() or self._why_no_worker_starts()
         if reason != self._told_waiting:
             self._told_waiting = reason
@@ -136,7 +136,7 @@ class Coordinator:
         )
 
     def begin(self, ticket: str) -> None:
-        """The run's worker starts: count the attempt."""
+        """Count a new attempt: the run's worker starts."""
         if ticket not in self._live:
             return  # cancelled while its worker started
         loop, run = self._live[ticket]
@@ -147,7 +147,7 @@ class Coordinator:
         logger.info("%s: attempt %d starts", _named(loop, run), run.attempt, extra=_about(loop, run))
 
     def report(self, ticket: str, report: Report) -> bool:
-        """Record what the worker tells. True when the run is over: ended by itself, by the pruner or by the budget."""
+        """Record a worker's report. Returns whether the run is over: by itself, by the pruner or by the budget."""
         if ticket not in self._live:
             return True  # cancelled meanwhile
         loop, run = self._live[ticket]
@@ -166,7 +166,7 @@ class Coordinator:
         return True
 
     def _end_early(self, loop: SearchLoop, run: RunRecord, report: Report) -> RunOutcome | None:
-        """The outcome of a run that is stopped before its last epoch; None where it goes on."""
+        """The outcome of a run that is stopped before its last epoch; None if it continues."""
         last = report.points[-1]
         spent = self._spent_limit() if run.stage is Stage.SEARCH else None
         if spent is not None:
@@ -175,13 +175,13 @@ class Coordinator:
         return RunOutcome(state=RunState.PRUNED, value=last.value) if loop.should_prune(run) else None
 
     def fail(self, ticket: str, *, kind: FailureKind, error: str) -> None:
-        """The attempt ended with an exception or its worker died: try again, up to max_failures.
+        """Record a failed attempt (an exception, or its worker died), and try again up to `max_failures` times.
 
-        Two ends do not count: that of a worker which had not begun (a few times), and a node's, where the run had come
-        further since. So a run on nodes that come and go gets done, and one that kills its node does not go on.
+        Two failures do not count: a worker that died before it began (up to FREE_FALSE_STARTS times), and a lost node
+        if the run made progress on it. So a run finishes on unreliable nodes, but not one that kills its node.
         """
         if ticket not in self._live:
-            return  # its end was recorded before the worker went away
+            return  # its end was recorded before its worker died
         loop, run = self._live.pop(ticket)
         epoch_before = self._begun.pop(ticket, None)
         if epoch_before is None:
@@ -196,13 +196,13 @@ class Coordinator:
         outcome = RunOutcome(state=RunState.FAIL, failure=kind, error=error)
         logger.warning("%s: its attempt failed (%s): %s", _named(loop, run), kind, error, extra=_about(loop, run))
         run = self._store.fail_attempt(self._lease, run.id, outcome=outcome)
-        if run.n_failures > self._definition.max_failures or not self._may_help(run, kind):
+        if run.n_failures > self._definition.max_failures or not self._should_retry(run, kind):
             loop.finish(run, outcome)
         else:
             loop.requeue(run)
 
-    def _may_help(self, run: RunRecord, kind: FailureKind) -> bool:
-        """Whether to try again: a run that ran out of memory beside others has one more try, with a card of its own."""
+    def _should_retry(self, run: RunRecord, kind: FailureKind) -> bool:
+        """Whether to try again. A run that ran out of memory on a shared card is tried once more, on a whole one."""
         if kind is not FailureKind.OUT_OF_MEMORY:
             return True
         if run.id in self._alone or not 0 < self._workplace.each.gpus < 1:
@@ -211,11 +211,11 @@ class Coordinator:
         return True
 
     def _waits_for_a_card(self) -> bool:
-        """Whether a run waits for a whole card: what others free must not go to new ones meanwhile."""
+        """Whether a run waits for a whole card. Until it has one, no other run may start on shares that are freed."""
         return any(run.id in self._alone and ticket not in self._begun for ticket, (_, run) in self._live.items())
 
     def interrupt(self, ticket: str, *, reason: str) -> None:
-        """The run is stopped from outside, a pause or its machine's end: it waits to go on."""
+        """Put a run back into the queue that was stopped from outside, by a pause or because its machine leaves."""
         if ticket not in self._live:
             return  # cancelled meanwhile
         loop, run = self._live.pop(ticket)
@@ -223,7 +223,7 @@ class Coordinator:
         loop.requeue(self._store.interrupt_attempt(self._lease, run.id, reason=reason))
 
     def drop_cancelled(self) -> list[str]:
-        """Let go of the runs that requests cancelled; the tickets of those whose workers are to be ended."""
+        """Drop the runs that were cancelled by request. Returns the tickets whose workers must be ended."""
         cancelled = self._store.cancelled_runs(self._study.id)
         tickets = [ticket for ticket, (_, run) in self._live.items() if run.id in cancelled]
         for ticket in tickets:
@@ -234,13 +234,13 @@ class Coordinator:
         return tickets
 
     def cancel(self) -> None:
-        """Close every unfinished run as FAIL, cancelled."""
+        """End every unfinished run as FAIL with failure CANCELLED."""
         self._live.clear()
         for loop in self._loops:
             loop.close(_cancelled("the study was cancelled"))
 
     def _room(self) -> int:
-        """Runs that may be live. None waits at the door: Tune would build a worker for it rather than reuse one."""
+        """The number of runs that may be live. More would make Tune start new workers rather than reuse free ones."""
         slots, limit = self._workplace.slots(), self._definition.max_concurrent_trials
         return slots if limit is None else min(slots, limit)
 
@@ -271,7 +271,7 @@ class Coordinator:
         )
 
     def completion_reason(self) -> str | None:
-        """Why the study is COMPLETED though a search did less than was planned; None where each did all of it."""
+        """Which limits ended searches before their planned trials; None if every search ran all of them."""
         reasons = [f"{loop.record.label}: {loop.limit}" for loop in self._loops if loop.is_cut_short]
         return "; ".join(reasons) or None
 
@@ -280,7 +280,7 @@ class Coordinator:
         for loop in self._loops:
             if spent is not None:
                 loop.end_search(spent)
-                loop.drop_waiting_trials(spent)
+                loop.close_waiting_trials(spent)
             elif (limit := self._spent_limit_of(loop)) is not None:
                 loop.end_search(limit)
 
@@ -301,7 +301,7 @@ class Coordinator:
         budget = self._definition.budget
         if budget.epochs_per_optimizer is None and budget.gpu_hours_per_optimizer is None and budget.target is None:
             return None
-        # A configuration that came twice took over a result: it never began, and nothing was trained for it.
+        # A duplicate configuration copies a result: it has no attempt, and nothing was trained for it.
         runs = [run for run in loop.runs() if run.stage is Stage.SEARCH and run.attempt > 0]
         epochs, gpu_hours = sum(run.n_epochs for run in runs), sum(run.cost.gpu_s for run in runs) / 3600
         if budget.epochs_per_optimizer is not None and epochs >= budget.epochs_per_optimizer:
@@ -319,7 +319,7 @@ class Coordinator:
 
 
 def run_folder(study_id: str, label: str, run: RunRecord) -> str:
-    """Where a run keeps its checkpoints and logs, under the storage."""
+    """The run's folder for checkpoints and logs, relative to the storage."""
     return f"{study_id}/{label}/{run.trial_number:05d}/{run.stage.value}-{run.seed}"
 
 
@@ -328,7 +328,7 @@ def _named(loop: SearchLoop, run: RunRecord) -> str:
 
 
 def _about(loop: SearchLoop, run: RunRecord) -> dict[str, Any]:
-    """What a log line is about, as a formatter of JSON lines writes it."""
+    """The fields that `service.logs` adds to the line."""
     return {"about": {"label": loop.record.label, "trial": run.trial_number, "run": run.id}}
 
 

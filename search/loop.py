@@ -1,6 +1,6 @@
 """One optimizer's search within a study: ask, report, prune and tell on its Optuna study, then the confirm runs.
 
-Starts from SQL alone. Knows nothing of Ray: the coordinator says when a run starts, reports, ends or fails.
+It resumes from SQL alone and knows nothing of Ray: the coordinator says when a run starts, reports, ends or fails.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class SearchLoop:
             self._add(run)
         self._waiting: deque[int] = deque(run.id for run in runs if not run.state.is_finished)
         self._live: set[int] = set()
-        self._twins: dict[int, list[int]] = {}
+        self._duplicates: dict[int, list[int]] = {}
         self._n_asked = len(self._search_runs())
         self._confirm_planned = False
         self._search_over = False
@@ -92,36 +92,39 @@ class SearchLoop:
         return list(self._runs.values())
 
     def end_search(self, limit: str) -> None:
-        """Ask for no further trials, for the limit that is met; those that run go on."""
+        """Ask for no further trials, because this limit was met. Running trials go on."""
         self._search_over = True
         self.limit = self.limit or limit
 
-    def drop_waiting_trials(self, limit: str) -> None:
-        """End the search trials that wait for a worker: with what they reported, or as never begun."""
-        for run_id in [run_id for run_id in self._waiting if self._runs[run_id].stage is Stage.SEARCH]:
-            self._waiting.remove(run_id)
-            values = [point.value for point in self._store.points(run_id) if point.value is not None]
-            if values:
-                outcome = RunOutcome(state=RunState.PRUNED, value=values[-1], error=f"{limit} while the trial waited")
-            else:
-                reason = f"{limit} before the trial began"
-                outcome = RunOutcome(state=RunState.FAIL, failure=FailureKind.CANCELLED, error=reason)
-            self.finish(self._runs[run_id], outcome)
+    def close_waiting_trials(self, limit: str) -> None:
+        """Close the search trials that wait for a worker, with what they reported if they reported anything."""
+        while waiting := [run_id for run_id in self._waiting if self._runs[run_id].stage is Stage.SEARCH]:
+            run = self._runs[waiting[0]]
+            self._waiting.remove(run.id)
+            values = [point.value for point in self._store.points(run.id) if point.value is not None]
+            outcome = (
+                RunOutcome(state=RunState.PRUNED, value=values[-1], error=f"{limit} while the trial waited")
+                if values
+                else RunOutcome(
+                    state=RunState.FAIL, failure=FailureKind.CANCELLED, error=f"{limit} before the trial started"
+                )
+            )
+            self.finish(run, outcome)
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether `limit` left out trials, or ended some before their last epoch."""
+        """Whether `limit` kept trials from starting, or from reaching their last epoch."""
         if self.limit is None:
             return False
         ended = any(run.error is not None and run.error.startswith(self.limit) for run in self._search_runs())
         return ended or self._n_asked < self._n_trials
 
     def propose(self) -> RunRecord | None:
-        """The run to start next, which is then live; None while there is nothing to start."""
+        """The next run to start, which is then live; None where there is nothing to start now."""
         while True:
             if self._waiting:
                 run = self._runs[self._waiting.popleft()]
-                if run.stage is Stage.SEARCH and self._is_twin(run):
+                if run.stage is Stage.SEARCH and self._is_duplicate(run):
                     continue
                 self._live.add(run.id)
                 return run
@@ -131,21 +134,20 @@ class SearchLoop:
                 return None
 
     def report(self, run: RunRecord, points: Sequence[Point], *, start: AttemptStart | None = None) -> None:
-        """Store points of the curve, also as Optuna's intermediate values; those stored already are skipped.
+        """Store points of the curve, also as Optuna's intermediate values. Points that are stored already are skipped.
 
-        What an attempt trains again, since its last checkpoint is older, takes the place of what was stored: the rest
-        of the curve goes on from there.
+        Epochs that an attempt trains again after its last checkpoint replace the stored ones.
 
         Args:
-            start: where the attempt runs, with its first points.
+            start: where the attempt runs; given with its first points.
         """
-        points = self._news(run, points)
+        points = self._changed_points(run, points)
         if not points and start is None:
             return
         self._store.add_points(self._lease, run.id, points, start=start)
         self._advance(run, points)
 
-    def _news(self, run: RunRecord, points: Sequence[Point]) -> Sequence[Point]:
+    def _changed_points(self, run: RunRecord, points: Sequence[Point]) -> Sequence[Point]:
         if all(point.epoch > self._runs[run.id].epoch for point in points):
             return points
         return changed_points(points, stored=self._store.points(run.id))
@@ -157,15 +159,15 @@ class SearchLoop:
             self._runs[run.id] = with_points(self._runs[run.id], points)
 
     def should_prune(self, run: RunRecord) -> bool:
-        """Whether the pruner would stop this trial, compared with others of this optimizer only."""
+        """Whether the pruner stops this trial. It compares with trials of the same optimizer only."""
         return run.stage is Stage.SEARCH and self._trials.should_prune(self._runs[run.id])
 
     def epoch_of(self, run: RunRecord) -> int:
-        """How far the run's curve goes by now."""
+        """The run's last stored epoch."""
         return self._runs[run.id].epoch
 
     def update(self, run: RunRecord) -> None:
-        """Take over what the store says of the run."""
+        """Replace the run's record by what the store returned."""
         self._runs[run.id] = run
 
     def finish(
@@ -176,28 +178,28 @@ class SearchLoop:
         points: Sequence[Point] = (),
         start: AttemptStart | None = None,
     ) -> None:
-        """Record the end of a run: in our tables, then in Optuna's. May be repeated; the first end stands.
+        """Record the end of a run in our tables, then in Optuna's. If it is repeated, the first end is kept.
 
         Args:
-            points, start: what was told together with the end; see `report`.
+            points, start: reported together with the end; see `report`.
         """
         self._live.discard(run.id)
-        points = self._news(run, points)
+        points = self._changed_points(run, points)
         ended = self._store.finish_run(self._lease, run.id, outcome, points=points, start=start)
         self._advance(run, points)
         self._runs[run.id] = ended
         if run.stage is Stage.SEARCH:
             self._trials.tell(ended)
-            for twin in self._twins.pop(run.id, []):
-                if self._runs[twin].state.is_finished:
+            for duplicate in self._duplicates.pop(run.id, []):
+                if self._runs[duplicate].state.is_finished:
                     continue
-                if self._runs[run.id].failure in _ACCIDENTS:
-                    self._waiting.append(twin)
+                if ended.failure in _ACCIDENTS:
+                    self._waiting.append(duplicate)
                 else:
-                    self._finish_twin(self._runs[twin], original=self._runs[run.id])
+                    self._finish_duplicate(self._runs[duplicate], original=ended)
 
     def requeue(self, run: RunRecord) -> None:
-        """Start the run again, after the others that wait; not one that was ended in the store meanwhile."""
+        """Put the run at the end of the queue, unless it was ended in the store meanwhile."""
         if run.state.is_finished:
             self.finish(run, RunOutcome(state=run.state, failure=run.failure, error=run.error))
             return
@@ -206,7 +208,7 @@ class SearchLoop:
         self._waiting.append(run.id)
 
     def drop(self, run_ids: Set[int], outcome: RunOutcome) -> None:
-        """Let go of runs that were ended in the store: they start no more, and Optuna hears of it."""
+        """Remove runs that were ended in the store from the queue, and tell Optuna that they ended."""
         for run_id in run_ids & self._runs.keys():
             if not self._runs[run_id].state.is_finished:
                 if run_id in self._waiting:
@@ -214,11 +216,11 @@ class SearchLoop:
                 self.finish(self._runs[run_id], outcome)
 
     def close(self, outcome: RunOutcome) -> None:
-        """End everything that is not finished, and start nothing more."""
+        """End all unfinished runs, and start no others."""
         self._search_over = self._confirm_planned = True
         self._waiting.clear()
-        self._twins.clear()
-        self._fail_unborn()
+        self._duplicates.clear()
+        self._fail_unstarted()
         for run in [run for run in self._runs.values() if not run.state.is_finished]:
             self.finish(run, outcome)
 
@@ -236,7 +238,7 @@ class SearchLoop:
         return not self._search_over and not self._confirm_planned and self._n_asked < self._n_trials
 
     def _ask(self) -> RunRecord:
-        """A new trial with its parameters and its run; one that a dead driver left half-made is completed first."""
+        """Create the next trial and its run. A trial that a dead driver created without a run gets its run first."""
         number, params = self._trials.ask()
         run = self._store.create_run(
             self._lease,
@@ -251,13 +253,13 @@ class SearchLoop:
         return run
 
     def _queue_first(self) -> None:
-        """Queue the configurations that the definition begins with; a grid has them at its beginning already."""
+        """Queue the configurations that the definition gives first. A grid contains them already."""
         if not isinstance(self._definition.sampler, samplers.GridSampler):
             for values in self.spec.first[: self._n_trials]:
                 self._trials.enqueue(fit(values, self.spec.space))
 
     def _warm_start(self, source: WarmStart) -> None:
-        """Queue the best configurations of earlier studies; those queued by a driver that died here are kept."""
+        """Queue the best configurations of earlier studies, after those that an earlier driver queued."""
         known = self._store.best_settings(
             self.spec.name,
             like=self._definition,
@@ -269,38 +271,38 @@ class SearchLoop:
             if params:
                 self._trials.enqueue(params)
 
-    def _fail_unborn(self) -> None:
-        self._trials.fail_unborn({run.trial_number for run in self._search_runs()})
+    def _fail_unstarted(self) -> None:
+        self._trials.fail_unstarted({run.trial_number for run in self._search_runs()})
 
-    # The same configuration twice -----------------------------------------------------------------------------------
+    # Duplicate configurations ---------------------------------------------------------------------------------------
 
-    def _is_twin(self, run: RunRecord) -> bool:
-        """Whether an earlier trial has this configuration: training is seeded, so its result stands for both."""
+    def _is_duplicate(self, run: RunRecord) -> bool:
+        """Whether an earlier trial has this configuration. Training is seeded, so the result of one holds for both."""
         key = _key(run.params)
         original = self._runs[self._first[key]]
         if original.failure in _ACCIDENTS:
-            self._first[key] = run.id  # an accident says nothing of the settings
+            self._first[key] = run.id  # its failure has nothing to do with the configuration
         if self._first[key] == run.id:
             return False
         if original.state.is_finished:
-            self._finish_twin(run, original=original)
+            self._finish_duplicate(run, original=original)
         else:
-            self._twins.setdefault(original.id, []).append(run.id)
+            self._duplicates.setdefault(original.id, []).append(run.id)
         return True
 
-    def _finish_twin(self, twin: RunRecord, *, original: RunRecord) -> None:
-        self._trials.note(twin, "same_as_trial", original.trial_number)
+    def _finish_duplicate(self, duplicate: RunRecord, *, original: RunRecord) -> None:
+        self._trials.note(duplicate, "same_as_trial", original.trial_number)
         outcome = RunOutcome(state=original.state, value=original.value, failure=original.failure, error=original.error)
-        self.finish(twin, outcome, points=copied_points(self._store.points(original.id)))
+        self.finish(duplicate, outcome, points=copied_points(self._store.points(original.id)))
 
     # Confirmation ---------------------------------------------------------------------------------------------------
 
     def _plan_confirm(self) -> bool:
-        """Queue the confirm runs once the search stage is over. True where there is something to start."""
+        """Queue the confirm runs once the search stage is over. Returns whether there are runs to start."""
         if self._confirm_planned or any(not run.state.is_finished for run in self._search_runs()):
             return False
         self._confirm_planned = True
-        self._fail_unborn()
+        self._fail_unstarted()
         for chosen in select(self._search_runs(), self._definition):
             for seed in self._definition.confirm.seeds:
                 run = self._store.create_run(
@@ -318,7 +320,7 @@ class SearchLoop:
 
 
 def select(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:
-    """The top_k trials by validation, best first, each configuration once; ties go to the earlier trial."""
+    """The `top_k` best trials by validation, each configuration once. Of equal ones the earlier trial comes first."""
     chosen: dict[str, RunRecord] = {}
     for run in best_first(runs, definition):
         chosen.setdefault(_key(run.params), run)
@@ -326,7 +328,7 @@ def select(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRe
 
 
 def best_first(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:
-    """The complete ones by their value; ties go to the earlier trial."""
+    """The COMPLETE runs by their value. Of equal ones the earlier trial comes first."""
     complete = [(run.value, run) for run in runs if run.state is RunState.COMPLETE and run.value is not None]
     by_number = sorted(complete, key=lambda pair: pair[1].trial_number)
     return [run for _, run in definition.objective.direction.best_first(by_number, lambda pair: pair[0])]

@@ -154,12 +154,12 @@ class Trials:
             pass  # told before
         self._open.pop(run.trial_number, None)
 
-    def fail_unborn(self, born: Set[int]) -> None:
-        """End the trials that will have no run: queued by a warm start, or left half-made by a dead driver."""
+    def fail_unstarted(self, started: Set[int]) -> None:
+        """End the trials that have no run: queued by a warm start, or created by a driver that died then."""
         self._half_made.clear()
         self._queued.clear()
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)):
-            if trial.number not in born:
+            if trial.number not in started:
                 self._storage.set_trial_state_values(trial._trial_id, state=TrialState.FAIL)
 
     def _look(self) -> None:
