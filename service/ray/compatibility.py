@@ -1,6 +1,6 @@
-"""Whether the machines of a cluster can train: asked of each once, before a study starts.
+"""Whether the machines of a cluster can train: each is checked once, before a study starts.
 
-Owns the question and the rules. A node on which trials would fail in turn is named with what to do, and studies wait.
+A node on which trials would fail is named with what to do about it, and studies wait.
 """
 
 from __future__ import annotations
@@ -16,34 +16,32 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 60.0
-"""For a node's first process: it imports torch, from a slow disk perhaps."""
-PREPARE_PATIENCE_S = 600.0
-"""The same where a runtime environment is prepared first: Ray's own limit for that."""
-ASK_AGAIN_S = 60.0
-"""After a node could not prepare it: an index may have been away."""
+TIMEOUT_S = 60.0
+"""For the check of a node: its first process imports torch, perhaps from a slow disk."""
+PREPARE_TIMEOUT_S = 600.0
+"""The same if Ray prepares a runtime environment first; Ray's own limit for that."""
+CHECK_AGAIN_S = 60.0
+"""After a node failed to prepare the runtime environment: a package index may have been unreachable."""
 _PACKAGES = ("admeta-search", "torch", "ray", "numpy", "pydantic")
 
 
 class Nodes:
-    """What is known of the nodes that trials may run on; each is asked once, and nobody waits for the answer.
-
-    The question runs in this connection's runtime environment, as trials will.
+    """The nodes that trials may run on. Each is checked once, by a task that nobody waits for.
 
     Args:
-        prepares: whether there is one, which takes its time on a node.
+        prepares: whether the connection has a runtime environment, which takes time to prepare on a node.
     """
 
     def __init__(self, *, prepares: bool = False) -> None:
-        self._patience_s = PREPARE_PATIENCE_S if prepares else PATIENCE_S
+        self._timeout_s = PREPARE_TIMEOUT_S if prepares else TIMEOUT_S
         self._unprepared: dict[str, float] = {}
         self._problems: dict[str, str] = {}
         self._asked: dict[str, tuple[Any, float]] = {}
 
     def problems(self) -> list[str]:
-        """Why studies should not start yet, a sentence a node; empty where every node can train.
+        """Why studies should not start yet, one sentence for each such node; empty if every node can train.
 
-        A node that does not answer in time holds nobody up: Ray will find it dead, or it answers later.
+        A node that does not answer in time is left out: Ray will declare it dead, or it answers later.
         """
         living = {
             node["NodeID"]: str(node["NodeManagerAddress"])
@@ -53,15 +51,15 @@ class Nodes:
         self._problems = {node: problem for node, problem in self._problems.items() if node in living}
         self._asked = {node: asked for node, asked in self._asked.items() if node in living}
         for node, failed_at in list(self._unprepared.items()):
-            if node not in living or time.monotonic() - failed_at > ASK_AGAIN_S:
+            if node not in living or time.monotonic() - failed_at > CHECK_AGAIN_S:
                 del self._unprepared[node]
                 self._problems.pop(node, None)
         for node in living.keys() - self._problems.keys():
             if node not in self._asked:
                 self._asked[node] = (_ask(node), time.monotonic())
             self._read(node, living[node])
-        silent = [living[node] for node, (_, at) in self._asked.items() if time.monotonic() - at < self._patience_s]
-        waits = [f"node {address} is asked what is installed there" for address in silent]
+        silent = [living[node] for node, (_, at) in self._asked.items() if time.monotonic() - at < self._timeout_s]
+        waits = [f"node {address} is being checked" for address in silent]
         return [problem for problem in self._problems.values() if problem] + waits
 
     def _read(self, node: str, address: str) -> None:
@@ -78,7 +76,7 @@ class Nodes:
             log.warning("%s", self._problems[node])
             return
         except RayError as error:
-            log.warning("node %s did not say what is installed there: %s", address, error)
+            log.warning("node %s could not be checked: %s", address, error)
             self._problems[node] = ""
             return
         self._problems[node], difference = judge(address, found, expected=installed(_PACKAGES))
@@ -92,7 +90,7 @@ def _ask(node: str) -> Any:
 
 
 def judge(address: str, found: Mapping[str, str], *, expected: Mapping[str, str]) -> tuple[str, str]:
-    """What is wrong with a node, and what is only worth a word; each empty where there is nothing to say.
+    """The problem of a node and a warning about it; each is empty if there is none.
 
     Args:
         found, expected: version by package, `python` too; empty where the package is missing; `error`: of an import.
@@ -121,13 +119,13 @@ def installed(packages: tuple[str, ...]) -> dict[str, str]:
 
 
 def _release(name: str, versions: Mapping[str, str]) -> str:
-    """What must be equal: of Python major and minor, of packages all but a local suffix."""
+    """The part of a version that must be equal: Python's major and minor, a package's without the local suffix."""
     version = versions.get(name, "")
     return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
 
 
 def _reader() -> Callable[[tuple[str, ...]], dict[str, str]]:
-    """`installed` as a function that travels by value: a node may lack our packages."""
+    """`installed` as a function that Ray sends by value, because a node may lack our packages."""
 
     def read(packages: tuple[str, ...]) -> dict[str, str]:
         import platform
@@ -145,7 +143,7 @@ def _reader() -> Callable[[tuple[str, ...]], dict[str, str]]:
 
 
 def _probe() -> Callable[[tuple[str, ...]], dict[str, str]]:
-    """The question to a node: what is installed there, and whether it can be imported. Travels by value too."""
+    """The check that a node runs: what is installed there, and whether it can be imported. Sent by value too."""
     read = _reader()
 
     def ask(packages: tuple[str, ...]) -> dict[str, str]:

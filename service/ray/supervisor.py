@@ -1,7 +1,6 @@
-"""Sees to it that every study that should run has a driver, and that ended ones leave nothing open.
+"""Starts a driver for every study that should run, replaces drivers that fail, and closes what ended studies left open.
 
-Owns the drivers' launch, watch and replacement. What a study does is its driver's business. Any number of services may
-work on one database: a study's lease lets one driver have it.
+Several services may work on one database: a study's lease lets only one driver run it.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ logger = logging.getLogger(__name__)
 TICK_S = 0.5
 RAY_CHECK_S = 5.0
 LONGEST_PAUSE_S = 30.0
-"""Between attempts to start or join Ray, after several in turn that failed."""
+"""Between attempts to start or join Ray, after several that failed."""
 FILE_CHECK_S = 5.0
 MAX_CRASHES = 5
 """Drivers of one study that may fail one after another, without progress, before the study is FAILED."""
 OUTAGE_RETRY_S = 5.0
-"""Until the next driver after one that failed for a passing reason."""
+"""Until the next driver, after one that failed because of an outage."""
 SILENCE_S = 120.0
-"""How long a driver may live without a lease: it starts, or the database was away. After that it hangs."""
+"""How long a driver may run without a lease: while it starts, or during an outage of the database. Then it is killed."""
 
 
 @dataclass(frozen=True)
 class Driver:
-    """A driver that this service started: its actor, the answer it will give, and its lease while it holds it."""
+    """A driver that this service started: its actor, its future result, and its lease."""
 
     actor: Any
     answer: Any
@@ -71,7 +70,7 @@ class Crashes:
 
 
 class Supervisor:
-    """One thread that looks at the database twice a second; `service.app` starts and stops it."""
+    """One thread that polls the database twice a second. `service.app` starts and stops it."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -91,25 +90,25 @@ class Supervisor:
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
-        """Begin; Ray comes up in the background."""
+        """Start the thread, which starts Ray in the background."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; with an embedded Ray its drivers and workers end too. Studies can be resumed."""
+        """Stop the thread. With an embedded Ray the drivers and workers end too; their studies can be resumed."""
         self._ended.set()
         self._thread.join()
         self._engine.dispose()
 
     def ray_status(self) -> str:
-        """ok, starting, or what is wrong."""
+        """`ok`, `starting`, or what is wrong."""
         return self._ray_status
 
     def needs_new_process(self) -> bool:
-        """Whether Ray was lost in a way that this process cannot mend."""
+        """Whether Ray was lost in a way from which only a new process recovers."""
         return self._needs_new_process
 
     def fault(self) -> DatabaseFileError | None:
-        """Why the service must stop; None where it need not."""
+        """Why the service must stop; None if it need not."""
         return self._fault
 
     def nodes(self) -> list[NodeView]:
@@ -128,16 +127,18 @@ class Supervisor:
                 logger.error("%s The service stops.", error.detail)
                 self._fault = error
                 self._ended.set()
-            except Exception as error:  # the loop must outlive every fault; it tells and tries again
+            except Exception as error:  # the loop goes on after every error, which it logs
                 known = isinstance(error, JoinError)
                 what = str(error) if known else type(error).__name__
                 if not ray.is_initialized() or isinstance(error, RayError):
                     self._ray_status = f"unavailable: {what}"
                 logger.error("supervisor: %s; trying again", what, exc_info=not known)
                 n_faults = 0 if ray.is_initialized() else n_faults + 1
-                self._ended.wait(min(LONGEST_PAUSE_S, 2.0 ** max(1, n_faults)))  # a failed start leaves agents behind
+                self._ended.wait(
+                    min(LONGEST_PAUSE_S, 2.0 ** max(1, n_faults))
+                )  # each failed start leaves processes behind
             self._ended.wait(TICK_S)
-        if ray.is_initialized() and not self._needs_new_process:  # Ray's core ends who leaves a dead node
+        if ray.is_initialized() and not self._needs_new_process:  # Ray's core ends a process that leaves a dead node
             cluster.leave(self._settings)
 
     def _check_file(self) -> None:
@@ -153,7 +154,7 @@ class Supervisor:
             self._check_file_at = end + max(FILE_CHECK_S, 100 * (end - begin))
 
     def _has_ray(self) -> bool:
-        """Whether Ray works now; one that was lost is left, and started or joined anew at the next look."""
+        """Whether Ray works. One that was lost is left, and started or joined again at the next call."""
         if not ray.is_initialized():
             cluster.join(self._settings)
             self._clock.reset()
@@ -175,7 +176,7 @@ class Supervisor:
         return True
 
     def _abandon_ray(self, fault: str) -> None:
-        """Leave Ray to the next process: this one could not disconnect from it."""
+        """Stop, and let a new process start or join Ray: this one cannot disconnect from it."""
         logger.error("%s; the service begins anew, and studies go on from the database", fault)
         self._ray_status = f"unavailable: {fault}"
         self._needs_new_process = True
@@ -209,7 +210,7 @@ class Supervisor:
                     self._launch(study_id)
 
     def _clear_up(self, study_id: str) -> None:
-        """In a thread: a slow storage must hold nobody up."""
+        """Remove checkpoints that are not needed, in a thread because a storage may be slow."""
         task = partial(clear_up, self._store, study_id, storage=self._settings.storage)
         threading.Thread(target=task, name=f"retention-{study_id}", daemon=True).start()
 
@@ -218,7 +219,7 @@ class Supervisor:
         return crashes is None or time.monotonic() >= crashes.retry_at
 
     def _look_after(self, study_id: str) -> None:
-        """Forget a driver that has ended, and note why; the next tick starts another where the study needs one."""
+        """Remove a driver that has ended, and note why. The next tick starts another if the study needs one."""
         driver = self._drivers[study_id]
         ready, _ = ray.wait([driver.answer], timeout=0)
         if not ready:
@@ -266,7 +267,7 @@ class Supervisor:
 
     def _launch(self, study_id: str) -> None:
         old = actor.find(study_id)
-        if old is not None:  # another service starts it, or it waits for the database as we just did, or it hangs
+        if old is not None:  # another service's; or it waits for the database, or it hangs
             self._check_silent(study_id, old)
             return
         settings = self._settings
@@ -284,7 +285,7 @@ class Supervisor:
         logger.info("study %s: driver started", study_id)
 
     def _check_silent(self, study_id: str, driver: Any) -> None:
-        """Kill a driver that lives without a lease for too long; called at every look."""
+        """Kill a driver that has run without a lease for SILENCE_S; called at every tick."""
         since = self._silent_since.setdefault(study_id, time.monotonic())
         if time.monotonic() - since > SILENCE_S:
             logger.warning("study %s: its driver lives but holds no lease; killing it", study_id)

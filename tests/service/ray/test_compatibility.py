@@ -84,7 +84,7 @@ def test_a_node_that_cannot_prepare_the_environment_is_named_and_asked_again(mon
         return versions
 
     numbers = iter(range(2))
-    monkeypatch.setattr(compatibility, "ASK_AGAIN_S", 0.2)
+    monkeypatch.setattr(compatibility, "CHECK_AGAIN_S", 0.2)
     monkeypatch.setattr(compatibility, "_ask", lambda node: next(numbers))
     monkeypatch.setattr("ray.nodes", lambda: [node])
     monkeypatch.setattr("ray.wait", lambda asked, timeout: (asked, []))

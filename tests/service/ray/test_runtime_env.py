@@ -36,7 +36,7 @@ settings = load({}, home=home, runtime_env_file=file)
 home.mkdir()
 cluster.join(settings)
 nodes = compatibility.Nodes(prepares=True)
-while any("is asked" in problem for problem in nodes.problems()):
+while any("is being checked" in problem for problem in nodes.problems()):
     time.sleep(0.2)
 problems = nodes.problems()
 found = {"problems": problems}
