@@ -48,7 +48,7 @@ MAX_CRASHES = 5
 OUTAGE_RETRY_S = 5.0
 """Until the next driver, after one that failed because of an outage."""
 SILENCE_S = 120.0
-"""How long a driver may run without a lease: while it starts, or during an outage of the database. Then it is killed."""
+"""How long a driver may run without a lease, as it starts or in an outage of the database. Then it is killed."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Supervisor:
                 n_faults = 0 if ray.is_initialized() else n_faults + 1
                 self._ended.wait(
                     min(LONGEST_PAUSE_S, 2.0 ** max(1, n_faults))
-                )  # each failed start leaves processes behind
+                )  # a failed start leaves processes behind
             self._ended.wait(TICK_S)
         if ray.is_initialized() and not self._needs_new_process:  # Ray's core ends a process that leaves a dead node
             cluster.leave(self._settings)
