@@ -7,7 +7,9 @@ space, the task's metric), so that what is stored says all that a trial needs.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -287,6 +289,21 @@ class Resources(Strict):
         return gpus
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlannedSearch:
+    """One search that a study makes.
+
+    Attributes:
+        optimizer: as the definition has it, under the label of this search.
+        of: the optimizer's label in the definition.
+        repeat: how many searches of the same optimizer come before it.
+    """
+
+    optimizer: OptimizerSearch
+    of: str
+    repeat: int
+
+
 class StudyDefinition(Strict):
     """A study: a task, optimizers with their search spaces, and the protocol by which they are compared."""
 
@@ -300,6 +317,12 @@ class StudyDefinition(Strict):
     )
     pruner: Annotated[pruners.Pruner, _known_kind("pruner", pruners.NAMES), Field(discriminator="name")] = (
         pruners.AshaPruner()
+    )
+    searches: Annotated[Count, Field(ge=1, le=100)] = Field(
+        default=1,
+        description="Searches of each optimizer, each with sampler and training seeds of its own and the whole budget. "
+        "With 2 or more, optimizers are compared by what their searches reached, so that a lucky search decides "
+        "nothing; with 1, the settings that one search found are compared.",
     )
     budget: Budget = Budget()
     confirm: Confirm = Confirm()
@@ -352,14 +375,11 @@ class StudyDefinition(Strict):
         if metric not in info.metrics:
             message = f"task '{info.name}' has no metric '{metric}'; {nearest_hint(metric, tuple(info.metrics))}"
             raise field_error("unknown_metric", message, at=("objective", "metric"), value=metric)
-        labels = [optimizer.label for optimizer in self.optimizers]
-        for i, label in enumerate(labels):
-            if label in labels[:i]:
-                message = f"optimizer '{label}' is listed twice; give each its own 'label'"
-                raise field_error("listed_twice", message, at=("optimizers", i), value=label)
-        if self.confirm.top_k and self.training_seed in self.confirm.seeds:
+        self._check_labels()
+        training_seeds = range(self.training_seed, self.training_seed + self.searches)
+        if self.confirm.top_k and (both := [seed for seed in self.confirm.seeds if seed in training_seeds]):
             message = (
-                f"training_seed {self.training_seed} is also a confirm seed; the confirm stage must use seeds that "
+                f"training_seed {both[0]} is also a confirm seed; the confirm stage must use seeds that have "
                 "selected nothing"
             )
             raise field_error("seed_used_twice", message, at="training_seed", value=self.training_seed)
@@ -368,6 +388,17 @@ class StudyDefinition(Strict):
             for i, optimizer in enumerate(self.optimizers):
                 self._check_grid(i, optimizer)
         return self
+
+    def _check_labels(self) -> None:
+        labels = [search.optimizer.label for search in self.planned_searches()]
+        for i, label in enumerate(labels):
+            at = ("optimizers", i // self.searches)
+            if label in labels[:i]:
+                message = f"optimizer '{label}' is listed twice; give each its own 'label'"
+                raise field_error("listed_twice", message, at=at, value=label)
+            if not re.fullmatch(NAME_PATTERN, label):
+                message = f"the label of its last search, '{label}', has more than 100 characters; shorten 'label'"
+                raise field_error("label_too_long", message, at=at, value=label)
 
     def _check_cards(self, info: TaskInfo) -> None:
         cards, batch_size = self.resources.gpus, self.task.batch_size
@@ -384,6 +415,22 @@ class StudyDefinition(Strict):
         except ValueError as error:
             raise field_error("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
 
+    def planned_searches(self) -> list[PlannedSearch]:
+        """The searches that the study makes: those of an optimizer one after another, labelled a, a.2, a.3, …"""
+        return [
+            PlannedSearch(
+                optimizer=one.model_copy(update={"label": f"{one.label}.{i + 1}" if i else one.label}),
+                of=one.label,
+                repeat=i,
+            )
+            for one in self.optimizers
+            for i in range(self.searches)
+        ]
+
+    def planned_search(self, label: str) -> PlannedSearch:
+        """The search of this label."""
+        return next(search for search in self.planned_searches() if search.optimizer.label == label)
+
     def n_trials_of(self, optimizer: OptimizerSearch) -> int:
         """Trials that this optimizer's search will run: the budget, or the whole grid where that is smaller."""
         limit = self.budget.trials_per_optimizer
@@ -398,7 +445,7 @@ class StudyDefinition(Strict):
     @property
     def n_runs(self) -> int:
         """Trainings that the study asks for at most: the trials and confirm runs of all optimizers."""
-        return sum(self.n_trials_of(one) + self.n_confirm_runs_of(one) for one in self.optimizers)
+        return self.searches * sum(self.n_trials_of(one) + self.n_confirm_runs_of(one) for one in self.optimizers)
 
     def to_json(self) -> dict[str, Any]:
         """The resolved definition as plain JSON values; parsing it again gives an equal definition."""

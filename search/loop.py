@@ -49,7 +49,9 @@ class SearchLoop:
     ) -> None:
         self.record = record
         self.limit: str | None = None
-        self.spec: OptimizerSearch = next(o for o in definition.optimizers if o.label == record.label)
+        planned = definition.planned_search(record.label)
+        self.spec: OptimizerSearch = planned.optimizer
+        self._training_seed = definition.training_seed + planned.repeat
         self._definition = definition
         self._store = store
         self._lease = lease
@@ -65,7 +67,11 @@ class SearchLoop:
         self._confirm_planned = False
         self._search_over = False
         self._trials = Trials(
-            store.optuna_storage(), record.optuna_name, definition=definition, spec=self.spec, points=store.points
+            store.optuna_storage(),
+            record.optuna_name,
+            definition=definition,
+            planned=planned,
+            points=store.points,
         )
         self._trials.reconcile({run.trial_number: run for run in self._search_runs()})
         if not self._runs:
@@ -245,7 +251,7 @@ class SearchLoop:
             self.record.id,
             trial_number=number,
             stage=Stage.SEARCH,
-            seed=self._definition.training_seed,
+            seed=self._training_seed,
             params=params,
         )
         self._add(run)

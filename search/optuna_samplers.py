@@ -48,11 +48,19 @@ N_BEST = 100
 
 
 def build(
-    sampler: Sampler, space: Space, *, label: str, trial_number: int, first: Sequence[Mapping[str, Any]] = ()
+    sampler: Sampler,
+    space: Space,
+    *,
+    label: str,
+    trial_number: int,
+    repeat: int = 0,
+    first: Sequence[Mapping[str, Any]] = (),
 ) -> BaseSampler:
     """Optuna's sampler for the trial that comes next in this search.
 
     Args:
+        label: the search's, which no other search of the study has.
+        repeat: how many searches of the same optimizer come before it; QMC gives each a sequence of its own.
         first: configurations that a grid begins with, as Optuna stores them; the other samplers are queued theirs.
     """
     fixed = derive_seed(sampler.seed, label, bits=SEED_BITS)
@@ -78,7 +86,7 @@ def build(
                 seed=fresh,
             )
         case samplers.QmcSampler():
-            shared = derive_seed(sampler.seed, "sobol", bits=SEED_BITS)
+            shared = derive_seed(sampler.seed, "sobol", repeat, bits=SEED_BITS)
             return SobolSampler(_joint(space), index=trial_number, seed=shared, independent_seed=fresh)
         case samplers.RandomSampler():
             return optuna.samplers.RandomSampler(seed=fresh)

@@ -17,7 +17,7 @@ from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from search import optuna_samplers, pruners
-from search.definition import OptimizerSearch, StudyDefinition
+from search.definition import PlannedSearch, StudyDefinition
 from search.optuna_samplers import FAILURE_KIND
 from search.records import Point, RunRecord
 from search.space import draw, fit
@@ -44,11 +44,12 @@ class Trials:
         name: str,
         *,
         definition: StudyDefinition,
-        spec: OptimizerSearch,
+        planned: PlannedSearch,
         points: Callable[[int], Sequence[Point]],
     ) -> None:
         self._definition = definition
-        self._spec = spec
+        self._spec = planned.optimizer
+        self._repeat = planned.repeat
         self._points = points
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -96,6 +97,7 @@ class Trials:
                 self._definition.sampler,
                 self._spec.space,
                 label=self._spec.label,
+                repeat=self._repeat,
                 trial_number=number,
                 first=[fit(values, self._spec.space) for values in self._spec.first],
             )

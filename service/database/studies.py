@@ -360,5 +360,5 @@ def _search_rows(study_id: str, definition: StudyDefinition) -> list[Search]:
             n_trials=definition.n_trials_of(optimizer),
             n_confirm_runs=definition.n_confirm_runs_of(optimizer),
         )
-        for position, optimizer in enumerate(definition.optimizers)
+        for position, optimizer in enumerate(search.optimizer for search in definition.planned_searches())
     ]

@@ -57,7 +57,7 @@ class MemoryStore:
                 optimizer=spec.name,
                 optuna_name=f"{definition.name}/{spec.label}",
             )
-            for i, spec in enumerate(definition.optimizers)
+            for i, spec in enumerate(search.optimizer for search in definition.planned_searches())
         ]
         return study
 
@@ -99,7 +99,8 @@ class MemoryStore:
                 continue
             if studies is not None and study.name not in studies:
                 continue
-            for search, spec in zip(self._searches[study.id], study.definition.optimizers, strict=True):
+            for search in self._searches[study.id]:
+                spec = study.definition.planned_search(search.label).optimizer
                 runs = [run for run in self.runs(study.id) if run.search_id == search.id and spec.name == optimizer]
                 for run in runs:
                     if run.stage is not Stage.SEARCH or run.state is not RunState.COMPLETE:

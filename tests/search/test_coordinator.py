@@ -544,3 +544,46 @@ def test_a_study_whose_workers_do_not_start_says_so() -> None:
     coordinator.begin("t0")
     coordinator.tell_why_waiting()
     assert store.get_study(study.id).reason is None
+
+
+def test_searches_are_repeated_with_seeds_of_their_own() -> None:
+    """Three searches of each optimizer: each draws otherwise, trains with another seed, and confirms its own best."""
+    store = MemoryStore()
+    definition = define(searches=3, sampler={"name": "random"})
+    study = store.add_study(definition)
+    Cluster(coordinator_for(store, study, slots=4)).run()
+    labels = [search.label for search in store.searches(study.id)]
+    assert labels == ["adamw", "adamw.2", "adamw.3", "sgdm", "sgdm.2", "sgdm.3"]
+    runs = store.runs(study.id)
+    assert len(runs) == definition.n_runs == 6 * (4 + 2)
+    drawn = {}
+    for search in store.searches(study.id):
+        own = [run for run in runs if run.search_id == search.id]
+        searched = [run for run in own if run.stage is Stage.SEARCH]
+        drawn[search.label] = tuple(run.params["lr"] for run in searched)
+        repeat = definition.planned_search(search.label).repeat
+        assert {run.seed for run in searched} == {definition.training_seed + repeat}
+        best = max(searched, key=lambda run: run.value or 0.0)
+        confirm = [(run.trial_number, run.seed) for run in own if run.stage is Stage.CONFIRM]
+        assert confirm == [(best.trial_number, 0), (best.trial_number, 1)]
+    assert len(set(drawn.values())) == 6
+
+
+@pytest.mark.parametrize("kill_after", [2, 7, 12])
+def test_repeated_searches_go_on_after_a_driver_died(kill_after: int) -> None:
+    whole_store = MemoryStore()
+    whole = whole_store.add_study(define(searches=2))
+    Cluster(coordinator_for(whole_store, whole, slots=1)).run()
+    store = MemoryStore()
+    study = store.add_study(define(searches=2))
+    for number in Cluster(coordinator_for(store, study, slots=1)).rounds():
+        if number == kill_after:
+            break
+    Cluster(coordinator_for(store, study, owner="second", slots=1)).run()
+
+    def ended(of: MemoryStore, study: StudyRecord) -> list[tuple[object, ...]]:
+        return sorted(
+            (r.search_id, r.trial_number, r.stage, r.seed, str(r.params), r.value) for r in of.runs(record.id)
+        )
+
+    assert ended(store, study) == ended(whole_store, whole)

@@ -300,3 +300,20 @@ def test_what_a_definition_takes_torch_constructs(name: str) -> None:
         search = parse(optimizers=[{"name": name, "space": space}]).optimizers[0]
         for settings in corners(search):
             construct(name, name, settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "rule"),
+    [
+        ({"searches": 2, "optimizers": [{"name": "sgd"}, {"name": "sgdm", "label": "sgd.2"}]}, "optimizers.1", "twice"),
+        ({"searches": 10, "optimizers": [{"name": "sgd", "label": "s" * 98}]}, "optimizers.0", "100 characters"),
+        ({"searches": 3, "confirm": {"seeds": [0, 102]}}, "training_seed", "102 is also a confirm seed"),
+        ({"searches": 0}, "searches", "greater than or equal to 1"),
+    ],
+)
+def test_what_repeated_searches_need(changes: dict[str, Any], field: str, rule: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        parse(**changes)
+    (error,) = caught.value.errors()
+    assert field_of(error["loc"]) == field
+    assert rule in error["msg"]
