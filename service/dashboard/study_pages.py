@@ -214,11 +214,14 @@ def leaders(study: StudyView) -> set[str]:
 
 
 def verdicts(comparison: ComparisonView) -> dict[str, str]:
-    """By label, what is shown against the optimizer in the first place; empty before anything is confirmed."""
+    """By label, what is shown against the optimizer in the first place; empty before anything is confirmed.
+
+    Where searches are repeated, the labels are those of the definition.
+    """
     ranked = [row for row in comparison.rows if row.rank is not None]
     if not ranked:
         return {}
-    first = ranked[0].label
+    first = ranked[0].listed_as if comparison.over_searches else ranked[0].label
     found: dict[str, str] = {}
     for pair in comparison.pairs:
         if first not in (pair.a, pair.b):
@@ -229,7 +232,7 @@ def verdicts(comparison: ComparisonView) -> dict[str, str]:
         elif pair.verdict is Verdict.EQUIVALENT:
             found[other] = f"equivalent within {pair.margin:g}"
         elif pair.more is not None:
-            found[other] = f"undecided: about {pair.more} more seeds"
+            found[other] = f"undecided: about {pair.more} more {'searches' if comparison.over_searches else 'seeds'}"
         else:
             found[other] = "undecided"
         if pair.p_adjusted is not None:

@@ -582,8 +582,6 @@ def test_repeated_searches_go_on_after_a_driver_died(kill_after: int) -> None:
     Cluster(coordinator_for(store, study, owner="second", slots=1)).run()
 
     def ended(of: MemoryStore, study: StudyRecord) -> list[tuple[object, ...]]:
-        return sorted(
-            (r.search_id, r.trial_number, r.stage, r.seed, str(r.params), r.value) for r in of.runs(record.id)
-        )
+        return sorted((r.search_id, r.trial_number, r.stage, r.seed, str(r.params), r.value) for r in of.runs(study.id))
 
     assert ended(store, study) == ended(whole_store, whole)

@@ -71,9 +71,11 @@ class BestOfNView(View):
 
 
 class ComparisonRow(View):
-    """One optimizer in the comparison of a study."""
+    """One search of an optimizer in the comparison of a study; the only one, unless the study repeats searches."""
 
     label: str
+    listed_as: str = Field(default="", description="Label of its optimizer in the definition.")
+    repeat: int = Field(default=0, description="How many searches of the same optimizer come before this one.")
     optimizer: str
     rank: int | None
     trial: int | None
@@ -109,7 +111,15 @@ class ComparisonView(View):
     direction: str
     complete: bool = Field(description="False while the study still runs.")
     rows: list[ComparisonRow]
-    pairs: list[PairView] = Field(description="Every two optimizers with confirm runs, in the order of the rows.")
+    pairs: list[PairView] = Field(
+        description="Every two optimizers with confirm runs, in the order of the rows. Where searches are repeated, an "
+        "optimizer counts by what its searches reached, and a and b are labels of the definition."
+    )
+    over_searches: dict[str, SpreadView] = Field(
+        default={},
+        description="By label in the definition, validation over the optimizer's searches, each by the mean of its "
+        "confirm runs; empty where each optimizer has one search.",
+    )
 
 
 class BestView(View):

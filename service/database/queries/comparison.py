@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -19,7 +19,7 @@ from service.database.models import CONFIRM, CurvePoint, Run, Search, Study
 from service.database.queries.best import TrialSummary, best_run_id, spread_of, summarize, test_metric
 from service.database.queries.lookup import find_study
 from service.database.retry import REQUEST, retried
-from service.models import BestOfNView, ComparisonRow, ComparisonView, PairView, RateView, TargetView
+from service.models import BestOfNView, ComparisonRow, ComparisonView, PairView, RateView, SpreadView, TargetView
 from tasks.engine.protocol import Cost
 from tasks.errors import TaskError
 
@@ -57,22 +57,66 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
                 expected_best=[value for value in best.get(search.id, _NO_TRIALS).expected if value is not None],
                 best_of_n=BestOfNView.model_validate(best.get(search.id, _NO_TRIALS)),
                 test_metric=test_metric(row.metric),
+                **_place_in_definition(row, search),
             )
             for search, _ in searches
         }
         ranked = _ranked(rows, {search.label: _place(chosen.get(search.id), row.direction) for search, _ in searches})
-        confirmed = {search.label: chosen[search.id] for search, _ in searches if search.id in chosen}
-        samples = {one.label: confirmed[one.label].counted for one in ranked if _is_confirmed(confirmed.get(one.label))}
+        confirmed = {search.label: one for search, _ in searches if (one := chosen.get(search.id)) and one.confirmed}
+        repeated = row.definition.get("searches", 1) > 1
+        samples = _by_search(row, ranked, confirmed) if repeated else _by_seed(ranked, confirmed)
+        rules = Rules(direction=row.direction, test=test, unit="searches" if repeated else "seeds")
         return ComparisonView(
             **{**row.columns(), "study": row.name},
             complete=row.state == StudyState.COMPLETED,
             rows=ranked,
-            pairs=_pairs(samples, Rules(direction=row.direction, test=test)),
+            pairs=[PairView.model_validate(pair) for pair in compare(samples, rules)],
+            over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
         )
 
 
-def _is_confirmed(summary: TrialSummary | None) -> bool:
-    return summary is not None and summary.confirmed
+def _place_in_definition(study: Study, search: Search) -> dict[str, Any]:
+    """Which optimizer of the definition the search is of, and how many of its searches come before it."""
+    place, repeat = divmod(search.position, study.definition.get("searches", 1))
+    return {"listed_as": study.definition["optimizers"][place]["label"], "repeat": repeat}
+
+
+def _by_seed(rows: Sequence[ComparisonRow], confirmed: Mapping[str, TrialSummary]) -> dict[str, Sample]:
+    """By label, the values of the confirm runs: verdicts are then on the settings that one search found."""
+    return {
+        row.label: Sample(
+            values={run.seed: run.value for run in runs if run.state == RunState.COMPLETE and run.value is not None},
+            n_failed=sum(run.state == RunState.FAIL for run in runs),
+        )
+        for row in rows
+        if row.label in confirmed
+        for runs in [confirmed[row.label].counted]
+    }
+
+
+def _by_search(study: Study, rows: Sequence[ComparisonRow], confirmed: Mapping[str, TrialSummary]) -> dict[str, Sample]:
+    """By the optimizer's label, what each of its searches reached: verdicts are then on the optimizers.
+
+    A search counts by the mean of its confirm runs, which varies with the luck of the search and with the seeds. One of
+    which a confirm run failed, or which ended without a trial to confirm, is a failed one.
+    """
+    values: dict[str, dict[Hashable, float]] = defaultdict(dict)
+    n_failed: dict[str, int] = defaultdict(int)
+    for row in rows:
+        one = confirmed.get(row.label)
+        if one is not None and one.score is not None and not one.failed_share:
+            values[row.listed_as][row.repeat] = one.score
+        elif one is not None or study.state.is_terminal:
+            n_failed[row.listed_as] += 1
+    return {
+        label: Sample(values=values[label], n_failed=n_failed[label])
+        for label in dict.fromkeys(row.listed_as for row in rows)
+        if values[label] or n_failed[label]
+    }
+
+
+def _spread_over(sample: Sample) -> SpreadView:
+    return spread_of([*sample.values.values(), *[None] * sample.n_failed])
 
 
 def _row(search: Search, summary: TrialSummary | None, counts: Mapping[str, Any], **others: Any) -> ComparisonRow:
@@ -219,23 +263,6 @@ def _preference(summary: TrialSummary, direction: Direction) -> tuple[bool, floa
     """Sort key: confirmed before unconfirmed, then fewer failed runs, the better value, the earlier trial."""
     cost = 0.0 if summary.score is None else direction.cost(summary.score)
     return not summary.confirmed, summary.failed_share, summary.score is None, cost, summary.run.trial_number
-
-
-def _pairs(confirm_runs: Mapping[str, Sequence[Run]], rules: Rules) -> list[PairView]:
-    """The verdicts between optimizers.
-
-    Args:
-        confirm_runs: by label, in the order wanted, the runs of the trial that represents the optimizer; FAIL counts.
-        rules: how they are compared.
-    """
-    samples = {
-        label: Sample(
-            values={run.seed: run.value for run in runs if run.state == RunState.COMPLETE and run.value is not None},
-            n_failed=sum(run.state == RunState.FAIL for run in runs),
-        )
-        for label, runs in confirm_runs.items()
-    }
-    return [PairView.model_validate(pair) for pair in compare(samples, rules)]
 
 
 def _targets(session: Session, study: Study, chosen: Mapping[int, TrialSummary]) -> dict[int, TargetView]:

@@ -125,3 +125,25 @@ def test_a_definition_stored_before_a_field_existed_is_still_the_same(store: Sql
         session.execute(update(Study).values(definition=older, definition_sha256="of-another-version"))
     again, created = create_study(store.engine, definition("old"))
     assert (again.id, created) == (view.id, False)
+
+
+def test_repeated_searches_are_compared_by_what_they_reached(store: SqlStore) -> None:
+    """Four searches each; a search with a failed confirm run is a failed one, and seeds alone decide nothing."""
+    lease, searches = leased(store, definition("repeated", searches=4))
+    assert [one.label for one in searches[:5]] == ["admetar", "admetar.2", "admetar.3", "admetar.4", "sgdm"]
+    reached = {"admetar": (0.9, 0.92, 0.94, 0.96), "sgdm": (0.6, 0.62, 0.64, None)}
+    for i, search in enumerate(searches):
+        value = reached["admetar" if i < 4 else "sgdm"][i % 4]
+        run(store, lease, search, 0, complete(value or 0.66))
+        for seed in range(3):
+            failed = value is None and seed == 1
+            outcome = DIVERGED if failed else complete((value or 0.66) + 0.001 * (seed - 1))
+            run(store, lease, search, 0, outcome, stage=Stage.CONFIRM, seed=seed)
+    view = comparison(store.engine, lease.study_id)
+    assert len(view.rows) == 8
+    assert {(row.label, row.listed_as, row.repeat) for row in view.rows} >= {("sgdm.3", "sgdm", 2)}
+    (pair,) = view.pairs
+    assert (pair.a, pair.b, pair.better) == ("admetar", "sgdm", "admetar")
+    assert view.over_searches["admetar"].mean == pytest.approx(0.93)
+    assert (view.over_searches["admetar"].n, view.over_searches["sgdm"].n_failed) == (4, 1)
+    assert pair.difference == pytest.approx(0.93 - 0.62)
