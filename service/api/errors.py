@@ -32,6 +32,7 @@ from service.database.errors import (
     TokenNotFoundError,
     TrialNotFoundError,
 )
+from service.database.retry import in_short, reason
 from service.models import ErrorView, FieldError
 
 log = logging.getLogger(__name__)
@@ -171,13 +172,13 @@ async def _database_error(request: Request, error: DBAPIError) -> Response:
 
 
 async def unavailable(request: Request, error: Exception) -> Response:
-    """503 for a database that does not answer."""
-    log.warning("%s %s: the database does not answer: %s", request.method, request.url.path, type(error).__name__)
+    """503 for a database that cannot be used now."""
+    log.warning("%s %s: the database cannot be used: %s", request.method, request.url.path, in_short(error))
     view = ErrorView(
         error="database_unavailable",
-        detail="the database does not answer; nothing was changed by this request.",
+        detail=f"the database cannot be used now: {reason(error)}. Nothing was changed by this request.",
         hint="Repeat the request in a few seconds; running trials are not affected. If it stays so, check that the "
-        "database server is up.",
+        "database server is up and its disk has room.",
     )
     return answer(503, view, headers={"Retry-After": "5"})
 

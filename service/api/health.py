@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.api.dependencies import Database
 from service.database.engine import check_writable
 from service.database.errors import DatabaseUnavailableError
-from service.database.retry import in_short
+from service.database.retry import reason
 from service.models import HealthView, VersionView
 
 router = APIRouter(tags=["health"])
@@ -59,7 +59,7 @@ def _database(engine: Engine, app: FastAPI) -> str:
         check_writable(engine)
         answer = "ok"
     except (SQLAlchemyError, DatabaseUnavailableError, OSError) as error:
-        answer = f"unavailable: {in_short(error)}"
+        answer = f"unavailable: {reason(error)}"
     app.state.database_check = (time.monotonic(), answer)
     return str(answer)
 

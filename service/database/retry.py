@@ -34,6 +34,14 @@ _REFUSED = ("authentication failed", "does not exist", "no pg_hba.conf entry", "
 _SQLITE_ROLLED_BACK = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY}
 _SQLITE_UNKNOWN = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM}
 _SQLITE_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_REASONS: dict[object, str] = {
+    **dict.fromkeys((sqlite3.SQLITE_FULL, "53100"), "the disk is full"),
+    **dict.fromkeys((sqlite3.SQLITE_READONLY, "25006"), "it is read-only"),
+    **dict.fromkeys((sqlite3.SQLITE_IOERR, "58030"), "I/O error"),
+    **dict.fromkeys((sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, "55P03"), "it is locked"),
+    sqlite3.SQLITE_CANTOPEN: "its file cannot be opened",
+    "53300": "it has too many connections",
+}
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _PASSING = (*_NO_DESCRIPTORS, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 
@@ -121,15 +129,23 @@ def retried(policy: RetryPolicy) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
 
 def in_short(error: BaseException) -> str:
-    """What went wrong in a few words: without the SQL statement, its parameters and tracebacks."""
+    """What went wrong, in the database's words: without the SQL statement, its parameters and tracebacks."""
     for cause in _chain(error):
         if isinstance(cause, DBAPIError):
-            code = _sqlite_code(cause)
-            words = str(cause.orig).strip().partition("\n")[0]
-            return {sqlite3.SQLITE_FULL: "the disk is full", sqlite3.SQLITE_READONLY: f"it is read-only ({words})"}.get(
-                code or 0, words
-            )
+            return str(cause.orig).strip().partition("\n")[0]
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def reason(error: BaseException) -> str:
+    """Why the database cannot be used, for anyone who asks: without addresses, names, paths and SQL."""
+    for cause in _chain(error):
+        if isinstance(cause, DatabaseFileError):
+            return "its file was deleted, replaced or damaged"
+        if isinstance(cause, DBAPIError):
+            code = _sqlite_code(cause) or getattr(cause.orig, "sqlstate", None)
+            if code in _REASONS:
+                return _REASONS[code]
+    return "the process has no file descriptor left" if lacks_descriptors(error) else "it does not answer"
 
 
 def lacks_descriptors(error: BaseException) -> bool:

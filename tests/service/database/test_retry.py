@@ -25,6 +25,7 @@ from service.database.retry import (
     is_transient,
     lacks_descriptors,
     may_have_committed,
+    reason,
 )
 from service.database.schema import prepare
 from service.database.tokens import create_token, find_bearer
@@ -143,8 +144,14 @@ def test_what_is_said_of_an_error_has_no_sql() -> None:
     full = sqlite_error("database or disk is full", sqlite3.SQLITE_FULL)
     wrapped = RuntimeError("cannot write")
     wrapped.__cause__ = postgres_error(psycopg.errors.ReadOnlySqlTransaction, "cannot execute UPDATE\nLINE 1: x")
-    assert in_short(full) == "the disk is full"
-    assert in_short(wrapped) == "cannot execute UPDATE"
+    assert (in_short(full), reason(full)) == ("database or disk is full", "the disk is full")
+    assert (in_short(wrapped), reason(wrapped)) == ("cannot execute UPDATE", "it is read-only")
+    away = postgres_error(psycopg.OperationalError, 'connection to "db.internal" failed: password of user "x"')
+    assert reason(away) == "it does not answer"
+    assert (
+        reason(DatabaseFileError("/home/x/a.sqlite3 is gone", hint="")) == "its file was deleted, replaced or damaged"
+    )
+    assert reason(no_more_files()) == "the process has no file descriptor left"
     assert in_short(KeyError()) == "KeyError"
     assert lacks_descriptors(RuntimeError("[Errno 24] Too many open files: '/x'"))
     assert not lacks_descriptors(full)
@@ -175,7 +182,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
                 check_writable(engine)
             assert find_bearer(engine, token) is not None  # that its use cannot be recorded refuses nobody
             store.policy = RetryPolicy(deadline_s=0.2)
-            with pytest.raises(DatabaseUnavailableError, match="the disk is full"):
+            with pytest.raises(DatabaseUnavailableError, match="disk is full"):
                 run(store, lease, search, 0, complete(0.5), points=curve(0.1))
             store.policy = RetryPolicy(deadline_s=30)
             thread = threading.Thread(target=run, args=(store, lease, search, 0, complete(0.5)))
