@@ -53,7 +53,7 @@ def _command(url: str, token: str, report: Path, options: argparse.Namespace) ->
         str(Path(sys.executable).with_name("schemathesis")),
         *("run", f"{url}/openapi.json", "--header", f"Authorization: Bearer {token}"),
         *("--exclude-path-regex", "/events$", "--exclude-checks", "positive_data_acceptance"),
-        *("--phases", "examples,coverage,fuzzing", "--max-examples", str(options.examples)),
+        *("--phases", "examples,coverage,fuzzing,stateful", "--max-examples", str(options.examples)),
         *(
             "--seed",
             str(options.seed),
