@@ -17,34 +17,36 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service import dashboard
 from service.api import (
-    best,
+    auth,
     catalog,
-    cluster,
-    docs,
     errors,
     events,
     health,
-    once,
+    html_pages,
     optuna_pages,
-    paper,
+    requests,
     results,
     runs,
-    signin,
     studies,
-    tokens,
-    trials,
 )
-from service.api import metrics as metrics_route
-from service.api.body import N_CHECKS, BodyLimit
-from service.api.etag import ETags
+from service.api.auth import Access, FailureLimit, TokenCheck
+from service.api.middleware import (
+    AddSecurityHeaders,
+    BodyLimit,
+    Compression,
+    ETags,
+    HeadAsGet,
+    Observation,
+    OwnPagesOnly,
+    SharedReads,
+)
 from service.api.openapi import describe
 from service.api.optuna_pages import OptunaPages
-from service.api.shared import SharedReads
-from service.database import events as database_events
+from service.dashboard.pages import FailurePages
+from service.database import events as stored_events
 from service.database import idempotency
 from service.database.engine import make_engine
 from service.database.errors import DatabaseFileError, DatabaseUnavailableError
@@ -53,12 +55,10 @@ from service.database.schema import prepare
 from service.events.feed import Feed, SqlSource
 from service.metrics import Metrics
 from service.models import NodeView
-from service.security import protect
 from service.settings import Settings, make_home
 
 log = logging.getLogger(__name__)
 
-PRUNE_EVERY_S = 60.0
 DESCRIPTION = "Hyperparameter search for comparing optimizers: AdmetaR, AdmetaS and the baselines."
 
 
@@ -108,11 +108,11 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
         metrics.followers.set_function(lambda: app.state.feed.n_followers)
         app.state.supervisor = supervisor or _ray_supervisor(settings)
         await run_in_threadpool(app.state.supervisor.start)
-        pruning = asyncio.create_task(_prune_regularly(engine))
+        deleting = asyncio.create_task(_delete_old(engine))
         try:
             yield
         finally:
-            pruning.cancel()
+            deleting.cancel()
             app.state.feed.close()
             await run_in_threadpool(app.state.supervisor.stop)
             engine.dispose()
@@ -127,36 +127,45 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
     )
     metrics = Metrics(lambda: app.state.engine)
     app.state.settings, app.state.metrics = settings, metrics
-    app.state.body_checks = CapacityLimiter(N_CHECKS)
+    app.state.body_checks = CapacityLimiter(requests.N_CHECKS)
     errors.install(app)
-    app.add_exception_handler(AnsweredBeforeError, once.replay)  # type: ignore[arg-type]
-    for module in (
-        studies,
-        trials,
-        runs,
-        results,
-        events,
-        best,
-        catalog,
-        paper,
-        cluster,
-        tokens,
-        health,
-        metrics_route,
-        docs,
-        signin,
-        optuna_pages,
-        dashboard,
+    app.add_exception_handler(AnsweredBeforeError, requests.replay)  # type: ignore[arg-type]
+    for router in (
+        studies.router,
+        studies.trials,
+        runs.router,
+        results.router,
+        events.router,
+        results.best,
+        catalog.router,
+        results.paper,
+        health.cluster,
+        auth.router,
+        health.router,
+        html_pages.router,
+        optuna_pages.router,
+        dashboard.router,
     ):
-        app.include_router(module.router)
-    app.openapi = describe(app)  # type: ignore[method-assign]
+        app.include_router(router)
+    app.openapi = describe(app, open_paths=auth.OPEN_PATHS)  # type: ignore[method-assign]
+    _add_middleware(app, settings, metrics)
+    return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
+    """Put the layers around the routes; the last one added meets a request first."""
+    app.state.token_check = TokenCheck(FailureLimit(), on_failure=metrics.wrong_tokens.inc)
     app.add_middleware(OptunaPages)
     app.add_middleware(SharedReads)
     app.add_middleware(ETags)
     app.add_middleware(BodyLimit, max_bytes=settings.quotas.max_body_bytes)
     app.add_middleware(HeadAsGet)
-    protect(app, settings, metrics)
-    return app
+    app.add_middleware(Access, required=settings.tokens_required, check=app.state.token_check)
+    app.add_middleware(OwnPagesOnly, loopback_only=not settings.tokens_required)
+    app.add_middleware(FailurePages)
+    app.add_middleware(AddSecurityHeaders)
+    app.add_middleware(Observation, latency=metrics.requests)
+    app.add_middleware(Compression)
 
 
 def _ray_supervisor(settings: Settings) -> StudySupervisor:
@@ -165,34 +174,15 @@ def _ray_supervisor(settings: Settings) -> StudySupervisor:
     return Supervisor(settings)
 
 
-async def _prune_regularly(engine: Engine) -> None:
-    """Delete old events and old answers once a minute, until cancelled. Several services may do it."""
+async def _delete_old(engine: Engine, *, every_s: float = 60.0) -> None:
+    """Delete old events and old answers once a minute until cancelled; several services may do it at the same time."""
     while True:
-        await asyncio.sleep(PRUNE_EVERY_S)
+        await asyncio.sleep(every_s)
         try:
-            n = await run_in_threadpool(database_events.prune, engine)
+            n = await run_in_threadpool(stored_events.prune, engine)
             await run_in_threadpool(idempotency.forget, engine)
         except (SQLAlchemyError, DatabaseUnavailableError) as error:
-            log.warning("old events are not deleted now, the database does not answer: %s", type(error).__name__)
+            log.warning("old events are not deleted yet, the database does not answer: %s", type(error).__name__)
         else:
             if n:
                 log.info("deleted %d old events", n)
-
-
-class HeadAsGet:
-    """ASGI middleware: HEAD is answered wherever GET is, without the body."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
-            await self._app(scope, receive, send)
-            return
-
-        async def without_body(message: Message) -> None:
-            if message["type"] == "http.response.body":
-                message = {**message, "body": b""}
-            await send(message)
-
-        await self._app({**scope, "method": "GET", "admeta.head": True}, receive, without_body)

@@ -24,12 +24,12 @@ from typing import NoReturn
 import uvicorn
 from fastapi import FastAPI
 
+from service.api.auth import check_start
 from service.app import create_app
 from service.connections import limited_protocol, limits_of_this_process
 from service.database.schema import prepare
 from service.errors import ServiceError, SettingsError
 from service.logs import configure
-from service.security import check_start
 from service.settings import Settings, make_home
 
 log = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """Every answer that is not a success: one shape, the right status, and what to do next.
 
-Owns `ApiError` and the handlers that turn each exception into an `ErrorView`. Which field of a definition breaks
-which rule is worked out in `service.api.invalid`.
+Owns `ApiError` and the handlers that turn each exception into an `ErrorView`. `service.api.invalid` finds which field
+breaks which rule. What addresses there are, and what each takes, is read from the OpenAPI description.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -20,8 +21,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from search.errors import LeaseLostError, SearchError, StudyConflictError, StudyNotFoundError
-from service.api import invalid, paths
-from service.api.headers import DATA_POLICY, SECURITY_HEADERS
+from service.api import invalid
 from service.database.errors import (
     DatabaseError,
     DatabaseUnavailableError,
@@ -38,10 +38,20 @@ from service.models import ErrorView, FieldError
 log = logging.getLogger(__name__)
 
 MAX_DETAIL = 5000
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # under no-referrer a browser hides the Origin of our own forms too
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+DATA_POLICY = "default-src 'none'; frame-ancestors 'none'"
+_PARAMETER = re.compile(r"\\\{[^}]*\\\}")
 
 
 class ApiError(Exception):
-    """A refusal that a route decides on itself."""
+    """A refusal that a route or a middleware decides on itself."""
 
     def __init__(
         self,
@@ -54,17 +64,25 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status = status
-        self.headers = headers
+        self.headers = dict(headers or {})
         detail = invalid.shorten(detail, limit=MAX_DETAIL)
         self.view = ErrorView(error=error, detail=detail, hint=hint, fields=list(fields))
         super().__init__(detail)
 
+    def response(self) -> Response:
+        """The answer that says it."""
+        return answer(self.status, self.view, headers=self.headers)
 
-def invalid_definition(fields: Sequence[FieldError]) -> ApiError:
-    """422 for a study definition: each field at fault with its value and rule."""
+
+def invalid_definition(
+    fields: Sequence[FieldError],
+    *,
+    error: str = "invalid_definition",
+    hint: str = "Correct it and submit again. GET /v1/optimizers and GET /v1/tasks list the names and parameters.",
+) -> ApiError:
+    """422 for a body, by default a study definition: each field at fault with its value and rule."""
     detail = "; ".join(f"{f.field} = {json.dumps(f.value, ensure_ascii=False)}: {f.rule}" for f in fields)
-    hint = "Correct it and submit again. GET /v1/optimizers and GET /v1/tasks list the names and parameters."
-    return ApiError(422, "invalid_definition", detail, hint=hint, fields=fields)
+    return ApiError(422, error, detail, hint=hint, fields=fields)
 
 
 def answer(status: int, view: ErrorView, *, headers: Mapping[str, str] | None = None) -> Response:
@@ -91,7 +109,7 @@ def install(app: FastAPI) -> None:
 
 
 async def _refused(_request: Request, error: ApiError) -> Response:
-    return answer(error.status, error.view, headers=error.headers)
+    return error.response()
 
 
 async def _left(request: Request, _error: ClientDisconnect) -> Response:
@@ -101,7 +119,7 @@ async def _left(request: Request, _error: ClientDisconnect) -> Response:
 
 
 async def _bad_query(request: Request, error: RequestValidationError) -> Response:
-    fields = invalid.query_fields(error.errors(), known=paths.query_names(request))
+    fields = invalid.query_fields(error.errors(), known=_query_names(request))
     detail = "; ".join(f"{f.field} = {f.value!r}: {f.rule}" for f in fields)
     hint = f"The parameters of {request.url.path} are listed at /docs."
     return answer(422, ErrorView(error="invalid_query", detail=detail, hint=hint, fields=fields))
@@ -110,7 +128,7 @@ async def _bad_query(request: Request, error: RequestValidationError) -> Respons
 async def _no_route(request: Request, error: HTTPException) -> Response:
     path = request.url.path
     if error.status_code == 405:
-        allowed = paths.allowed_methods(request)
+        allowed = _allowed_methods(request)
         if request.method == "OPTIONS" and allowed:
             return Response(status_code=204, headers={"Allow": ", ".join(allowed)})
         view = ErrorView(
@@ -120,7 +138,7 @@ async def _no_route(request: Request, error: HTTPException) -> Response:
         )
         return answer(405, view, headers={"Allow": ", ".join(allowed)})
     if error.status_code == 404:
-        near = difflib.get_close_matches(path, paths.templates(request), n=1, cutoff=0.6)
+        near = difflib.get_close_matches(path, list(_operations(request)), n=1, cutoff=0.6)
         meant = f"Did you mean {near[0]}? " if near else ""
         view = ErrorView(
             error="not_found", detail=f"nothing is at {path}.", hint=f"{meant}All addresses are listed at /docs."
@@ -130,39 +148,36 @@ async def _no_route(request: Request, error: HTTPException) -> Response:
     return answer(error.status_code, view)
 
 
+_SEARCH_ERRORS: Mapping[type[SearchError], tuple[int, str, str]] = {
+    StudyNotFoundError: (404, "study_not_found", "GET /v1/studies lists the studies there are."),
+    StudyConflictError: (409, "study_conflict", "GET /v1/studies/{name} shows the study as it is."),
+    LeaseLostError: (409, "study_busy", "Another process took the study over; repeat the request."),
+    SearchError: (422, "refused", "Change the request as the detail says."),
+}
+_DATABASE_ERRORS: Mapping[type[DatabaseError], tuple[int, str]] = {
+    KeyReusedError: (422, "idempotency_key_reused"),
+    InvalidCursorError: (422, "invalid_cursor"),
+    TrialNotFoundError: (404, "trial_not_found"),
+    RunNotFoundError: (404, "run_not_found"),
+    TokenNotFoundError: (404, "token_not_found"),
+    QueueFullError: (429, "queue_full"),
+}
+
+
 async def _search_error(_request: Request, error: SearchError) -> Response:
-    match error:
-        case StudyNotFoundError():
-            status, name, hint = 404, "study_not_found", "GET /v1/studies lists the studies there are."
-        case StudyConflictError():
-            status, name, hint = 409, "study_conflict", "GET /v1/studies/{name} shows the study as it is."
-        case LeaseLostError():
-            status, name, hint = 409, "study_busy", "Another process took the study over; repeat the request."
-        case _:
-            status, name, hint = 422, "refused", "Change the request as the detail says."
+    status, name, hint = next(found for kind, found in _SEARCH_ERRORS.items() if isinstance(error, kind))
     return answer(status, ErrorView(error=name, detail=str(error), hint=getattr(error, "hint", None) or hint))
 
 
 async def _database_layer_error(request: Request, error: DatabaseError) -> Response:
-    match error:
-        case DatabaseUnavailableError():
-            return await unavailable(request, error)
-        case KeyReusedError():
-            status, name = 422, "idempotency_key_reused"
-        case InvalidCursorError():
-            status, name = 422, "invalid_cursor"
-        case TrialNotFoundError():
-            status, name = 404, "trial_not_found"
-        case RunNotFoundError():
-            status, name = 404, "run_not_found"
-        case TokenNotFoundError():
-            status, name = 404, "token_not_found"
-        case QueueFullError():
-            view = ErrorView(error="queue_full", detail=error.detail, hint=error.hint)
-            return answer(429, view, headers={"Retry-After": "60"})
-        case _:
-            return await _unexpected(request, error)
-    return answer(status, ErrorView(error=name, detail=error.detail, hint=error.hint))
+    if isinstance(error, DatabaseUnavailableError):
+        return await unavailable(request, error)
+    found = next((found for kind, found in _DATABASE_ERRORS.items() if isinstance(error, kind)), None)
+    if found is None:
+        return await _unexpected(request, error)
+    status, name = found
+    headers = {"Retry-After": "60"} if status == 429 else {}
+    return answer(status, ErrorView(error=name, detail=error.detail, hint=error.hint), headers=headers)
 
 
 async def _database_error(request: Request, error: DBAPIError) -> Response:
@@ -192,3 +207,32 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     )
     # Starlette answers this one outside of all middleware, which would add these.
     return answer(500, view, headers={**SECURITY_HEADERS, "Content-Security-Policy": DATA_POLICY})
+
+
+def _allowed_methods(request: Request) -> list[str]:
+    """The methods that the request's path takes, sorted; empty where nothing is there."""
+    methods: set[str] = set()
+    for operations in _matching(request):
+        methods |= {method.upper() for method in operations}
+    if "GET" in methods:
+        methods.add("HEAD")
+    return sorted(methods | {"OPTIONS"}) if methods else []
+
+
+def _query_names(request: Request) -> list[str]:
+    """Names of the query parameters that the request's path and method take."""
+    for operations in _matching(request):
+        operation = operations.get(request.method.lower(), {})
+        return [p["name"] for p in operation.get("parameters", []) if p["in"] == "query"]
+    return []
+
+
+def _operations(request: Request) -> Mapping[str, Mapping[str, Any]]:
+    paths: Mapping[str, Mapping[str, Any]] = request.app.openapi()["paths"]
+    return paths
+
+
+def _matching(request: Request) -> Iterator[Mapping[str, Any]]:
+    for template, operations in _operations(request).items():
+        if re.fullmatch(_PARAMETER.sub("[^/]+", re.escape(template)), request.url.path):
+            yield operations

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 
-from service.api.dependencies import Database, Filters
+from service.api.requests import Database, Filters
 from service.database import events
 from service.database.queries import study_state
 from service.events.feed import Feed

@@ -1,4 +1,7 @@
-"""Whether the service works: for people, for what restarts it (`/livez`), for what sends it requests (`/readyz`)."""
+"""How the service is: its health, its metrics, and the machines that studies run on.
+
+Health is for people (`/healthz`), for what restarts the service (`/livez`) and for what sends it requests (`/readyz`).
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,20 @@ from importlib.metadata import version
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api.dependencies import Database
+from service.api.requests import Database
 from service.database.engine import check_writable
 from service.database.errors import DatabaseUnavailableError
+from service.database.queries import active_runs, queued_studies
 from service.database.retry import reason
-from service.models import HealthView, VersionView
+from service.metrics import Metrics
+from service.models import ClusterView, HealthView, VersionView
 
 router = APIRouter(tags=["health"])
+cluster = APIRouter(tags=["cluster"])
 _PARTS = ("optuna", "ray", "sqlalchemy", "torch")
 _CHECK_EVERY_S = 1.0
 _AWAY: dict[int | str, dict[str, Any]] = {
@@ -74,3 +81,24 @@ async def get_version() -> VersionView:
 def _version() -> VersionView:
     parts = {name: version(name) for name in _PARTS}
     return VersionView(version=version("admeta-search"), api="v1", python=platform.python_version(), parts=parts)
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    response_model=None,
+    responses={200: {"description": "Prometheus's text format.", "content": {"text/plain": {}}}},
+)
+def get_metrics(request: Request) -> Response:
+    """Studies and trials by state, seconds spent, the queue, leases, and the latency of requests."""
+    metrics: Metrics = request.app.state.metrics
+    return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+
+@cluster.get("/v1/cluster")
+def get_cluster(engine: Database, request: Request) -> ClusterView:
+    """Nodes with their processors and GPUs, the runs on them, and the studies that wait."""
+    supervisor = request.app.state.supervisor
+    ray: str = supervisor.ray_status()
+    nodes = [] if ray == "starting" or ray.startswith("unavailable") else supervisor.nodes()
+    return ClusterView(ray=ray, nodes=nodes, runs=active_runs(engine), queue=queued_studies(engine))

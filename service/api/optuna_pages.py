@@ -1,7 +1,7 @@
 """optuna-dashboard on our database, where it is installed (the extra `dashboard`): Optuna's own plots of each search.
 
 Owns the addresses that go to it: its page asks for absolute ones, so it cannot lie under a prefix. Who may change
-something through it is decided in `service.api.access`: reading is for everybody who may read, the rest for admins,
+something through it is decided in `service.api.auth`: reading is for everybody who may read, the rest for admins,
 because it writes into Optuna's tables behind a running search's back.
 """
 
@@ -18,8 +18,8 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.dependencies import Database
 from service.api.errors import answer
+from service.api.requests import Database
 from service.database import queries
 from service.database.optuna_storage import optuna_storage, optuna_study_id
 from service.database.retry import REQUEST

@@ -1,9 +1,10 @@
-"""A study's results for other programs: files, and which parameters mattered."""
+"""Results: a study's as files, which parameters mattered, the best settings over all studies, the paper's tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Any
 
 import optuna
 from fastapi import APIRouter, Query, Request, Response
@@ -11,17 +12,36 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 from sqlalchemy import Engine
 
-from search.errors import TooFewTrialsError
+import search.paper
+from search.errors import SearchError, TooFewTrialsError
+from search.paper.definitions import paper_studies
+from search.paper.definitions import paper_study as find_study
 from search.states import ExportFormat, ImportanceMethod
-from service import export
-from service.api.dependencies import MAX_PAGE, Database, Filters
+from service import export, paper_comparison
+from service.api.catalog import known_optimizer, known_task
+from service.api.errors import ApiError
+from service.api.requests import MAX_PAGE, Database, Filters
 from service.database import queries
 from service.database.optuna_storage import optuna_storage
+from service.database.queries import best_results
 from service.database.queries.plots import search_importance
 from service.database.retry import REQUEST
-from service.models import ErrorView, ImportanceView, SearchView, TrialView
+from service.models import (
+    BestView,
+    ErrorView,
+    FieldError,
+    ImportanceView,
+    PaperStudyView,
+    PaperTableCellsView,
+    PaperTableView,
+    SearchView,
+    TrialView,
+)
 
-router = APIRouter(prefix="/v1/studies/{study}", tags=["results"], responses={404: {"model": ErrorView}})
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ErrorView}}
+router = APIRouter(prefix="/v1/studies/{study}", tags=["results"], responses=_NOT_FOUND)
+best = APIRouter(prefix="/v1", tags=["best"])
+paper = APIRouter(prefix="/v1/paper", tags=["paper"])
 
 
 class ExportFilters(Filters):
@@ -103,3 +123,91 @@ def _all_trials(engine: Engine, study_id: str) -> Iterator[TrialView]:
         cursor = page.next_cursor
         if cursor is None:
             return
+
+
+class BestFilters(Filters):
+    """Best of what."""
+
+    task: str = Field(max_length=100, description="A name from GET /v1/tasks.")
+    optimizer: str = Field(max_length=100, description="A name from GET /v1/optimizers.")
+    model: str | None = Field(default=None, max_length=200, description="Only studies of this model.")
+    metric: str | None = Field(default=None, max_length=100, description="Default: the task's own.")
+
+
+@best.get("/best", responses=_NOT_FOUND)
+def get_best(engine: Database, filters: Annotated[BestFilters, Query()]) -> BestView:
+    """The best settings known; `settings` constructs the optimizer: `cls(parameters, **settings)`."""
+    info = known_task(filters.task, status=422)
+    known_optimizer(filters.optimizer, status=422)
+    metric = filters.metric or info.default_metric
+    if metric not in info.metrics:
+        rule = f"task '{info.name}' has the metrics {', '.join(sorted(info.metrics))}"
+        raise ApiError(
+            422,
+            "unknown_metric",
+            f"metric = '{metric}': {rule}.",
+            hint="Leave it out for the task's own.",
+            fields=[FieldError(field="metric", value=metric, rule=rule)],
+        )
+    found = queries.best(engine, task=info.name, optimizer=filters.optimizer, model=filters.model, metric=metric)
+    if found is None:
+        of_model = f" with model '{filters.model}'" if filters.model else ""
+        raise ApiError(
+            404,
+            "no_result",
+            f"no finished trial of optimizer '{filters.optimizer}' on task '{info.name}'{of_model} yet.",
+            hint="Submit a study with both (POST /v1/studies), or wait for its first trial.",
+        )
+    return found
+
+
+class StudyForm(StrEnum):
+    """What to ask of a study of the paper."""
+
+    FULL = "full"
+    SMOKE = "smoke"
+
+
+class FormFilter(Filters):
+    """Which form of a study."""
+
+    form: StudyForm = Field(
+        default=StudyForm.FULL, description="smoke: in small, to see that it runs: a tiny model, an epoch, few trials."
+    )
+
+
+@paper.get("/tables")
+def list_paper_tables(engine: Database) -> list[PaperTableView]:
+    """The paper's result tables, in its order, with how many of their numbers have one of ours beside them."""
+    return paper_comparison.table_list(best_results(engine))
+
+
+@paper.get("/tables/{table}", responses=_NOT_FOUND)
+def get_paper_table(engine: Database, table: str) -> PaperTableCellsView:
+    """One of the paper's tables, cell by cell: its number, ours, and the difference."""
+    if table not in search.paper.result_tables():
+        known = ", ".join(search.paper.result_tables())
+        raise ApiError(
+            404,
+            "paper_table_not_found",
+            f"the paper has no result table '{table[:100]}'; known: {known}",
+            hint="GET /v1/paper/tables lists them.",
+        )
+    return paper_comparison.table_view(table, best_results(engine))
+
+
+@paper.get("/studies")
+def list_paper_studies() -> list[PaperStudyView]:
+    """The studies that measure what the paper's tables report, in the order of the tables."""
+    return [paper_comparison.study_view(study) for study in paper_studies().values()]
+
+
+@paper.get("/studies/{paper_study}", responses=_NOT_FOUND)
+def get_paper_study(paper_study: str, asked: Annotated[FormFilter, Query()]) -> PaperStudyView:
+    """One of them with its definition, which POST /v1/studies takes as it is."""
+    try:
+        found = find_study(paper_study)
+    except SearchError as error:
+        hint = "GET /v1/paper/studies lists them."
+        raise ApiError(404, "paper_study_not_found", str(error)[:2000], hint=hint) from None
+    return paper_comparison.small_study(found) if asked.form is StudyForm.SMOKE else paper_comparison.full_study(found)

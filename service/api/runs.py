@@ -10,7 +10,7 @@ from pydantic import Field
 from admeta.client.text import without_secrets
 from search import run_log
 from search.states import FailureKind, RunState, Stage
-from service.api.dependencies import Database, Filters, PageFilters
+from service.api.requests import Database, Filters, PageFilters
 from service.database import queries
 from service.database.errors import RunNotFoundError
 from service.models import ErrorView, Page, PointView, StudyRunView

@@ -1,43 +1,56 @@
-"""Studies: submit, list, read, cancel, pause, resume, clone, delete."""
+"""Studies and their trials: submit, list, read, change, cancel, pause, resume, clone, compare, delete."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 from sqlalchemy import Engine
 
 from search.definition import StudyDefinition
 from search.named_spaces import with_space
-from search.states import StudyState
-from service.api.body import check_in_thread, read_json
-from service.api.dependencies import Database, Filters, Limits, PageFilters
+from search.states import RunState, SignificanceTest, StudyState
 from service.api.errors import invalid_definition
-from service.api.examples import CLONE
-from service.api.invalid import definition_fields, query_fields
-from service.api.once import RequestedOnce
-from service.api.openapi import STUDY_BODY, json_body
-from service.checkpoints import remove_checkpoints
-from service.cloning import merged
+from service.api.invalid import definition_fields
+from service.api.openapi import CLONE, STUDY_BODY, json_body, refusals
+from service.api.requests import (
+    Database,
+    Filters,
+    Limits,
+    PageFilters,
+    RequestKey,
+    check_in_thread,
+    parse_body,
+    read_json,
+)
 from service.database import queries, studies
 from service.database.idempotency import IdempotencyKey
 from service.logs import driver_log
-from service.models import CloneRequest, ErrorView, FieldError, Page, StudyChanges, StudyView
+from service.models import (
+    CloneRequest,
+    ComparisonView,
+    ErrorView,
+    FieldError,
+    Page,
+    StudyChanges,
+    StudyView,
+    TrialView,
+)
 from service.settings import Quotas, Settings
+from tasks.engine.folders import inside, open_folder
+
+log = logging.getLogger(__name__)
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
-Body = TypeVar("Body", bound=BaseModel)
-_REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorView, "description": "The body is not a JSON object, or the Idempotency-Key is none."},
-    409: {"model": ErrorView, "description": "Another study has this name."},
-    413: {"model": ErrorView, "description": "The body is over the service's limit; by default 1 MiB."},
-    415: {"model": ErrorView, "description": "The body is not sent as application/json."},
-    422: {"model": ErrorView, "description": "A field breaks its rule; `fields` names field, value and rule."},
-    429: {"model": ErrorView, "description": "As many studies are queued as the service takes."},
-}
+_NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ErrorView}}
+trials = APIRouter(prefix="/v1/studies/{study}", tags=["trials"], responses=_NOT_FOUND)
+_NOT_NOW = {**_NOT_FOUND, 409: {"model": ErrorView}}
+TrialNumber = Annotated[int, Path(ge=0, lt=2**31)]
 
 
 class StudyFilters(PageFilters):
@@ -48,6 +61,16 @@ class StudyFilters(PageFilters):
     optimizer: str | None = Field(default=None, max_length=100, description="Studies that search this optimizer.")
     name: str | None = Field(default=None, max_length=100, description="Studies whose name contains this, in any case.")
     tag: str | None = Field(default=None, max_length=40, description="Studies with this tag.")
+
+
+class TrialFilters(PageFilters):
+    """Which trials to list, and in which order."""
+
+    label: str | None = Field(default=None, max_length=100, description="One optimizer's search.")
+    state: RunState | None = None
+    order: Literal["number", "best"] = Field(
+        default="number", description="best: best validation value first, PRUNED and FAIL last."
+    )
 
 
 class Submission(Filters):
@@ -61,20 +84,25 @@ class Submission(Filters):
     )
 
 
-@router.post("", status_code=201, openapi_extra=STUDY_BODY, responses={200: {"model": StudyView}, **_REFUSALS})
+@router.post(
+    "",
+    status_code=201,
+    openapi_extra=STUDY_BODY,
+    responses={200: {"model": StudyView}, **refusals(400, 409, 413, 415, 422, 429)},
+)
 async def submit_study(
     engine: Database,
     limits: Limits,
     request: Request,
     response: Response,
-    once: RequestedOnce,
+    key: RequestKey,
     raw: Annotated[dict[str, Any], Depends(read_json)],
     asked: Annotated[Submission, Query()],
 ) -> StudyView:
     """Submit a study. 201 the first time, 200 for the same definition again, 409 for another under the same name."""
     wanted = raw if asked.space is None else with_space(raw, asked.space)
     definition = await check_in_thread(request, parse_definition, wanted)
-    return await _create(engine, limits, response, definition, once)
+    return await _create(engine, limits, response, definition, key)
 
 
 @router.get("")
@@ -83,7 +111,7 @@ def list_studies(engine: Database, filters: Annotated[StudyFilters, Query()]) ->
     return queries.list_studies(engine, **filters.model_dump())
 
 
-@router.get("/{study}", responses={404: {"model": ErrorView}})
+@router.get("/{study}", responses=_NOT_FOUND)
 def get_study(engine: Database, study: str) -> StudyView:
     """A study by id or name: its state and how far each optimizer's search is."""
     return queries.get_study_view(engine, study)
@@ -92,27 +120,27 @@ def get_study(engine: Database, study: str) -> StudyView:
 @router.patch(
     "/{study}",
     openapi_extra=json_body(StudyChanges, example={"notes": "lr too high", "tags": ["baseline"]}),
-    responses={404: {"model": ErrorView}, **{status: _REFUSALS[status] for status in (400, 413, 415, 422)}},
+    responses={**_NOT_FOUND, **refusals(400, 413, 415, 422)},
 )
 async def change_study(engine: Database, study: str, raw: Annotated[dict[str, Any], Depends(read_json)]) -> StudyView:
     """Change a study's notes and tags; what is left out stays as it is."""
-    changes = _parsed(StudyChanges, raw)
+    changes = parse_body(StudyChanges, raw)
     return await run_in_threadpool(studies.change_study, engine, study, changes)
 
 
-@router.post("/{study}/cancel", responses={404: {"model": ErrorView}, 409: {"model": ErrorView}})
+@router.post("/{study}/cancel", responses=_NOT_NOW)
 def cancel_study(engine: Database, study: str) -> StudyView:
     """Cancel a study: running trials are stopped, finished ones stay. 409 when it has ended already."""
     return studies.request_cancel(engine, study)
 
 
-@router.post("/{study}/pause", responses={404: {"model": ErrorView}, 409: {"model": ErrorView}})
+@router.post("/{study}/pause", responses=_NOT_NOW)
 def pause_study(engine: Database, study: str) -> StudyView:
     """Pause a study: running trials are checkpointed and stopped. 409 unless it is QUEUED or RUNNING."""
     return studies.request_pause(engine, study)
 
 
-@router.post("/{study}/resume", responses={404: {"model": ErrorView}, 409: {"model": ErrorView}})
+@router.post("/{study}/resume", responses=_NOT_NOW)
 def resume_study(engine: Database, study: str) -> StudyView:
     """Go on with a paused study. 409 unless it is PAUSED."""
     return studies.request_resume(engine, study)
@@ -122,7 +150,7 @@ def resume_study(engine: Database, study: str) -> StudyView:
     "/{study}/clone",
     status_code=201,
     openapi_extra=json_body(CloneRequest, example=CLONE),
-    responses={200: {"model": StudyView}, 404: {"model": ErrorView}, **_REFUSALS},
+    responses={200: {"model": StudyView}, **_NOT_FOUND, **refusals(400, 409, 413, 415, 422, 429)},
 )
 async def clone_study(
     engine: Database,
@@ -130,47 +158,72 @@ async def clone_study(
     request: Request,
     response: Response,
     study: str,
-    once: RequestedOnce,
+    key: RequestKey,
     raw: Annotated[dict[str, Any], Depends(read_json)],
 ) -> StudyView:
     """Submit a study's definition under another name, with changes. Answers as submitting does."""
-    asked = _parsed(CloneRequest, raw)
+    asked = parse_body(CloneRequest, raw)
     old = await run_in_threadpool(queries.get_study_view, engine, study)
     wanted = merged(old.definition or {}, asked.changes) | {"name": asked.name}
     definition = await check_in_thread(request, parse_definition, wanted)
-    return await _create(engine, limits, response, definition, once)
+    return await _create(engine, limits, response, definition, key)
 
 
-@router.delete(
-    "/{study}", status_code=204, responses={404: {"model": ErrorView}, 409: {"model": ErrorView}}, response_model=None
-)
+@router.delete("/{study}", status_code=204, responses=_NOT_NOW, response_model=None)
 def remove_study(engine: Database, request: Request, study: str) -> None:
     """Delete an ended study with all results and checkpoints. 409 until it has ended and its last run has stopped."""
     settings: Settings = request.app.state.settings
     study_id = studies.delete_study(engine, study)
-    remove_checkpoints(settings.storage, study_id)
+    folder = inside(settings.storage, study_id)
+    try:
+        open_folder(folder).remove_all()
+    except OSError as error:
+        log.warning("study %s is deleted, but its checkpoints in %s are not: %s; remove them", study_id, folder, error)
     with suppress(OSError):  # it may never have had one here
         driver_log(settings.home, study_id).unlink()
 
 
+@trials.get("/trials")
+def list_trials(engine: Database, study: str, filters: Annotated[TrialFilters, Query()]) -> Page[TrialView]:
+    """Trials with their runs."""
+    return queries.list_trials(engine, study, **filters.model_dump())
+
+
+@trials.get("/trials/{label}/{number}")
+def get_trial(engine: Database, study: str, label: str, number: TrialNumber) -> TrialView:
+    """One trial with its runs and the curve of its search run."""
+    return queries.get_trial(engine, study, label, number)
+
+
+@trials.post("/trials/{label}/{number}/cancel", responses={409: {"model": ErrorView}})
+def cancel_trial(engine: Database, study: str, label: str, number: TrialNumber) -> TrialView:
+    """Cancel one trial: its worker is ended, the study goes on. 409 when no run of it waits or trains."""
+    return studies.request_cancel_trial(engine, study, label, number)
+
+
+@trials.get("/comparison")
+def get_comparison(
+    engine: Database,
+    study: str,
+    test: Annotated[
+        SignificanceTest,
+        Query(description="moderated shares variances among optimizers; wilcoxon pairs runs by seed."),
+    ] = SignificanceTest.MODERATED,
+) -> ComparisonView:
+    """The study's optimizers, best first: validation selects, test is only reported, both over the confirm seeds."""
+    return queries.comparison(engine, study, test=test)
+
+
 async def _create(
-    engine: Engine, limits: Quotas, response: Response, definition: StudyDefinition, once: IdempotencyKey | None
+    engine: Engine, limits: Quotas, response: Response, definition: StudyDefinition, key: IdempotencyKey | None
 ) -> StudyView:
     check_size(definition, limits)
     view, created = await run_in_threadpool(
-        studies.create_study, engine, definition, max_queued=limits.max_queued, key=once
+        studies.create_study, engine, definition, max_queued=limits.max_queued, key=key
     )
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{view.id}"
     return view
-
-
-def _parsed(model: type[Body], raw: dict[str, Any]) -> Body:
-    """The body as its model; raises ApiError 422 that names each field at fault."""
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        raise invalid_definition(query_fields(error.errors(), known=list(model.model_fields))) from None
 
 
 def check_size(definition: StudyDefinition, limits: Quotas) -> None:
@@ -192,3 +245,23 @@ def parse_definition(raw: dict[str, Any]) -> StudyDefinition:
         return StudyDefinition.model_validate(raw)
     except ValidationError as error:
         raise invalid_definition(definition_fields(error, raw)) from None
+
+
+def merged(definition: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The definition with the changes, by JSON Merge Patch (RFC 7396); neither argument is modified.
+
+    Args:
+        definition: JSON object.
+        changes: objects are merged key by key, null takes a key away (its default holds again), anything else, lists
+            too, replaces what was there.
+    """
+    result = dict(definition)
+    for key, change in changes.items():
+        if change is None:
+            result.pop(key, None)
+        elif isinstance(change, Mapping):
+            old = result.get(key)
+            result[key] = merged(old if isinstance(old, Mapping) else {}, change)
+        else:
+            result[key] = change
+    return result

@@ -25,8 +25,8 @@ from admeta.theory import (
     noise_gain,
     stability_limit,
 )
-from service.api.dependencies import Filters
 from service.api.errors import ApiError
+from service.api.requests import Filters
 from service.dashboard.pages import as_csv, page
 from tasks.synthetic.surfaces import SURFACES, heights, largest_curvature
 

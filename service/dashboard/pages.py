@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from admeta.client.terminal import tables
 from service.api import optuna_pages
-from service.api.signin import COOKIE, is_page_visit
+from service.api.html_pages import COOKIE, is_page_visit
 from service.models import ErrorView
 
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))

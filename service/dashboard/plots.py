@@ -14,7 +14,7 @@ from pydantic import Field
 
 from search.analysis import finite_or_none
 from search.states import Direction, RunState
-from service.api.dependencies import Database, Filters
+from service.api.requests import Database, Filters
 from service.dashboard.pages import as_csv
 from service.dashboard.study_pages import find_search
 from service.database import queries

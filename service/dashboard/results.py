@@ -20,7 +20,7 @@ from admeta.client.terminal import tables
 from admeta.registry import known_optimizers
 from search.paper import Measured, PaperResult, TableComparison
 from search.states import Direction
-from service.api.dependencies import Database
+from service.api.requests import Database
 from service.dashboard.pages import as_csv, as_text, page
 from service.database import queries
 from service.database.queries import BestResult

@@ -15,8 +15,8 @@ import tasks.registry
 from admeta.registry import known_optimizers
 from search import run_log
 from search.states import Direction, RunState, StudyState, Verdict
-from service.api.cluster import get_cluster
-from service.api.dependencies import Database, Filters
+from service.api.health import get_cluster
+from service.api.requests import Database, Filters
 from service.dashboard.pages import page
 from service.dashboard.results import as_python
 from service.database import events, queries

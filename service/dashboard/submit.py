@@ -23,10 +23,9 @@ from search.definition import StudyDefinition
 from search.errors import StudyNotFoundError
 from search.named_spaces import PAPER_BEST, named_spaces
 from search.space import from_registry
-from service.api.body import check_in_thread, parse_object
 from service.api.catalog import known_task
-from service.api.dependencies import Database, Filters, Limits
 from service.api.errors import ApiError
+from service.api.requests import Database, Filters, Limits, check_in_thread, parse_object
 from service.api.studies import check_size, parse_definition
 from service.dashboard import form
 from service.dashboard.form import Filled

@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from admeta.client.text import without_secrets
-from service.api.observation import REQUEST_ID
+from service.api.middleware import REQUEST_ID
 from service.database.tokens import PREFIX
 from service.logs import (
     JsonFormatter,
@@ -135,7 +135,7 @@ def test_a_driver_s_lines_say_their_study_in_every_thread(tmp_path: Path, root: 
 
 
 def test_requests_have_ids_and_lines(api: TestClient, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="service.api.observation"):
+    with caplog.at_level(logging.INFO, logger="service.api.middleware"):
         made = api.post("/v1/studies?space=default", json=definition(), headers={REQUEST_ID: "from-the-caller.1"})
         assert made.headers[REQUEST_ID] == "from-the-caller.1"
         read = api.get("/v1/studies", headers={REQUEST_ID: "has spaces"})

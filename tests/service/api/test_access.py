@@ -14,13 +14,11 @@ from sqlalchemy.exc import OperationalError
 from starlette.websockets import WebSocketDisconnect
 
 from search.states import Scope
-from service.api.access import OPEN_PATHS, scope_needed
-from service.api.attempts import MAX_ADDRESSES, FailureLimit
+from service.api.auth import MAX_ADDRESSES, OPEN_PATHS, FailureLimit, check_start, scope_needed
 from service.app import create_app
 from service.database import make_engine
 from service.database.tokens import create_token, find_bearer, list_tokens, revoke_token
 from service.errors import SettingsError
-from service.security import check_start
 from service.settings import Settings
 from tests.service.fakes import FakeSupervisor, definition
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from service.api.body import MAX_BODY_BYTES
+from service.api.middleware import MAX_BODY_BYTES
 from service.settings import Settings
 from tests.service.fakes import definition, live
 

@@ -24,5 +24,5 @@ def test_command(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None
     with live(settings) as url:
         assert run(["cluster", "--url", url]) == 0
     output = capsys.readouterr().out
-    assert "Ray is ok; 0 runs train, 0 studies wait" in output
+    assert "Ray is ok; 0 runs are training, 0 studies are waiting" in output
     assert "6.5/8" in output

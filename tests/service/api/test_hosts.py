@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from fastapi.testclient import TestClient
 
-from service.api.headers import DATA_POLICY, SECURITY_HEADERS
+from service.api.errors import DATA_POLICY, SECURITY_HEADERS
 from service.app import create_app
 from service.settings import Settings
 from tests.service.fakes import FakeSupervisor, definition

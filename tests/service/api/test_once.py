@@ -12,7 +12,7 @@ from httpx import Response
 from sqlalchemy import text
 
 from search.states import Scope
-from service.api.once import REPLAYED
+from service.api.requests import REPLAYED
 from service.app import create_app
 from service.database import idempotency, tokens
 from service.settings import Settings, load

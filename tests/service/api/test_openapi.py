@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from search.definition import StudyDefinition
-from service.api import examples
+from service.api import openapi
 from service.app import create_app
 from service.models import BestView, CloneRequest, ErrorView, StudyRunView, StudyView, TokenRequest, TrialView
 from tests.service.fakes import FakeSupervisor, settings_in
@@ -47,12 +47,12 @@ def test_the_api_is_as_it_is_kept(tmp_path: Path) -> None:
 
 def test_examples_are_what_they_are_examples_of() -> None:
     for model in (ErrorView, StudyView, TrialView, StudyRunView, BestView):
-        example = examples.ANSWERS[model.__name__]
+        example = openapi.ANSWERS[model.__name__]
         read = model.model_validate_json(json.dumps(example)).model_dump(mode="json", exclude_unset=True)
         assert read == example  # a field with a default may be left out
-    StudyDefinition.model_validate(examples.STUDY)
-    CloneRequest.model_validate(examples.CLONE)
-    TokenRequest.model_validate(examples.TOKEN)
+    StudyDefinition.model_validate(openapi.STUDY)
+    CloneRequest.model_validate(openapi.CLONE)
+    TokenRequest.model_validate(openapi.TOKEN)
 
 
 def test_every_parameter_and_body_has_an_example_or_says_all_in_its_schema() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.shared import SharedReads
+from service.api.middleware import SharedReads
 
 
 class Counting:

@@ -1,72 +1,76 @@
-"""Reading a JSON body strictly: what JSON, the database and every reader of the answer can hold, and no more.
+"""What routes take of a request: the database, pages of lists, a JSON body, and the Idempotency-Key.
 
-Owns the limits of a body. Python's own parser takes NaN, integers of any length, lone surrogates and repeated keys;
-each of these would come back later as a broken answer or a database error.
+A body is read strictly: Python's own parser takes NaN, integers of any length, lone surrogates and repeated keys, and
+each of these would come back later as a broken answer or a database error. Its limits keep the cost of a body small.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from fastapi import Depends, Header, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from sqlalchemy import Engine
 
-from service.api.errors import ApiError, answer, invalid_definition
-from service.api.invalid import shorten
+from service.api.errors import ApiError, invalid_definition
+from service.api.invalid import query_fields, shorten
+from service.database import idempotency
+from service.database.idempotency import AnsweredBeforeError, IdempotencyKey
 from service.models import FieldError
+from service.settings import Quotas, Settings
 
-MAX_BODY_BYTES = 1 << 20
+MAX_PAGE = 500
 MAX_VALUES = 20_000
 MAX_LENGTH = 20_000
 MAX_DEPTH = 32
 MAX_INT = 2**63 - 1
 N_CHECKS = 2
 """Bodies that are parsed and checked at a time; the others wait."""
+REPLAYED = "Idempotency-Replayed"
 Result = TypeVar("Result")
+Body = TypeVar("Body", bound=BaseModel)
 _JSON_HINT = "Send one JSON object in UTF-8; `python -m json.tool FILE` shows where a file goes wrong."
+_KEY = re.compile(r'"([\x20\x21\x23-\x5b\x5d-\x7e]{1,255})"|([\x21\x23-\x5b\x5d-\x7e]{1,255})')
+_KEY_DESCRIPTION = (
+    "Your own name for this request, 1 to 255 characters, for example a random UUID. A request sent again with it "
+    f"within 24 hours gets the first answer once more, with the header {REPLAYED}: true, and takes no effect again. "
+    "Refused requests are not kept."
+)
 
 
-class BodyLimit:
-    """ASGI middleware: a body over `max_bytes` gets 413, announced or not."""
+class Filters(BaseModel):
+    """Base of a list's query parameters: a mistyped one is refused, not ignored."""
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int = MAX_BODY_BYTES) -> None:
-        self._app = app
-        self._max_bytes = max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        announced = dict(scope["headers"]).get(b"content-length", b"0")
-        if announced.isdigit() and int(announced[:20]) > self._max_bytes:
-            error = _too_large(self._max_bytes)
-            await answer(error.status, error.view, headers={"Connection": "close"})(scope, receive, send)
-            return
-        n_bytes = 0
-
-        async def counted() -> Message:
-            nonlocal n_bytes
-            message = await receive()
-            n_bytes += len(message.get("body", b""))
-            if n_bytes > self._max_bytes:
-                raise _too_large(self._max_bytes)
-            return message
-
-        await self._app(scope, counted, send)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _too_large(max_bytes: int) -> ApiError:
-    return ApiError(
-        413,
-        "body_too_large",
-        f"the body is larger than {max_bytes} bytes ({max_bytes / 2**20:.3g} MiB).",
-        hint="A study definition is a few kilobytes: shorten its choices and descriptions.",
-    )
+class PageFilters(Filters):
+    """Which page of a list."""
+
+    limit: int = Field(default=50, ge=1, le=MAX_PAGE, description="Items on a page.")
+    cursor: str | None = Field(default=None, max_length=500, description="`next_cursor` of the page before.")
+
+
+def _engine(request: Request) -> Engine:
+    engine: Engine = request.app.state.engine
+    return engine
+
+
+def _quotas(request: Request) -> Quotas:
+    settings: Settings = request.app.state.settings
+    return settings.quotas
+
+
+Database = Annotated[Engine, Depends(_engine)]
+Limits = Annotated[Quotas, Depends(_quotas)]
 
 
 async def read_json(request: Request) -> dict[str, Any]:
@@ -194,3 +198,59 @@ def _wrong(path: tuple[str | int, ...], value: str, rule: str) -> FieldError:
 def _kind(value: Any) -> str:
     names = {list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number"}
     return names.get(type(value), "null")
+
+
+def parse_body(model: type[Body], raw: dict[str, Any], *, error: str = "invalid_definition") -> Body:
+    """The body as its model.
+
+    Raises:
+        ApiError: 422 with the name `error`, for each field at fault its value and rule.
+    """
+    try:
+        return model.model_validate(raw)
+    except ValidationError as wrong:
+        fields = query_fields(wrong.errors(include_url=False), known=list(model.model_fields))
+        raise invalid_definition(fields, error=error, hint="/docs shows the fields.") from None
+
+
+async def _request_key(
+    engine: Database,
+    request: Request,
+    raw: Annotated[dict[str, Any], Depends(read_json)],
+    key: Annotated[str | None, Header(alias="Idempotency-Key", description=_KEY_DESCRIPTION)] = None,
+) -> IdempotencyKey | None:
+    """The key (draft-ietf-httpapi-idempotency-key-header: a string, with quotes or without); None where none came.
+
+    Raises:
+        AnsweredBeforeError: the request was carried out before; `replay` sends its answer.
+    """
+    if key is None:
+        return None
+    found = _KEY.fullmatch(key.strip())
+    if found is None:
+        raise ApiError(
+            400,
+            "invalid_idempotency_key",
+            f"Idempotency-Key {shorten(key)!r} must be 1 to 255 visible ASCII characters without quotes inside.",
+            hint="Send a random UUID, a new one for each request that is not a repetition.",
+        )
+    bearer = request.scope.get("state", {}).get("bearer")
+    query = [request.url.query] if request.url.query else []
+    asked = json.dumps([request.method, request.url.path, *query, raw], sort_keys=True)
+    requested = IdempotencyKey(
+        caller="" if bearer is None else bearer.id,
+        key=found[1] or found[2],
+        request_sha256=hashlib.sha256(asked.encode()).hexdigest(),
+    )
+    await run_in_threadpool(idempotency.look_up, engine, requested)
+    return requested
+
+
+RequestKey = Annotated[IdempotencyKey | None, Depends(_request_key)]
+
+
+async def replay(_request: Request, error: AnsweredBeforeError) -> Response:
+    """The answer that the request got the first time."""
+    found = error.answer
+    headers = {REPLAYED: "true"} | ({} if found.location is None else {"Location": found.location})
+    return Response(found.body, status_code=found.status, media_type="application/json", headers=headers)

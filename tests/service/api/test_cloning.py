@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.cloning import merged
+from service.api.studies import merged
 
 
 @pytest.mark.parametrize(
