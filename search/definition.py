@@ -48,11 +48,28 @@ Name = Annotated[
 ]
 
 
+def expand_names(raw: Any) -> Any:
+    """A raw definition in which names stand as objects: `task: digits` means `task: {name: digits}`.
+
+    The same holds for each of `optimizers`, for `sampler` and for `pruner`.
+    """
+    if not isinstance(raw, dict):
+        return raw
+    named = {field: _as_object(raw[field]) for field in ("task", "sampler", "pruner") if field in raw}
+    if isinstance(raw.get("optimizers"), list):
+        named["optimizers"] = [_as_object(one) for one in raw["optimizers"]]
+    return {**raw, **named}
+
+
+def _as_object(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
 def _parse_task(value: Any) -> Any:
     if isinstance(value, TaskConfig):
         return value
     if not isinstance(value, dict):
-        raise ValueError("must be an object with at least a 'name'; GET /v1/tasks lists the tasks")
+        raise ValueError("must be a task's name, or an object with at least a 'name'; GET /v1/tasks lists the tasks")
     try:
         return tasks.registry.parse_config(value)
     except TaskError as error:
@@ -68,10 +85,10 @@ def _model_of(task: Any) -> str | None:
     return config.model
 
 
-Task = Annotated[SerializeAsAny[TaskConfig], BeforeValidator(_parse_task, json_schema_input_type=dict[str, Any])]
+Task = Annotated[SerializeAsAny[TaskConfig], BeforeValidator(_parse_task, json_schema_input_type=dict[str, Any] | str)]
 
 
-def _known_kind(kind: str, names: tuple[str, ...]) -> BeforeValidator:
+def _known_kind(kind: str, names: tuple[str, ...], kinds: Any) -> BeforeValidator:
     """Names the nearest known kind where a tagged union would only list its tags."""
 
     def check(value: Any) -> Any:
@@ -81,7 +98,7 @@ def _known_kind(kind: str, names: tuple[str, ...]) -> BeforeValidator:
             raise field_error(f"unknown_{kind}", message, at="name", value=value.get("name"))
         return value
 
-    return BeforeValidator(check)
+    return BeforeValidator(check, json_schema_input_type=Annotated[kinds, Field(discriminator="name")] | str)
 
 
 def _known_optimizer(name: str) -> str:
@@ -310,14 +327,16 @@ class StudyDefinition(Strict):
     name: Name
     description: Annotated[str, Field(max_length=10_000)] = ""
     task: Task
-    optimizers: list[OptimizerSearch] = Field(min_length=1, max_length=100)
+    optimizers: list[
+        Annotated[OptimizerSearch, BeforeValidator(_as_object, json_schema_input_type=OptimizerSearch | str)]
+    ] = Field(min_length=1, max_length=100)
     objective: Objective
-    sampler: Annotated[samplers.Sampler, _known_kind("sampler", samplers.NAMES), Field(discriminator="name")] = (
-        samplers.TpeSampler()
-    )
-    pruner: Annotated[pruners.Pruner, _known_kind("pruner", pruners.NAMES), Field(discriminator="name")] = (
-        pruners.AshaPruner()
-    )
+    sampler: Annotated[
+        samplers.Sampler, _known_kind("sampler", samplers.NAMES, samplers.Sampler), Field(discriminator="name")
+    ] = samplers.TpeSampler()
+    pruner: Annotated[
+        pruners.Pruner, _known_kind("pruner", pruners.NAMES, pruners.Pruner), Field(discriminator="name")
+    ] = pruners.AshaPruner()
     searches: Annotated[Count, Field(ge=1, le=100)] = Field(
         default=1,
         description="Searches of each optimizer, each with sampler and training seeds of its own and the whole budget. "
@@ -352,6 +371,7 @@ class StudyDefinition(Strict):
     def _defaults_of_the_task(cls, raw: Any) -> Any:
         if not isinstance(raw, dict):
             return raw
+        raw = expand_names(raw)
         task = raw.get("task")
         name = task.get("name") if isinstance(task, dict) else getattr(task, "name", None)
         try:

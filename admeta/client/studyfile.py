@@ -21,6 +21,8 @@ from admeta.client.errors import StudyFileError
 MAX_NODES = 100_000
 MAX_DEPTH = 100
 _MAX_SHOWN = 10
+_NAMED = ("task", "sampler", "pruner")
+"""Fields of a study that may be a name in place of an object."""
 _STDIN = Path("-")
 _KINDS = {list: "a list", type(None): "nothing"}
 _TAG = "tag:yaml.org,2002:"
@@ -110,6 +112,16 @@ def parse(text: str, *, source: str) -> dict[str, Any]:
     return value
 
 
+def _enter(parent: Any, key: str) -> Any:
+    """The object or list at a key. A name in its place, as in `task: digits`, becomes an object with that name."""
+    place: Any = key if isinstance(parent, dict) else int(key)
+    if isinstance(parent, dict):
+        parent.setdefault(place, {})
+    if isinstance(parent[place], str) and (isinstance(parent, list) or key in _NAMED):
+        parent[place] = {"name": parent[place]}
+    return parent[place]
+
+
 def _value(text: str, *, source: str, path: str = "") -> Any:
     """The JSON value in a YAML text.
 
@@ -197,7 +209,7 @@ def with_changes(definition: Mapping[str, Any], changes: Sequence[str]) -> dict[
 
     Args:
         definition: a study as `load` gives it; it stays as it is.
-        changes: each a path of keys and list positions, '=', and a value in YAML. Objects on the way are made.
+        changes: each a path of keys and list positions, '=', and a value in YAML. Missing objects on the path are made.
 
     Raises:
         StudyFileError: a change has no '=', its value is not YAML, or its path leads through what is no object or list.
@@ -214,7 +226,7 @@ def with_changes(definition: Mapping[str, Any], changes: Sequence[str]) -> dict[
             value = _value(text, source=f"--set {change}", path=path)
             parent: Any = changed
             for key in keys[:-1]:
-                parent = parent.setdefault(key, {}) if isinstance(parent, dict) else parent[int(key)]
+                parent = _enter(parent, key)
             parent[keys[-1] if isinstance(parent, dict) else int(keys[-1])] = value
         except (yaml.YAMLError, RecursionError) as error:
             raise StudyFileError(f"the value of '{change}' is not YAML: {_where(error)}", hint="Quote it.") from None

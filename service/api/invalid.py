@@ -182,6 +182,8 @@ def _step(schema: Mapping[str, Any], part: int | str, definitions: Mapping[str, 
 
 
 def _resolve(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+    objects = [one for one in schema.get("anyOf", ()) if one.get("type") not in ("string", "null")]
+    schema = objects[0] if objects else schema  # a name, or nothing, may stand in place of the object
     reference = schema.get("$ref")
     return definitions.get(reference.rsplit("/", 1)[-1], {}) if isinstance(reference, str) else schema
 

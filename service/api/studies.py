@@ -12,7 +12,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import Field, ValidationError
 from sqlalchemy import Engine
 
-from search.definition import StudyDefinition
+from search.definition import StudyDefinition, expand_names
 from search.named_spaces import with_space
 from search.states import RunState, SignificanceTest, StudyState
 from service.api.errors import invalid_definition
@@ -100,7 +100,7 @@ async def submit_study(
     asked: Annotated[Submission, Query()],
 ) -> StudyView:
     """Submit a study. 201 the first time, 200 for the same definition again, 409 for another under the same name."""
-    wanted = raw if asked.space is None else with_space(raw, asked.space)
+    wanted = raw if asked.space is None else with_space(expand_names(raw), asked.space)
     definition = await check_in_thread(request, parse_definition, wanted)
     return await _create(engine, limits, response, definition, key)
 
@@ -241,6 +241,7 @@ def parse_definition(raw: dict[str, Any]) -> StudyDefinition:
     Raises:
         ApiError: 422, naming each field at fault with its value and rule.
     """
+    raw = expand_names(raw)
     try:
         return StudyDefinition.model_validate(raw)
     except ValidationError as error:

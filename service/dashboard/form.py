@@ -83,7 +83,7 @@ def study_sections() -> list[Section]:
     kinds = {"sampler": "How the next trial is proposed.", "pruner": "What stops poor trials early."}
     for name, note in kinds.items():
         union = schema["properties"][name]
-        names = tuple(union["discriminator"]["mapping"])
+        names = tuple(union["anyOf"][0]["discriminator"]["mapping"])  # or a name alone
         default = union["default"]["name"]
         found[f"{name}.name"] = Field(
             path=f"{name}.name", title=name.capitalize(), kind="choice", default=default, note=note, choices=names

@@ -40,7 +40,7 @@ CASES = [
     # what is changed, the field at fault, a part of the rule
     ({"task": {"name": "digit"}}, "task.name", "Did you mean 'digits'?"),
     ({"task": {"name": "digits", "model": "convnett"}}, "task.model", "Did you mean 'convnet'?"),
-    ({"task": 3}, "task", "must be an object"),
+    ({"task": 3}, "task", "or an object with at least"),
     (optimizer(name="admetarr"), "optimizers.0.name", "did you mean 'admetar'?"),
     ({"optimizers": []}, "optimizers", "at least 1"),
     ({"optimizers": [{"name": "sgdm"}, {"name": "sgdm"}]}, "optimizers.1", "'sgdm' is listed twice"),
@@ -128,6 +128,24 @@ def test_a_pretrained_model_is_searched_in_the_finetuning_space() -> None:
         assert search.fixed == (info.fixed if space == "default_space" else info.finetune_fixed)
     assert definition.objective.metric == "val_mcc"
     assert StudyDefinition.model_validate(definition.to_json()) == definition
+
+
+def test_a_name_stands_for_the_object_with_that_name() -> None:
+    short = {
+        "name": "x",
+        "task": "digits",
+        "optimizers": ["adamw", {"name": "sgdm"}],
+        "sampler": "gp",
+        "pruner": "none",
+    }
+    written_out = {
+        "name": "x", "task": {"name": "digits"}, "optimizers": [{"name": "adamw"}, {"name": "sgdm"}],
+        "sampler": {"name": "gp"}, "pruner": {"name": "none"},
+    }  # fmt: skip
+    assert StudyDefinition.model_validate(short) == StudyDefinition.model_validate(written_out)
+    for wrong in ({"task": "digitz"}, {"optimizers": ["adamwx"]}, {"sampler": "gpp"}, {"pruner": "ashaa"}):
+        with pytest.raises(ValidationError, match=r"(?i)did you mean"):
+            StudyDefinition.model_validate({**short, **wrong})
 
 
 def test_a_resolved_definition_parses_to_itself() -> None:

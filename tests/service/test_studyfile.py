@@ -127,6 +127,17 @@ def test_values_from_the_command_line() -> None:
     assert study["name"] == "x"
 
 
+def test_a_change_within_a_name_makes_it_an_object() -> None:
+    study = {"name": "x", "task": "digits", "optimizers": ["adamw", "sgdm"], "pruner": "asha"}
+    changes = ["task.epochs=4", "optimizers.1.space.lr.low=1e-4", "pruner.min_epochs=2"]
+    assert with_changes(study, changes) == {
+        "name": "x",
+        "task": {"name": "digits", "epochs": 4},
+        "optimizers": ["adamw", {"name": "sgdm", "space": {"lr": {"low": 1e-4}}}],
+        "pruner": {"name": "asha", "min_epochs": 2},
+    }
+
+
 @pytest.mark.parametrize(
     "change", ["name", "=1", "a..b=1", "optimizers.x=1", "optimizers.3.name=1", "name.x=1", "a=[1"]
 )
