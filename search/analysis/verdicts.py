@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from search.analysis.checks import AnalysisError, finite
-from search.analysis.moderated import Contrast, Group, contrasts
+from search.analysis.moderated import N_DRAWS, Contrast, Group, contrasts
 from search.analysis.significance import compare_two, holm
 from search.states import Direction, SignificanceTest, Verdict
 
@@ -128,7 +128,8 @@ class Rules:
         against: compare every optimizer with this one only; None: all pairs.
         earlier: (variance, degrees of freedom) between seeds in comparable earlier studies.
         looks: for samples that grow until the question is decided; None: a single look.
-        unit: what a value is: the result of a "seeds" or of a "searches".
+        unit: what a value is the result of: "seeds" or "searches".
+        n_draws: of the simulation behind simultaneous p-values.
     """
 
     direction: Direction
@@ -139,6 +140,7 @@ class Rules:
     earlier: Sequence[tuple[float, float]] = field(default=())
     looks: Looks | None = None
     unit: str = "seeds"
+    n_draws: int = N_DRAWS
 
 
 def compare(samples: Mapping[str, Sample], rules: Rules) -> list[PairVerdict]:
@@ -213,6 +215,7 @@ def _moderated(samples: Mapping[str, Sample], pairs: Sequence[tuple[str, str]], 
         [(index[a], index[b]) for a, b in compared],
         alpha=rules.alpha if rules.looks is None else rules.looks.spent,
         earlier=rules.earlier,
+        n_draws=rules.n_draws,
     )
     by_pair = dict(zip(compared, found, strict=True))
     return [

@@ -1,0 +1,362 @@
+"""What verdicts decide, and how often they are wrong, on others' results and by simulation. Seeds are fixed.
+
+    python -m benchmarks.verdicts --data DIR          all tables (a few minutes on two cores)
+    python -m benchmarks.verdicts gpt aa --data DIR   some of them
+
+DIR holds public results: `gpt-track3.csv.xz` (validation losses of one GPT, many recipes and seeds), `tuning-runs.jsonl.xz`
+(random searches with learning curves), `algoperf-curves.csv.xz` with `algoperf-v05-targets.json`. Tables whose file is
+missing are left out, with a line that says so. Compared with what a user would do instead: Welch's t with Holm's correction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import lzma
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import optuna
+
+from search.analysis import Plan, Rules, Sample, best_of_n, compare, decide
+from search.analysis.algoperf import read_curves, read_targets, scores
+from search.states import Direction, SignificanceTest, Verdict
+
+Draw = Callable[[np.random.Generator], float]
+
+MINIMIZE = Rules(direction=Direction.MINIMIZE, n_draws=3000)
+MAXIMIZE = Rules(direction=Direction.MAXIMIZE, n_draws=3000)
+WELCH = SignificanceTest.WELCH
+REAL = 0.002
+"""Differences of validation loss above this count as real: two standard deviations between seeds."""
+
+PUBLISHED = {
+    "external_tuning": {
+        "shampoo_submission": 0.7784, "schedule_free_adamw": 0.7077, "generalized_adam": 0.6383, "cyclic_lr": 0.6301,
+        "nadamp": 0.5909, "baseline": 0.5707, "amos": 0.4918, "caspr_adaptive": 0.4722, "lawa_queue": 0.3699,
+        "lawa_ema": 0.3384, "schedule_free_prodigy": 0.0,
+    },
+    "self_tuning": {
+        "schedule_free_adamw": 0.8542, "baseline": 0.8194, "nadamw_sequential": 0.3308, "sinv6_75": 0.1420,
+        "sinv6": 0.0903, "adamg": 0.0,
+    },
+}  # fmt: skip
+"""Scores of MLCommons AlgoPerf v0.5, as published."""
+
+
+def main() -> None:
+    parts: dict[str, Callable[[Path], None]] = {
+        "gpt": gpt, "family": family, "aa": aa, "adaptive": adaptive, "bands": bands, "algoperf": algoperf,
+    }  # fmt: skip
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all")
+    parser.add_argument("--data", type=Path, default=Path(), help="folder of the public results")
+    arguments = parser.parse_args()
+    for name in arguments.parts or parts:
+        try:
+            parts[name](arguments.data)
+        except FileNotFoundError as error:
+            print(f"\n{name}: left out, {error.filename} is missing\n")
+
+
+def wilson(count: float, n: int) -> str:
+    """A share in percent ± its standard error."""
+    p = count / n
+    return f"{100 * p:.1f} ± {100 * math.sqrt(max(p * (1 - p), 1 / n) / n):.1f}"
+
+
+def show(title: str, header: str, rows: Sequence[str]) -> None:
+    print(f"\n### {title}\n\n| {header} |\n|{'---|' * (header.count('|') + 1)}")
+    for row in rows:
+        print(f"| {row} |", flush=True)
+
+
+def samples_of(values: Sequence[Sequence[float]]) -> dict[str, Sample]:
+    return {f"o{i}": Sample(values=dict(enumerate(of))) for i, of in enumerate(values)}
+
+
+def last_losses(data: Path) -> dict[str, np.ndarray]:
+    """Last validation loss of each seed, by recipe, of those with at least 8 seeds."""
+    runs: dict[tuple[str, str], dict[str, tuple[int, float]]] = defaultdict(dict)
+    with lzma.open(data / "gpt-track3.csv.xz", "rt") as file:
+        for row in csv.DictReader(file):
+            of = runs[row["entry"], row["train_steps"]]
+            of[row["run"]] = max(of.get(row["run"], (-1, 0.0)), (int(row["step"]), float(row["val_loss"])))
+    return {" ".join(key): np.array([loss for _, loss in of.values()]) for key, of in runs.items() if len(of) >= 8}
+
+
+def gpt(data: Path) -> None:
+    """How many of the real differences nine recipes with few seeds show."""
+    groups = list(last_losses(data).values())
+    rows = []
+    for n in (3, 5):
+        for name, rules in (("Welch + Holm", replace(MINIMIZE, test=WELCH)), ("moderated", MINIMIZE)):
+            rng = np.random.default_rng(0)
+            decided = real = wrong = 0
+            n_studies = 150
+            for _ in range(n_studies):
+                chosen = rng.choice(len(groups), 9, replace=False)
+                drawn = [rng.choice(groups[i], n, replace=False) for i in chosen]
+                means = [groups[i].mean() for i in chosen]
+                is_wrong = False
+                for pair in compare(samples_of(drawn), rules):
+                    a, b = int(pair.a[1:]), int(pair.b[1:])
+                    right = pair.better == (pair.a if means[a] < means[b] else pair.b)
+                    is_real = abs(means[a] - means[b]) > REAL
+                    real += is_real
+                    decided += is_real and right
+                    is_wrong |= pair.better is not None and not right
+                wrong += is_wrong
+            rows.append(f"{n} | {name} | {100 * decided / real:.1f} | {wilson(wrong, n_studies)}")
+    show(
+        "Nine of 24 recipes of one GPT (validation loss; 8 to 30 seeds each), 150 draws",
+        "seeds | test | real differences decided, % | draws with a wrong decision, %",
+        rows,
+    )
+
+
+CASES: Mapping[str, Callable[[np.random.Generator, int], list[np.ndarray]]] = {
+    "equal": lambda rng, n: [rng.standard_normal(n) for _ in range(9)],
+    "unequal (log-normal standard deviations, 0.5)": lambda rng, n: [
+        std * rng.standard_normal(n) for std in np.exp(rng.normal(0, 0.5, 9))
+    ],
+    "one of ten times the standard deviation": lambda rng, n: [
+        (10 if i == 8 else 1) * rng.standard_normal(n) for i in range(9)
+    ],
+    "one of a tenth": lambda rng, n: [(0.1 if i == 8 else 1) * rng.standard_normal(n) for i in range(9)],
+    "skew (exponential)": lambda rng, n: [rng.exponential(size=n) for _ in range(9)],
+    "outliers (t with 3 degrees of freedom)": lambda rng, n: [rng.standard_t(3, n) for _ in range(9)],
+    "two optimizers": lambda rng, n: [rng.standard_normal(n) for _ in range(2)],
+    "two optimizers, one of three times": lambda rng, n: [rng.standard_normal(n), 3 * rng.standard_normal(n)],
+}
+
+
+def family(_data: Path) -> None:
+    """How often anything is shown among optimizers that are equal in the mean."""
+    rows = []
+    n_studies = 500
+    for case, draw in CASES.items():
+        cells = []
+        for n in (3, 5):
+            rng = np.random.default_rng(1)
+            wrong = sum(_any_better(samples_of(draw(rng, n)), MAXIMIZE) for _ in range(n_studies))
+            cells.append(wilson(wrong, n_studies))
+        rows.append(f"{case} | {' | '.join(cells)}")
+    for chance in (0.1, 0.3):
+        cells = []
+        for n in (3, 5):
+            rng = np.random.default_rng(2)
+            wrong = 0
+            for _ in range(n_studies):
+                failed = rng.binomial(n, chance, 9)
+                samples = {
+                    f"o{i}": Sample(values=dict(enumerate(rng.standard_normal(n - f))), n_failed=int(f))
+                    for i, f in enumerate(failed)
+                }
+                wrong += _any_better(samples, MAXIMIZE)
+            cells.append(wilson(wrong, n_studies))
+        rows.append(f"each run fails with probability {chance:g} | {' | '.join(cells)}")
+    show(
+        f"Nine equal optimizers, {n_studies} studies: studies in which anything is called better, %",
+        "case | 3 seeds | 5 seeds",
+        rows,
+    )
+
+
+def _any_better(samples: Mapping[str, Sample], rules: Rules) -> bool:
+    return any(pair.verdict is Verdict.BETTER for pair in compare(samples, rules))
+
+
+NOISE = 0.004
+"""Standard deviation between seeds on the simulated surface, in accuracy."""
+
+
+def surface(x: float, y: float) -> float:
+    """Accuracy at settings within the unit square; the best is 0.92."""
+    return 0.92 - 0.25 * (x - 0.62) ** 2 - 0.06 * (y - 0.35) ** 2 - 0.3 * max(0.0, x - 0.85)
+
+
+def chosen_settings(sampler: str, n_trials: int, seed: int) -> float:
+    """True accuracy of the settings that one search chooses, by the sampler and pruner of Optuna."""
+    samplers = {"qmc": partial(optuna.samplers.QMCSampler, scramble=True), "tpe": optuna.samplers.TPESampler}
+    pruner = optuna.pruners.SuccessiveHalvingPruner() if sampler == "tpe" else optuna.pruners.NopPruner()
+    study = optuna.create_study(direction="maximize", sampler=samplers[sampler](seed=seed), pruner=pruner)
+    rng = np.random.default_rng(seed)
+
+    def objective(trial: optuna.Trial) -> float:
+        value = surface(trial.suggest_float("x", 0, 1), trial.suggest_float("y", 0, 1)) + rng.normal(0, NOISE)
+        for epoch in (1, 3, 9):
+            trial.report(value - 0.3 / epoch + rng.normal(0, NOISE), epoch)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return value
+
+    study.optimize(objective, n_trials=n_trials)
+    return surface(study.best_params["x"], study.best_params["y"])
+
+
+def aa(data: Path) -> None:
+    """The same optimizer under several labels, each with searches of its own: who is called better than itself?"""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    pools = {
+        "QMC, 4 trials": [chosen_settings("qmc", 4, seed) for seed in range(200)],
+        "QMC, 8 trials": [chosen_settings("qmc", 8, seed) for seed in range(200)],
+        "TPE, 20 trials, ASHA": [chosen_settings("tpe", 20, seed) for seed in range(80)],
+    }
+    if (data / "tuning-runs.jsonl.xz").exists():
+        values, rng = final_values(data)["alexnet"], np.random.default_rng(3)
+        pools["8 random trials of AlexNet, as trained"] = [float(rng.choice(values, 8).max()) for _ in range(400)]
+    rows, n_studies = [], 200
+    for name, pool in pools.items():
+        for n_labels in (2, 9):
+            for n_seeds in (3, 10):
+                cells = []
+                for n_searches in (1, 3):
+                    rng = np.random.default_rng(4)
+                    study = partial(_aa_study, pool, n_labels=n_labels, n_searches=n_searches, n_seeds=n_seeds, rng=rng)
+                    cells.append(wilson(sum(_any_better(study(), MAXIMIZE) for _ in range(n_studies)), n_studies))
+                rows.append(f"{name} | {n_labels} | {n_seeds} | {' | '.join(cells)}")
+    show(
+        f"The same optimizer under several labels, {n_studies} studies: called better than itself, %",
+        "search | labels | seeds | one search: on these settings, which do differ | `searches: 3`: on the optimizers",
+        rows,
+    )
+
+
+def _aa_study(
+    pool: Sequence[float], *, n_labels: int, n_searches: int, n_seeds: int, rng: np.random.Generator
+) -> dict[str, Sample]:
+    """Values by seed of one search; with several searches, each search's mean over its seeds."""
+    chosen = rng.choice(pool, (n_labels, n_searches))
+    values = chosen[:, :, None] + rng.normal(0, NOISE, (n_labels, n_searches, n_seeds))
+    return samples_of(values[:, 0] if n_searches == 1 else values.mean(axis=2))
+
+
+def adaptive(data: Path) -> None:
+    """Seeds spent until the question is decided, against a fixed number that decides as much."""
+    groups = list(last_losses(data).values())
+    rules, n_studies, plan = replace(MINIMIZE, margin=REAL), 100, Plan(3, 20)
+    rows = []
+    spent, decided = [], [0, 0]
+    rng, wrong = np.random.default_rng(5), 0
+    for _ in range(n_studies):
+        means, draws = _nine(groups, rng)
+        verdicts, n_runs = _confirm_adaptively(draws, rules, plan, rng)
+        spent.append(n_runs)
+        wrong += _score(verdicts, means, decided)
+    adaptive_share = decided[0] / decided[1]
+    rows.append(f"adaptive, 3 to 20 | {np.mean(spent):.0f} | {100 * adaptive_share:.1f} | {wilson(wrong, n_studies)}")
+    fixed: list[tuple[float, int]] = []
+    for n in (6, 10, 14, 20):
+        decided, wrong, rng = [0, 0], 0, np.random.default_rng(5)
+        for _ in range(n_studies):
+            means, draws = _nine(groups, rng)
+            verdicts = compare(samples_of([[draw(rng) for _ in range(n)] for draw in draws]), rules)
+            wrong += _score(verdicts, means, decided)
+        fixed.append((decided[0] / decided[1], 9 * n))
+        rows.append(f"{n} | {9 * n} | {100 * fixed[-1][0]:.1f} | {wilson(wrong, n_studies)}")
+    equal = float(np.interp(adaptive_share, [share for share, _ in fixed], [n for _, n in fixed]))
+    show(
+        "Adaptive confirmation: nine recipes of one GPT, margin 0.002; questions between the best and each other recipe",
+        "seeds of each | runs in all | questions decided, % | studies with a wrong verdict, %",
+        rows,
+    )
+    print(
+        f"\nA fixed number that decides as much takes {equal:.0f} runs: {100 * (1 - np.mean(spent) / equal):.0f} % fewer."
+    )
+    wrong, rng = 0, np.random.default_rng(6)
+    for _ in range(n_studies):
+        verdicts, _ = _confirm_adaptively([_normal(0, 1)] * 9, MINIMIZE, plan, rng)
+        wrong += any(pair.verdict is Verdict.BETTER for pair in verdicts)
+    print(f"Nine equal optimizers: {wilson(wrong, n_studies)} % of adaptive studies call any better.")
+
+
+def _normal(mean: float, std: float) -> Draw:
+    return lambda rng: float(rng.normal(mean, std))
+
+
+def _nine(groups: Sequence[np.ndarray], rng: np.random.Generator) -> tuple[list[float], list[Draw]]:
+    chosen = [groups[i] for i in rng.choice(len(groups), 9, replace=False)]
+    return [float(of.mean()) for of in chosen], [_normal(float(of.mean()), float(of.std(ddof=1))) for of in chosen]
+
+
+def _confirm_adaptively(draws: Sequence[Draw], rules: Rules, plan: Plan, rng: np.random.Generator):  # type: ignore[no-untyped-def]
+    values: list[list[float]] = [[] for _ in draws]
+    n, running = plan.looks[0], [f"o{i}" for i in range(len(draws))]
+    while True:
+        for label in running:
+            of = values[int(label[1:])]
+            of += [draws[int(label[1:])](rng) for _ in range(n - len(of))]
+        decision = decide(samples_of(values), rules, plan)
+        if decision.n_next is None:
+            return decision.verdicts, sum(map(len, values))
+        n, running = decision.n_next, list(decision.open)
+
+
+def _score(verdicts, means: Sequence[float], decided: list[int]) -> bool:  # type: ignore[no-untyped-def]
+    """Add what is decided of the questions between the best and each other; whether anything is wrong."""
+    best = f"o{int(np.argmin(means))}"
+    behind = {pair.b if pair.better == pair.a else pair.a for pair in verdicts if pair.better}
+    wrong = False
+    for pair in verdicts:
+        gap = means[int(pair.a[1:])] - means[int(pair.b[1:])]
+        if pair.verdict is Verdict.BETTER:
+            wrong |= (pair.better == pair.a) != (gap < 0)
+        wrong |= pair.verdict is Verdict.EQUIVALENT and abs(gap) >= REAL
+        if best in (pair.a, pair.b):
+            other = pair.b if pair.a == best else pair.a
+            decided[0] += pair.verdict is not Verdict.UNDECIDED or other in behind
+            decided[1] += 1
+    return wrong
+
+
+def final_values(data: Path) -> dict[str, np.ndarray]:
+    """Final accuracy of each run of the random searches, by data set; a run that ended without one counts as 0."""
+    values: dict[str, list[float]] = defaultdict(list)
+    with lzma.open(data / "tuning-runs.jsonl.xz", "rt") as file:
+        for line in file:
+            run = json.loads(line)
+            if "learning_curves" in run:
+                curve = [value for _, value in run["learning_curves"]["matched"]]
+            else:
+                curve = [point["top_1"] for point in run["learning_curve"]]
+            values[run["set"]].append(curve[-1] if curve and curve[-1] is not None else 0.0)
+    return {name: np.array(of) for name, of in values.items()}
+
+
+def bands(data: Path) -> None:
+    """How often the band of the best of n covers the truth at every n."""
+    rows = []
+    for name, values in final_values(data).items():
+        for n_trials in (8, 32):
+            quantile = 0.5 ** (1 / np.arange(1, n_trials + 1))
+            truth = np.sort(values)[np.ceil(quantile * len(values)).astype(int) - 1]
+            rng, covered, n_samples = np.random.default_rng(7), 0, 500
+            for _ in range(n_samples):
+                band = best_of_n(list(rng.choice(values, n_trials)), direction=Direction.MAXIMIZE)
+                low = np.array([-math.inf if value is None else value for value in band.low])
+                high = np.array([math.inf if value is None else value for value in band.high])
+                covered += bool(((low <= truth) & (truth <= high)).all())
+            rows.append(f"{name} ({len(values)} runs) | {n_trials} | {wilson(covered, n_samples)}")
+    show("Bands of the median best of n, from random searches", "set | trials | covered at every n, %", rows)
+
+
+def algoperf(data: Path) -> None:
+    """AlgoPerf v0.5's published scores from its curves."""
+    targets = read_targets(data / "algoperf-v05-targets.json")
+    curves = list(read_curves(data / "algoperf-curves.csv.xz"))
+    rows = []
+    for rules, published in PUBLISHED.items():
+        found = scores([row for row in curves if row.group == f"v05 {rules}"], targets)
+        rows += [f"{rules} | {name} | {score:.4f} | {found[name].score:.4f}" for name, score in published.items()]
+    show("AlgoPerf v0.5", "rules | submission | published | here", rows)
+
+
+if __name__ == "__main__":
+    main()
