@@ -3,9 +3,10 @@
     python -m benchmarks.verdicts --data DIR          all tables (a few minutes on two cores)
     python -m benchmarks.verdicts gpt aa --data DIR   some of them
 
-DIR holds public results: `gpt-track3.csv.xz` (validation losses of one GPT, many recipes and seeds), `tuning-runs.jsonl.xz`
-(random searches with learning curves), `algoperf-curves.csv.xz` with `algoperf-v05-targets.json`. Tables whose file is
-missing are left out, with a line that says so. Compared with what a user would do instead: Welch's t with Holm's correction.
+DIR holds public results: `gpt-track3.csv.xz` (validation losses of one GPT, many recipes and seeds),
+`tuning-runs.jsonl.xz` (random searches with learning curves), and AlgoPerf's `algoperf-curves.csv.xz` with
+`algoperf-v05-targets.json`. Tables whose file is missing are left out, with a line that says so. The test is compared
+with what a user would do instead: Welch's t with Holm's correction.
 """
 
 from __future__ import annotations
@@ -263,12 +264,13 @@ def adaptive(data: Path) -> None:
         rows.append(f"{n} | {9 * n} | {100 * fixed[-1][0]:.1f} | {wilson(wrong, n_studies)}")
     equal = float(np.interp(adaptive_share, [share for share, _ in fixed], [n for _, n in fixed]))
     show(
-        "Adaptive confirmation: nine recipes of one GPT, margin 0.002; questions between the best and each other recipe",
+        "Adaptive confirmation: nine recipes of one GPT, margin 0.002; the best recipe against each other",
         "seeds of each | runs in all | questions decided, % | studies with a wrong verdict, %",
         rows,
     )
     print(
-        f"\nA fixed number that decides as much takes {equal:.0f} runs: {100 * (1 - np.mean(spent) / equal):.0f} % fewer."
+        f"\nA fixed number that decides as much takes {equal:.0f} runs; "
+        f"adaptive confirmation takes {100 * (1 - np.mean(spent) / equal):.0f} % fewer."
     )
     wrong, rng = 0, np.random.default_rng(6)
     for _ in range(n_studies):

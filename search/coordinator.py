@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from search.assignment import Assignment, Report
+from search.confirmation import describe, next_seeds
 from search.definition import StudyDefinition
 from search.loop import SearchLoop
 from search.records import Capacity, Lease, RunOutcome, RunRecord, StudyRecord
@@ -98,6 +99,7 @@ class Coordinator:
         self._told_waiting: str | None = None
         self._false_starts: Counter[int] = Counter()
         self._alone: set[int] = set()
+        self._closed = False
 
     @property
     def n_live(self) -> int:
@@ -116,7 +118,24 @@ class Coordinator:
                 self._live[ticket] = (loop, run)
                 self._proposed_at_s[ticket] = self._elapsed_s()
                 return self._assign(loop, run)
-        return Idle.DONE if all(loop.is_done for loop in self._loops) else Idle.WAIT
+        if not all(loop.is_done for loop in self._loops):
+            return Idle.WAIT
+        return self.next(ticket) if self._confirm_further() else Idle.DONE
+
+    def _confirm_further(self) -> bool:
+        """Queue the seeds of the next look, where the study confirms until it is decided. True where there are any."""
+        results = {loop.record.label: values for loop in self._loops if (values := loop.confirmed_values())}
+        if self._closed or self._spent_limit() is not None:
+            return False
+        decision, missing = next_seeds(self._definition, results)
+        if decision is None or not missing:
+            return False
+        for loop in self._loops:
+            loop.confirm_with(missing.get(loop.record.label, ()))
+        reason = describe(decision, missing)
+        logger.info("study %s: %s", self._study.id, reason)
+        self._store.set_study_state(self._lease, StudyState.RUNNING, reason=reason)
+        return not all(loop.is_done for loop in self._loops)
 
     def tell_why_waiting(self) -> None:
         """Store in the study's reason what it waits for, if that has changed."""
@@ -235,6 +254,7 @@ class Coordinator:
 
     def cancel(self) -> None:
         """End every unfinished run as FAIL with failure CANCELLED."""
+        self._closed = True
         self._live.clear()
         for loop in self._loops:
             loop.close(_cancelled("the study was cancelled"))

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -257,6 +258,21 @@ class Confirm(Strict):
 
     top_k: Annotated[Count, Field(ge=0, le=100)] = Field(default=1, description="Trials of each optimizer; 0: none.")
     seeds: list[samplers.Seed] = Field(default=[0, 1, 2], min_length=1, max_length=100)
+    until: Literal["decided"] | None = Field(
+        default=None,
+        description="decided: 'seeds' are the first look; optimizers between which it is still open who is best get "
+        "more seeds, up to 'max_seeds'.",
+    )
+    max_seeds: Annotated[Count, Field(ge=2, le=100)] = Field(
+        default=20, description="Most seeds of an optimizer, with 'until: decided'."
+    )
+    min_effect: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None,
+        description="Difference of the metric below which optimizers count as equivalent. Default: none does.",
+    )
+    confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = Field(
+        default=0.95, description="Probability that all verdicts of the study are right."
+    )
 
     @field_validator("seeds")
     @classmethod
@@ -264,6 +280,36 @@ class Confirm(Strict):
         if len(set(seeds)) != len(seeds):
             raise ValueError(f"seeds {seeds} repeat one; every seed must be another number")
         return seeds
+
+    @model_validator(mode="after")
+    def _first_look(self) -> Self:
+        if self.until is None:
+            return self
+        if self.top_k != 1:
+            message = (
+                f"must be 1 with 'until: decided', since one trial of each optimizer is compared; it is {self.top_k}"
+            )
+            raise field_error("until", message, at="top_k", value=self.top_k)
+        if not 2 <= len(self.seeds) <= self.max_seeds:
+            message = (
+                f"with 'until: decided' there must be 2 seeds for the first look and not more than max_seeds = "
+                f"{self.max_seeds}; there are {len(self.seeds)}"
+            )
+            raise field_error("until", message, at="seeds", value=self.seeds)
+        return self
+
+    def all_seeds(self, training_seed: int) -> list[int]:
+        """Seeds in the order in which they are trained: those named, then further ones up to `max_seeds`."""
+        if self.until is None:
+            return self.seeds
+        others = (seed for seed in count(max(self.seeds) + 1) if seed != training_seed)
+        return [*self.seeds, *islice(others, self.max_seeds - len(self.seeds))]
+
+
+class Contrasts(Strict):
+    """Which optimizers are compared. Fewer pairs are decided with fewer seeds."""
+
+    against: Name = Field(description="Label of the optimizer with which every other one is compared.")
 
 
 class WarmStart(Strict):
@@ -345,6 +391,7 @@ class StudyDefinition(Strict):
     )
     budget: Budget = Budget()
     confirm: Confirm = Confirm()
+    contrasts: Contrasts | None = Field(default=None, description="Default: all pairs of optimizers are compared.")
     warm_start: WarmStart | None = Field(default=None, description="Begin with the best of earlier studies.")
     resources: Resources = Resources()
     training_seed: samplers.Seed = Field(
@@ -396,6 +443,7 @@ class StudyDefinition(Strict):
             message = f"task '{info.name}' has no metric '{metric}'; {nearest_hint(metric, tuple(info.metrics))}"
             raise field_error("unknown_metric", message, at=("objective", "metric"), value=metric)
         self._check_labels()
+        self._check_comparison()
         training_seeds = range(self.training_seed, self.training_seed + self.searches)
         if self.confirm.top_k and (both := [seed for seed in self.confirm.seeds if seed in training_seeds]):
             message = (
@@ -408,6 +456,15 @@ class StudyDefinition(Strict):
             for i, optimizer in enumerate(self.optimizers):
                 self._check_grid(i, optimizer)
         return self
+
+    def _check_comparison(self) -> None:
+        labels = [optimizer.label for optimizer in self.optimizers]
+        if self.contrasts is not None and self.contrasts.against not in labels:
+            message = f"is no label of this study; {nearest_hint(self.contrasts.against, tuple(labels))}"
+            raise field_error("unknown_label", message, at=("contrasts", "against"), value=self.contrasts.against)
+        if self.confirm.until is not None and self.searches > 1:
+            message = f"cannot be combined with 'searches' = {self.searches}; repeat searches, or confirm until decided"
+            raise field_error("until", message, at=("confirm", "until"), value=self.confirm.until)
 
     def _check_labels(self) -> None:
         labels = [search.optimizer.label for search in self.planned_searches()]
@@ -460,7 +517,8 @@ class StudyDefinition(Strict):
 
     def n_confirm_runs_of(self, optimizer: OptimizerSearch) -> int:
         """Confirm runs of this optimizer: its best `top_k` trials, or all where it has fewer, with every seed."""
-        return min(self.confirm.top_k, self.n_trials_of(optimizer)) * len(self.confirm.seeds)
+        n_seeds = len(self.confirm.seeds) if self.confirm.until is None else self.confirm.max_seeds
+        return min(self.confirm.top_k, self.n_trials_of(optimizer)) * n_seeds
 
     @property
     def n_runs(self) -> int:

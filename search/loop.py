@@ -309,8 +309,13 @@ class SearchLoop:
             return False
         self._confirm_planned = True
         self._fail_unstarted()
+        self.confirm_with(self._definition.confirm.seeds)
+        return bool(self._waiting)
+
+    def confirm_with(self, seeds: Sequence[int]) -> None:
+        """Queue the confirm runs of the chosen trials with these seeds; those that exist already stay as they are."""
         for chosen in select(self._search_runs(), self._definition):
-            for seed in self._definition.confirm.seeds:
+            for seed in seeds:
                 run = self._store.create_run(
                     self._lease,
                     self.record.id,
@@ -322,7 +327,14 @@ class SearchLoop:
                 if run.id not in self._runs:
                     self._runs[run.id] = run
                     self._waiting.append(run.id)
-        return bool(self._waiting)
+
+    def confirmed_values(self) -> dict[int, float | None]:
+        """By seed, the value of each finished confirm run; None for one that failed. Cancelled runs are left out."""
+        return {
+            run.seed: run.value if run.state is RunState.COMPLETE else None
+            for run in self._runs.values()
+            if run.stage is Stage.CONFIRM and run.state.is_finished and run.failure is not FailureKind.CANCELLED
+        }
 
 
 def select(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:

@@ -16,7 +16,7 @@ from search.analysis.profiles import (
     performance_profiles,
     rank,
 )
-from search.analysis.sequential import Decision, Plan, decide
+from search.analysis.sequential import Decision, Plan, decide, replay
 from search.analysis.significance import (
     TwoSampleResult,
     compare_two,
@@ -69,6 +69,7 @@ __all__ = [
     "performance_profiles",
     "rank",
     "reached_by",
+    "replay",
     "spread",
     "time_to_target",
     "welch",

@@ -5,7 +5,7 @@ Owns the schedule of looks, what each look may spend of alpha, and which optimiz
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -51,6 +51,10 @@ class Plan:
         spent = tuple(self.alpha * (n - last) / self.max_seeds for last, n in zip(before, numbers, strict=False))
         return Looks(n=numbers, spent=spent)
 
+    def rules_at(self, rules: Rules, look: int) -> Rules:
+        """The rules of one look, counted from 0."""
+        return replace(rules, alpha=self.alpha, looks=self.until(look))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
@@ -89,7 +93,7 @@ def decide(samples: Mapping[str, Sample], rules: Rules, plan: Plan) -> Decision:
     if not reached:
         raise AnalysisError(f"the first look needs {plan.looks[0]} runs of an optimizer; there are {most}")
     look = reached[-1]
-    verdicts = compare(samples, replace(rules, alpha=plan.alpha, looks=plan.until(look)))
+    verdicts = compare(samples, plan.rules_at(rules, look))
     behind = {v.b if v.better == v.a else v.a for v in verdicts if v.verdict is Verdict.BETTER}
     leader = _leader({label: sample for label, sample in samples.items() if label not in behind}, rules)
     equivalent = {
@@ -105,6 +109,40 @@ def decide(samples: Mapping[str, Sample], rules: Rules, plan: Plan) -> Decision:
         leader=leader,
         n_next=None if last or len(candidates) <= 1 else plan.looks[look + 1],
     )
+
+
+def replay(
+    results: Mapping[str, Mapping[int, float | None]], seeds: Sequence[int], rules: Rules, plan: Plan
+) -> tuple[Decision | None, dict[str, list[int]]]:
+    """The last look that the results allow, and the seeds that the next one still needs.
+
+    Every look is taken again from the results alone, so that a driver that takes over decides as the one before.
+
+    Args:
+        results: by label and seed; None for a run that failed.
+        seeds: in the order in which they are trained, at least `plan.max_seeds`.
+
+    Returns:
+        The decision, None before the first look; missing seeds by label, none where the question is decided or the
+        seeds are used up.
+    """
+    n = dict.fromkeys(results, plan.looks[0])
+    decision: Decision | None = None
+    while True:
+        wanted = {label: seeds[:count] for label, count in n.items()}
+        missing = {label: [s for s in of if s not in results[label]] for label, of in wanted.items()}
+        if missing := {label: of for label, of in missing.items() if of}:
+            return decision, missing
+        samples = {label: _sample({seed: results[label][seed] for seed in of}) for label, of in wanted.items()}
+        decision = decide(samples, rules, plan)
+        if decision.n_next is None:
+            return decision, {}
+        n.update(dict.fromkeys(decision.open, decision.n_next))
+
+
+def _sample(values: Mapping[int, float | None]) -> Sample:
+    known: dict[Hashable, float] = {seed: value for seed, value in values.items() if value is not None}
+    return Sample(values=known, n_failed=len(values) - len(known))
 
 
 def _leader(samples: Mapping[str, Sample], rules: Rules) -> str | None:

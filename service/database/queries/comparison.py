@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, func, select
@@ -12,6 +12,8 @@ from sqlalchemy.orm import Session
 
 import tasks.registry
 from search.analysis import BestOfN, Rules, Sample, best_of_n, compare, divergence_rate, time_to_target
+from search.confirmation import rules_of
+from search.definition import Confirm
 from search.records import Point, RunOutcome
 from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.database.engine import reading
@@ -65,7 +67,7 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
         confirmed = {search.label: one for search, _ in searches if (one := chosen.get(search.id)) and one.confirmed}
         repeated = row.definition.get("searches", 1) > 1
         samples = _by_search(row, ranked, confirmed) if repeated else _by_seed(ranked, confirmed)
-        rules = Rules(direction=row.direction, test=test, unit="searches" if repeated else "seeds")
+        rules = _rules(row, samples, test=test, unit="searches" if repeated else "seeds")
         return ComparisonView(
             **{**row.columns(), "study": row.name},
             complete=row.state == StudyState.COMPLETED,
@@ -73,6 +75,17 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
             pairs=[PairView.model_validate(pair) for pair in compare(samples, rules)],
             over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
         )
+
+
+def _rules(study: Study, samples: Mapping[str, Sample], *, test: SignificanceTest, unit: str) -> Rules:
+    """The rules by which the study's definition asks for its optimizers to be compared."""
+    contrasts = study.definition.get("contrasts")
+    against = contrasts["against"] if contrasts and contrasts["against"] in samples else None
+    n = max((sample.n for sample in samples.values()), default=0)
+    rules = rules_of(
+        Confirm.model_validate(study.definition["confirm"]), direction=study.direction, n_seeds=n, test=test
+    )
+    return replace(rules, against=against, unit=unit)
 
 
 def _place_in_definition(study: Study, search: Search) -> dict[str, Any]:

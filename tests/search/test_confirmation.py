@@ -1,0 +1,127 @@
+"""Adaptive confirmation through the coordinator: seeds until it is decided, the same after any kill."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from search.assignment import Assignment
+from search.definition import StudyDefinition
+from search.records import StudyRecord
+from search.states import RunState, Stage, StudyState
+from tests.search.memory_store import MemoryStore
+from tests.search.workers import Cluster, coordinator_for, define
+
+UNTIL_DECIDED = {"top_k": 1, "seeds": [0, 1, 2], "until": "decided", "max_seeds": 12, "min_effect": 0.05}
+MEANS = {"adamw": 0.90, "sgdm": 0.89, "adam": 0.2}
+
+
+def three(**confirm: Any) -> StudyDefinition:
+    return define(
+        optimizers=[{"name": name} for name in MEANS],
+        budget={"trials_per_optimizer": 2},
+        confirm={**UNTIL_DECIDED, **confirm},
+    )
+
+
+def noisy(std: float) -> Any:
+    """A score that depends on the optimizer and the seed alone."""
+
+    def score(assignment: Assignment, epoch: int) -> float:
+        digest = hashlib.sha256(f"{assignment.label}{assignment.seed}".encode()).digest()
+        noise = sum(digest[:12]) / (12 * 255) - 0.5  # nearly normal, standard deviation 0.084
+        return MEANS[assignment.label] + noise * std / 0.084 + 0.001 * epoch
+
+    return score
+
+
+def seeds_of(store: MemoryStore, study: StudyRecord) -> dict[str, list[int]]:
+    labels = {search.id: search.label for search in store.searches(study.id)}
+    found: dict[str, list[int]] = {label: [] for label in labels.values()}
+    for run in store.runs(study.id):
+        if run.stage is Stage.CONFIRM:
+            assert run.state is RunState.COMPLETE
+            found[labels[run.search_id]].append(run.seed)
+    return found
+
+
+def test_a_clear_question_takes_the_first_look_only() -> None:
+    store = MemoryStore()
+    study = store.add_study(three(min_effect=0.2))
+    Cluster(coordinator_for(store, study), noisy(0.005)).run()
+    assert Counter({label: len(seeds) for label, seeds in seeds_of(store, study).items()}) == {
+        "adamw": 3, "sgdm": 3, "adam": 3,
+    }  # fmt: skip
+
+
+def test_the_open_question_gets_seeds_and_the_one_behind_none() -> None:
+    store = MemoryStore()
+    study = store.add_study(three(min_effect=None))
+    Cluster(coordinator_for(store, study), noisy(0.03)).run()
+    seeds = seeds_of(store, study)
+    assert seeds["adam"] == [0, 1, 2]
+    assert seeds["adamw"] == seeds["sgdm"] == list(range(12))
+
+
+def test_a_kill_at_any_round_changes_no_decision() -> None:
+    undisturbed = MemoryStore()
+    study = undisturbed.add_study(three())
+    Cluster(coordinator_for(undisturbed, study), noisy(0.03)).run()
+    wanted = seeds_of(undisturbed, study)
+    assert max(map(len, wanted.values())) > 3
+    for kill_every in (1, 2, 5):
+        store = MemoryStore()
+        study = store.add_study(three())
+        for life in range(200):
+            cluster = Cluster(coordinator_for(store, study, owner=f"driver {life}"), noisy(0.03))
+            if not [*zip(range(kill_every * 3), cluster.rounds(), strict=False)]:
+                break
+        assert seeds_of(store, study) == wanted
+
+
+def test_what_it_waits_for_is_the_studys_reason() -> None:
+    store = MemoryStore()
+    study = store.add_study(three(min_effect=None))
+    cluster = Cluster(coordinator_for(store, study), noisy(0.03))
+    reasons = {store.get_study(study.id).reason for _ in cluster.rounds()}
+    told = [reason for reason in reasons if reason and "look 1" in reason]
+    assert told
+    assert "adamw, sgdm train up to 4 seeds each" in told[0]
+    assert store.get_study(study.id).state is StudyState.RUNNING
+
+
+def test_a_seed_of_the_search_is_never_a_confirm_seed() -> None:
+    definition = three(max_seeds=20)
+    definition = StudyDefinition.model_validate({**definition.to_json(), "training_seed": 7})
+    seeds = definition.confirm.all_seeds(7)
+    assert len(seeds) == 20
+    assert 7 not in seeds
+    assert definition.n_confirm_runs_of(definition.optimizers[0]) == 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "rule"),
+    [
+        ({"top_k": 2}, "top_k", "must be 1 with 'until: decided'"),
+        ({"seeds": [0]}, "seeds", "2 seeds for the first look"),
+        ({"max_seeds": 2}, "seeds", "not more than max_seeds = 2"),
+        ({"min_effect": 0}, "min_effect", "greater than 0"),
+        ({"confidence": 1.5}, "confidence", "0.999"),
+    ],
+)
+def test_rules_of_adaptive_confirmation(changes: dict[str, Any], field: str, rule: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        three(**changes)
+    (error,) = raised.value.errors()
+    assert field in str(error["loc"])
+    assert rule in error["msg"]
+
+
+def test_contrasts_name_a_label_of_the_study() -> None:
+    assert define(contrasts={"against": "sgdm"}).contrasts is not None
+    with pytest.raises(ValidationError, match="sgdm"):
+        define(contrasts={"against": "sgd"})
