@@ -1,7 +1,8 @@
-"""Runs one study to its end over Ray Tune, from wherever SQL says it stands.
+"""Runs one study to its end over Ray Tune, resuming from the state in SQL, in a detached Ray actor.
 
-Owns the driver's life: the lease and its renewal, the Tune experiment, the study's final state. Ray must be
-initialised. The driver may die at any moment; the next one goes on from SQL alone.
+Owns the lease and its renewal, the Tune experiment, and the study's final state. A driver may die at any moment; the
+next one resumes from SQL alone. Its actor outlives the service that started it. The database's address is passed to
+`run` alone, neither to the actor's creation, which Ray keeps, nor to a file.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import optuna
+import psutil
+import ray
 from ray import tune
 
 from search import placement
@@ -52,8 +55,11 @@ TUNE_ENVIRONMENT = {
 }
 
 
+NAMESPACE = "admeta"
 SCRATCH_PREFIX = "admeta-tune-"
 """Of a driver's folder for Tune; its process id follows."""
+LINGER_S = 2.0
+"""Until a driver's actor ends itself, so that its result can still be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +67,10 @@ class DriverOptions:
     """Where a driver works.
 
     Attributes:
-        owner: unique to this driver's life.
+        owner: a name that no other driver has.
         storage: folder or URI for checkpoints, as workers see it.
         data_dir: data folder, as workers see it.
-        lease_ttl_s: how long a dead driver keeps others from taking over.
+        lease_ttl_s: after a driver's death, how long no other can take over.
     """
 
     owner: str
@@ -74,10 +80,13 @@ class DriverOptions:
 
 
 def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState | None:
-    """Drive the study until it is terminal or paused; its state then, or None where another driver holds it.
+    """Run the study until it is terminal or paused.
 
-    What no run could train is FAILED before its first run; where there are runs, a data folder is away, say, and the
-    study is PAUSED, so that none of them is lost.
+    A study that no run could train is FAILED. If it has runs already, and its data folder is missing now, say, it is
+    PAUSED, so that none of them is lost.
+
+    Returns:
+        The study's state then; None if another driver holds the study.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     lease = store.acquire_lease(study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
@@ -90,7 +99,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
             store.set_study_state(lease, StudyState.RUNNING)
             study = store.get_study(study_id)
             try:
-                origins = _origins(study, store, storage=options.storage)
+                origins = _origin_folders(study, store, storage=options.storage)
                 placement.check(
                     study.definition,
                     data_dir=options.data_dir,
@@ -98,7 +107,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     is_stopping=lambda: stop.is_stopping,
                 )
             except TaskError as error:
-                state = _put_off(store, lease, error)
+                state = _pause_or_raise(store, lease, error)
             else:
                 coordinator = Coordinator(
                     store=store,
@@ -120,14 +129,14 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
     return state
 
 
-def _put_off(store: Store, lease: Lease, error: TaskError) -> StudyState:
-    """Pause a study that cannot go on as things are; raises the error where it has no run to lose."""
+def _pause_or_raise(store: Store, lease: Lease, error: TaskError) -> StudyState:
+    """Pause a study that cannot go on now; raise the error if it has no runs yet."""
     if not (runs := store.runs(lease.study_id)):
         raise error
     for run in runs:
-        if run.state is RunState.RUNNING:  # its driver died, and nobody trains it until the study is resumed
+        if run.state is RunState.RUNNING:  # its driver died
             store.interrupt_attempt(lease, run.id, reason=str(error))
-    return store.set_study_state(lease, StudyState.PAUSED, reason=f"{error}; mend that, then resume the study")
+    return store.set_study_state(lease, StudyState.PAUSED, reason=f"{error}; correct that, then resume the study")
 
 
 def _conclude(
@@ -141,13 +150,13 @@ def _conclude(
     elif wanted is StudyState.RUNNING and not stop.is_stopping:
         retention.conclude()
         return store.set_study_state(lease, StudyState.COMPLETED, reason=coordinator.completion_reason())
-    return wanted  # PAUSED; or RUNNING again, where it was resumed while its runs came to a halt: the next driver's
+    return wanted  # PAUSED; or RUNNING, if it was resumed while its runs were stopping: the next driver runs it
 
 
 def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwitch) -> None:
     os.environ.update(TUNE_ENVIRONMENT)
     logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)  # looks for files we don't write
-    worker = tune.with_resources(TrialWorker, _held)
+    worker = tune.with_resources(TrialWorker, _resources)
     worker.__qualname__ = TrialWorker.__qualname__  # Ray calls processes by it: ray::TrialWorker.train
     with scratch_folder() as folder:
         tune.Tuner(
@@ -174,10 +183,10 @@ def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwit
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder for Tune, which insists on one; nothing in it is ever read back. Those of killed drivers are removed."""
+    """A temporary folder for Tune; nothing in it is read back. The folders of killed drivers are removed."""
     for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
         pid = left.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
-        if pid.isdecimal() and not _lives(int(pid)):
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
             shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-"))
     try:
@@ -186,18 +195,8 @@ def scratch_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _held(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """What the assignment's worker holds, as Tune asks for it."""
+def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """The resources of the assignment's worker, in Tune's form."""
     assignment = Assignment.from_config(config)
     return tune.PlacementGroupFactory([{"CPU": assignment.cpus, "GPU": assignment.gpus}])
 
@@ -222,14 +221,14 @@ def _workplace(
         data_dir=options.data_dir,
         each=placed.each,
         placement=placed.reason,
-        slots=_remembered(slots, for_s=2.0),
-        why_none_fits=_remembered(lambda: placement.why_none_fits(placed.each), for_s=2.0),
+        slots=_cached(slots, for_s=2.0),
+        why_none_fits=_cached(lambda: placement.why_none_fits(placed.each), for_s=2.0),
         init_from=origins,
     )
 
 
-def _origins(study: StudyRecord, store: Store, *, storage: str) -> tuple[str, ...]:
-    """Checkpoint folders of the trial a study starts from, if it does: its confirm runs first, which always leave one.
+def _origin_folders(study: StudyRecord, store: Store, *, storage: str) -> tuple[str, ...]:
+    """Checkpoint folders of the trial that the study starts from, if any; confirm runs, which always have one, first.
 
     Raises:
         ConfigError: there is no such trial.
@@ -249,14 +248,14 @@ def _origins(study: StudyRecord, store: Store, *, storage: str) -> tuple[str, ..
 
 
 def _clock_since(began: datetime | None) -> Callable[[], float]:
-    """Seconds since then; a step of the machine's clock from now on does not change them."""
+    """A clock of the seconds since then, which later steps of the machine's clock do not change."""
     before_s = 0.0 if began is None else max(0.0, (datetime.now(UTC) - began).total_seconds())
     origin = time.monotonic()
     return lambda: before_s + time.monotonic() - origin
 
 
-def _remembered(call: Callable[[], T], *, for_s: float) -> Callable[[], T]:
-    """The call's answer, asked for anew only after a while: the searcher asks ten times a second."""
+def _cached(call: Callable[[], T], *, for_s: float) -> Callable[[], T]:
+    """The call with its result kept for a while: the searcher calls ten times a second."""
     known: tuple[float, T] | None = None
 
     def answer() -> T:
@@ -269,10 +268,10 @@ def _remembered(call: Callable[[], T], *, for_s: float) -> Callable[[], T]:
 
 
 class _Renewal:
-    """Renews the lease in its own thread, and stops the runs when the study is no longer to be run.
+    """Renews the lease in a thread, and stops the runs when the study is paused or ended.
 
     Attributes:
-        state: the study's, as of the last renewal.
+        state: the study's state at the last renewal.
     """
 
     def __init__(self, store: Store, lease: Lease, stop: StopSwitch) -> None:
@@ -294,11 +293,60 @@ class _Renewal:
     def _renew(self) -> None:
         # Often enough that a cancelled study stops at once, and three renewals may fail before the lease expires.
         while not self._ended.wait(min(1.0, self._lease.ttl_s / 4)):
-            with self._stop.on_error():
-                self.state = self._store.renew_lease(self._lease)
+            self.state = self._stop.guard(lambda: self._store.renew_lease(self._lease), default=self.state)
             if self.state is StudyState.PAUSED:
                 self._stop.drain()
             elif self.state is not StudyState.RUNNING:
                 self._stop.throw()
             if self._stop.error is not None:
                 return
+
+
+class DriverActor:
+    """Holds one driver. Its name is unique to the study, so that Ray itself refuses a second one."""
+
+    def run(
+        self,
+        study_id: str,
+        *,
+        open_store: Callable[[str], Store],
+        database_url: str,
+        options: DriverOptions,
+        set_up_log: Callable[[str], None],
+    ) -> StudyState | None:
+        """Run the study; see `drive`."""
+        set_up_log(study_id)
+        try:
+            return drive(study_id, store=open_store(database_url), options=options)
+        finally:
+            timer = threading.Timer(LINGER_S, ray.kill, (ray.get_runtime_context().current_actor,))
+            timer.daemon = True
+            timer.start()
+
+
+def find_driver(study_id: str) -> Any | None:
+    """The study's driver actor; None if it has none."""
+    try:
+        return ray.get_actor(f"driver-{study_id}", namespace=NAMESPACE)
+    except ValueError:
+        return None
+
+
+def launch_driver(study_id: str) -> Any:
+    """Start a driver actor for the study, which then waits for its `run` to be called.
+
+    Raises:
+        ValueError: the study has one already.
+    """
+    return (
+        ray.remote(DriverActor)
+        .options(
+            name=f"driver-{study_id}",
+            namespace=NAMESPACE,
+            lifetime="detached",
+            num_cpus=0,
+            resources={"node:__internal_head__": 0.001},  # not on a worker: it may leave, and sees no database
+            max_restarts=0,  # the supervisor starts a new one when the lease has expired
+        )
+        .remote()
+    )

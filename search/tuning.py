@@ -1,7 +1,6 @@
-"""Ray Tune's side of a study: thin shells that let Tune ask the coordinator and tell it.
+"""What Ray Tune calls for a study: a searcher, a scheduler, a callback and a stopper that forward to one coordinator.
 
-Owns the translation alone: Tune's searcher, scheduler and stopper each forward to one coordinator. Tune pickles them
-into its experiment folder, so they carry nothing when pickled: no store, no address, no password.
+Tune pickles them into its experiment folder, so they are pickled without content: no store, no address, no password.
 """
 
 from __future__ import annotations
@@ -9,10 +8,10 @@ from __future__ import annotations
 import pickle
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import ray
 from ray import cloudpickle
@@ -28,13 +27,22 @@ from search.preemption import PreemptedError
 from search.states import FailureKind
 from tasks.errors import OutOfMemory
 
+T = TypeVar("T")
+
 CANCEL_POLL_S = 1.0
 _NODE_DIED = "its node has died"
-"""In the message of Ray's ActorDiedError; it carries the reason in no other way."""
+"""In the message of Ray's ActorDiedError, which gives the reason nowhere else."""
 
 
-class StudySearcher(Searcher):  # type: ignore[misc]
-    """Hands Tune the coordinator's next run."""
+class _PickledEmpty:
+    """Objects that are pickled as None."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_nothing, ())
+
+
+class StudySearcher(_PickledEmpty, Searcher):  # type: ignore[misc]
+    """Gives Tune the coordinator's next run."""
 
     def __init__(self, coordinator: Coordinator, stop: StopSwitch) -> None:
         super().__init__(metric=None, mode=None)
@@ -42,81 +50,78 @@ class StudySearcher(Searcher):  # type: ignore[misc]
         self._stop = stop
 
     def suggest(self, trial_id: str) -> Any:
-        """A run's config; None: nothing to start now; FINISHED: the study is over."""
+        """A run's config; None if none starts now; FINISHED if the study is over or stops.
+
+        While no run is live, Tune calls nothing else for up to ten minutes.
+        """
         assignment: Assignment | Idle = Idle.DONE
-        # Where no run is live, Tune looks nowhere but here for up to ten minutes.
         if not self._stop.is_stopping:
-            with self._stop.on_error():
-                assignment = self._coordinator.next(trial_id)
+            assignment = self._stop.guard(lambda: self._coordinator.next(trial_id), default=assignment)
         if assignment is Idle.DONE:
             return Searcher.FINISHED
         return None if isinstance(assignment, Idle) else assignment.to_config()
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:  # noqa: FBT001, FBT002 - Tune's signature
-        """Nothing: the scheduler has recorded it, with what Tune does not tell here (pruned, why it failed)."""
+        """Nothing: the scheduler recorded the end, with what Tune does not pass here (pruned, why it failed)."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing to save: SQL is the truth."""
+        """Nothing: all state is in SQL."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing to restore."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_nothing, ())
+        """Nothing: all state is in SQL."""
 
 
-class StudyScheduler(FIFOScheduler):  # type: ignore[misc]
-    """Tells the coordinator what happened, and stops the runs that ended.
+class StudyScheduler(_PickledEmpty, FIFOScheduler):  # type: ignore[misc]
+    """Passes results and errors to the coordinator, and stops the runs that are over.
 
-    Workers never set Tune's `done`: Tune would then end the trial without asking here.
+    Workers never set Tune's `done`: Tune would then end the trial without calling the scheduler.
     """
 
     def __init__(self, coordinator: Coordinator, stop: StopSwitch) -> None:
         super().__init__()
         self._coordinator = coordinator
         self._stop = stop
-        self._looked_at = 0.0
+        self._polled_at = 0.0
 
     def choose_trial_to_run(self, tune_controller: Any) -> None:
-        """None: new runs take the workers that are free. Called at every turn of Tune's loop: cancelled runs end here.
+        """None: new runs take free workers. Tune calls it in every turn of its loop, so cancelled runs end here.
 
-        FIFO would choose the run that waits longest, and that one waits for a worker which is starting: Tune gives it
-        a free one instead and kills the one that starts. While runs end sooner than workers start, none ever would.
+        FIFO would choose the run that has waited longest, whose worker is starting: Tune would give it a free worker
+        and kill the one that starts. While runs end sooner than workers start, no worker would ever start.
         """
-        if self._stop.error is None and time.monotonic() - self._looked_at >= CANCEL_POLL_S:
-            self._looked_at = time.monotonic()
-            with self._stop.on_error():
-                for ticket in self._coordinator.drop_cancelled():
-                    _end_worker(tune_controller.get_trial(ticket))
-                self._coordinator.tell_why_waiting()
+        if time.monotonic() - self._polled_at >= CANCEL_POLL_S:
+            self._polled_at = time.monotonic()
+            self._stop.guard(lambda: self._poll(tune_controller), default=None)
+
+    def _poll(self, tune_controller: Any) -> None:
+        for ticket in self._coordinator.drop_cancelled():
+            _end_worker(tune_controller.get_trial(ticket))
+        self._coordinator.tell_why_waiting()
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        report: Report = result["report"]
-        over = True
-        if self._stop.error is None:
-            with self._stop.on_error():
-                over = self._coordinator.report(trial.trial_id, report)
-                if not over and self._stop.is_draining:
-                    self._coordinator.interrupt(trial.trial_id, reason="the study was paused")
-                    over = True
+        over = self._stop.guard(lambda: self._report(trial.trial_id, result["report"]), default=True)
         decision: str = TrialScheduler.STOP if over else TrialScheduler.CONTINUE
         return decision
 
+    def _report(self, ticket: str, report: Report) -> bool:
+        if self._coordinator.report(ticket, report):
+            return True
+        if self._stop.is_draining:
+            self._coordinator.interrupt(ticket, reason="the study was paused")
+        return self._stop.is_draining
+
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        error = _error_of(trial)
-        if self._stop.error is None:
-            with self._stop.on_error():
-                if isinstance(_cause(error), PreemptedError):
-                    self._coordinator.interrupt(trial.trial_id, reason=str(_cause(error)))
-                else:
-                    kind, text = describe(error)
-                    self._coordinator.fail(trial.trial_id, kind=kind, error=text)
+        self._stop.guard(lambda: self._fail(trial.trial_id, _error_of(trial)), default=None)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_nothing, ())
+    def _fail(self, ticket: str, error: BaseException) -> None:
+        if isinstance(cause := _cause(error), PreemptedError):
+            self._coordinator.interrupt(ticket, reason=str(cause))
+        else:
+            kind, text = describe(error)
+            self._coordinator.fail(ticket, kind=kind, error=text)
 
 
-class AttemptCallback(Callback):  # type: ignore[misc]
+class AttemptCallback(_PickledEmpty, Callback):  # type: ignore[misc]
     """Tells the coordinator that a run's worker starts."""
 
     def __init__(self, coordinator: Coordinator, stop: StopSwitch) -> None:
@@ -124,19 +129,14 @@ class AttemptCallback(Callback):  # type: ignore[misc]
         self._stop = stop
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        if self._stop.error is None:
-            with self._stop.on_error():
-                self._coordinator.begin(trial.trial_id)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_nothing, ())
+        self._stop.guard(lambda: self._coordinator.begin(trial.trial_id), default=None)
 
 
-class StopSwitch(Stopper):  # type: ignore[misc]
-    """Ends the experiment: at once when thrown, or run by run, each at its next evaluation, when drained.
+class StopSwitch(_PickledEmpty, Stopper):  # type: ignore[misc]
+    """Ends the experiment: at once after `throw`; after `drain` each run stops at its next evaluation.
 
     Attributes:
-        error: what the coordinator raised, if it did; the driver raises it again once Tune has ended.
+        error: what the coordinator raised first; the driver raises it again once Tune has ended.
     """
 
     def __init__(self) -> None:
@@ -161,13 +161,17 @@ class StopSwitch(Stopper):  # type: ignore[misc]
             self.error = error
         self._thrown.set()
 
-    @contextmanager
-    def on_error(self) -> Iterator[None]:
-        """Keep what is raised inside for the driver: Tune would log it, wrap it, or hold it against a run."""
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001 - none is lost: the driver raises it
-            self.throw(error)
+    def guard(self, call: Callable[[], T], *, default: T) -> T:
+        """The call's result; the default if it raises, or if an earlier one raised.
+
+        What it raises is kept for the driver: Tune would log it, wrap it, or count it as the run's failure.
+        """
+        if self.error is None:
+            try:
+                return call()
+            except BaseException as error:  # noqa: BLE001 - the driver raises it again
+                self.throw(error)
+        return default
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
@@ -175,12 +179,9 @@ class StopSwitch(Stopper):  # type: ignore[misc]
     def stop_all(self) -> bool:
         return self._thrown.is_set()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_nothing, ())
-
 
 def describe(error: BaseException) -> tuple[FailureKind, str]:
-    """What Tune's error says of an attempt: its kind, and words for it."""
+    """The kind and the text of an attempt's failure, from Tune's error."""
     if isinstance(error, RayActorError):
         if error.actor_init_failed:
             return FailureKind.ERROR, f"the worker could not start: {error}"
@@ -196,20 +197,20 @@ def describe(error: BaseException) -> tuple[FailureKind, str]:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What the worker raised, where Ray wraps it."""
+    """What the worker raised, without Ray's wrapper."""
     cause: BaseException | None = error.cause if isinstance(error, RayTaskError) else None
     return error if cause is None else cause
 
 
 def _end_worker(trial: Trial | None) -> None:
-    """Kill the trial's worker, which may be in the middle of a long step; a trial without one ends when it reports."""
+    """Kill the trial's worker, which may be in a long step. A trial that has no worker yet ends at its first report."""
     worker = None if trial is None else trial.temporary_state.ray_actor
     if worker is not None:
         ray.kill(worker)
 
 
 def _error_of(trial: Trial) -> BaseException:
-    """What ended the trial. `Trial.get_pickled_error` would look in the storage, where Tune puts it only later."""
+    """What ended the trial. `Trial.get_pickled_error` reads the storage, to which Tune copies the error only later."""
     with suppress(OSError, TypeError, AttributeError, ImportError, pickle.UnpicklingError):
         return cast(BaseException, cloudpickle.loads(Path(trial.pickled_error_file).read_bytes()))
     words = Path(trial.error_file).read_text() if trial.error_file is not None else "no reason was given"
@@ -218,4 +219,4 @@ def _error_of(trial: Trial) -> BaseException:
 
 
 def _nothing() -> None:
-    """What the shells become in Tune's pickles."""
+    """What these objects are unpickled as."""

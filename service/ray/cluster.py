@@ -20,7 +20,7 @@ import ray
 from ray._private import ray_constants
 from ray._private.state import available_resources_per_node  # Ray has no public way to ask what each node has free
 
-from search import actor
+from search.driver import NAMESPACE
 from service.models import NodeView
 from service.ray import node, processes
 from service.settings import Settings
@@ -57,7 +57,7 @@ def join(settings: Settings) -> None:
             _own_node = node.join_without_capacity(address)
     database_url = os.environ.pop("ADMETA_DATABASE_URL", None)
     options = {
-        "namespace": actor.NAMESPACE,
+        "namespace": NAMESPACE,
         "log_to_driver": False,
         "runtime_env": None if settings.runtime_env is None else dict(settings.runtime_env),
         "logging_level": logging.ERROR,

@@ -19,8 +19,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
-from search import actor
-from search.driver import DriverOptions
+from search.driver import DriverOptions, find_driver, launch_driver
 from search.records import Lease
 from search.retention import clear_up
 from search.states import StudyState
@@ -266,13 +265,13 @@ class Supervisor:
         self._crashes.pop(study_id, None)
 
     def _launch(self, study_id: str) -> None:
-        old = actor.find(study_id)
+        old = find_driver(study_id)
         if old is not None:  # another service's; or it waits for the database, or it hangs
             self._check_silent(study_id, old)
             return
         settings = self._settings
         options = DriverOptions(owner=_new_owner(), storage=settings.storage, data_dir=str(settings.data))
-        driver = actor.launch(study_id)
+        driver = launch_driver(study_id)
         answer = driver.run.remote(
             study_id,
             open_store=open_store,

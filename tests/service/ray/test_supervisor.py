@@ -71,7 +71,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     monkeypatch.setattr(module, "ray", ray)
     monkeypatch.setattr(module, "RAY_CHECK_S", 0.0)
     monkeypatch.setattr(module, "TICK_S", 0.01)
-    monkeypatch.setattr(module.actor, "find", lambda _: object())  # another's driver: none is launched here
+    monkeypatch.setattr(module, "find_driver", lambda _: object())  # another's driver: none is launched here
     return fake
 
 
