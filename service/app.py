@@ -63,30 +63,30 @@ DESCRIPTION = "Hyperparameter search for comparing optimizers: AdmetaR, AdmetaS 
 
 
 class StudySupervisor(Protocol):
-    """What the application needs of the supervisor, which starts drivers for studies."""
+    """The part of the supervisor that the application uses."""
 
     def start(self) -> None:
-        """Begin to look for studies to run; returns at once."""
+        """Start to run studies, in the background."""
         ...
 
     def stop(self) -> None:
-        """Stop looking, leave studies resumable, end every process that was started."""
+        """Stop to run studies, which can be resumed, and end every process that was started."""
         ...
 
     def ray_status(self) -> str:
-        """How Ray is, in words: "ok", "starting", or what is wrong."""
+        """The state of Ray: "ok", "starting", or what is wrong."""
         ...
 
     def needs_new_process(self) -> bool:
-        """Whether studies can go on only after the service was started anew: its own Ray was lost."""
+        """Whether Ray was lost in a way from which only a new process recovers."""
         ...
 
     def fault(self) -> DatabaseFileError | None:
-        """Why the service must stop: its database file was deleted, replaced or damaged. None where it need not."""
+        """Why the service must stop: its database file was deleted, replaced or damaged. None if it need not."""
         ...
 
     def nodes(self) -> list[NodeView]:
-        """The machines of the Ray that studies run on; asked only while its status is "ok"."""
+        """The machines of the Ray that studies run on; called only while its status is "ok"."""
         ...
 
 

@@ -1,7 +1,6 @@
-"""Log lines: for people or as JSON objects, with what they are about, and without secrets.
+"""Log lines: as text or as JSON objects, with the fields of their context (`about`), and without secrets.
 
-Owns the format, the fields that a line gets from its surroundings (`about`), and what is blacked out. Any line may hold
-a secret by accident, in an exception's message say, so every line is searched for them when it is written.
+A line may contain a secret by accident, for example in an exception's message, so secrets are masked in every line.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default={
 
 @contextmanager
 def about(**fields: object) -> Iterator[None]:
-    """Lines logged inside are about this: `study`, `trial`, `request`, …"""
+    """Add fields to the lines that are logged inside: `study`, `trial`, `request`, …"""
     token = _context.set({**_context.get(), **fields})
     try:
         yield
@@ -39,7 +38,7 @@ def about(**fields: object) -> Iterator[None]:
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people, with times in UTC; what they are about stands at the end in brackets."""
+    """Lines of text with times in UTC; fields that the message does not contain follow in brackets."""
 
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
@@ -60,7 +59,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, what it is about, and the traceback if there is one."""
+    """Lines that are JSON objects: time, level, logger, message, the fields, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The whole entry, on one line."""
@@ -78,7 +77,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(path: Path, *, format: LogFormat, console: bool) -> None:
-    """Send the process's log to a file that is rotated, and to stderr where asked for."""
+    """Send the process's log to a rotated file and, with `console`, to stderr."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handlers: list[logging.Handler] = [
         logging.handlers.RotatingFileHandler(path, maxBytes=_FILE_BYTES, backupCount=3, encoding="utf-8")
@@ -91,28 +90,28 @@ def configure(path: Path, *, format: LogFormat, console: bool) -> None:
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
     for name in ("uvicorn", "alembic", "httpx"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # Ray warns that it sets no SIGTERM handler in a thread: the process's signals are uvicorn's, or the demo's.
+    # Ray warns that it sets no SIGTERM handler in a thread: uvicorn or the demo handles the process's signals.
     logging.getLogger("ray._private.worker").setLevel(logging.ERROR)
 
 
 def driver_log(home: Path, study_id: str) -> Path:
-    """Where a study's driver logs: under the service's home, on the host where the driver runs (Ray's head)."""
+    """The log file of a study's driver: under the service's home, on the host where the driver runs (Ray's head)."""
     return home / "logs" / "drivers" / f"{study_id}.log"
 
 
 def configure_driver(study_id: str, *, home: Path, format: LogFormat) -> None:
-    """Send the log of a study's driver, a process of its own, to its file. One that cannot be written costs the log."""
+    """Send the log of a driver's process to its file. If that cannot be written, the driver runs without a log."""
     try:
         configure(driver_log(home, study_id), format=format, console=False)
     except OSError as error:
         logging.getLogger(__name__).warning("study %s: its driver keeps no log: %s", study_id, error)
         return
     for handler in logging.getLogger().handlers:
-        handler.addFilter(_About({"study": study_id}))  # for all threads, which have no surroundings in common
+        handler.addFilter(_About({"study": study_id}))  # threads do not share a context
 
 
 class _About(logging.Filter):
-    """Lets all lines pass, and says what they are about."""
+    """Passes all lines, with these fields added."""
 
     def __init__(self, fields: Mapping[str, object]) -> None:
         super().__init__()
@@ -158,7 +157,7 @@ class Repeats(logging.Filter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
-    """What a line is about: its surroundings' fields, then those given with `extra={"about": {…}}`."""
+    """A line's fields: those of its context, then those given with `extra={"about": {…}}`."""
     return {**_context.get(), **getattr(record, "about", {})}
 
 

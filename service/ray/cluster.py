@@ -31,22 +31,21 @@ log = logging.getLogger(__name__)
 _SIGACTION_BYTES = 512  # struct sigaction has 152 bytes on Linux, 16 on macOS; it is only copied as a whole
 
 _own_node: subprocess.Popen[bytes] | None = None
-"""The node that was started for this process to reach a cluster through."""
+"""The node through which this process reaches a cluster, if it started one."""
 
 
 def join(settings: Settings) -> None:
     """Start an embedded Ray, or join the cluster at `settings.ray_address`.
 
-    Ray lets in only who has a node beside them: where this machine has none, one without CPUs and cards is started.
+    Ray accepts only processes that have a node beside them: if this machine has none, one without CPUs and cards is
+    started. An embedded Ray listens on loopback only and asks for a token that only this process and its children have.
+    It ends with the calling thread, because the kernel kills its daemons with the thread that started them.
 
-    An embedded one listens on loopback only and asks for a token that this process and its children alone know. It
-    lives no longer than the calling thread: the kernel kills its daemons with the thread that started them.
-
-    The database's address is kept out of the environment that Ray's processes inherit. The runtime environment is the
-    connection's, so that all that is started through it has it, and what those start in turn.
+    Ray's processes do not inherit the database's address. The runtime environment belongs to the connection, so that
+    everything started through it has it.
 
     Raises:
-        JoinError: the cluster does not answer, or not to this token.
+        JoinError: the cluster does not answer, or refuses the token.
     """
     global _own_node
     address = settings.ray_address
@@ -80,17 +79,17 @@ def join(settings: Settings) -> None:
 
 
 def start_embedded(**options: Any) -> None:
-    """Start a Ray that only this process and its children may use; they inherit its token by their environment.
+    """Start a Ray that only this process and its children can use. The children inherit its token by their environment.
 
-    Other users read neither the environment nor the memory of these processes. An operator's own RAY_AUTH_MODE,
-    RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH are kept.
+    Other users can read neither the environment nor the memory of these processes. RAY_AUTH_MODE, RAY_AUTH_TOKEN and
+    RAY_AUTH_TOKEN_PATH are kept if they are set.
 
     Args:
         options: of `ray.init`.
     """
     mode = os.environ.get("RAY_AUTH_MODE", "").strip().lower()
     if not mode:
-        os.environ.pop("RAY_AUTH_MODE", None)  # Ray then asks for tokens; it reads the variable at its import only
+        os.environ.pop("RAY_AUTH_MODE", None)  # Ray asks for tokens by default; it read the variable at its import
     if mode == "disabled":
         log.warning(
             "RAY_AUTH_MODE is disabled: every user of this machine can run code as the user of this service. "
@@ -104,7 +103,7 @@ def start_embedded(**options: Any) -> None:
 
 @contextmanager
 def _bound_to_loopback() -> Iterator[None]:
-    """Let Ray take 127.0.0.1 as its node's address: on Linux it replaces it by one that others reach."""
+    """Let Ray use 127.0.0.1 as its node's address. On Linux it would replace it by one that others can reach."""
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
@@ -114,7 +113,7 @@ def _bound_to_loopback() -> Iterator[None]:
 
 
 def control_is_lost() -> str | None:
-    """Why Ray must be left and joined anew; None where its control service answers."""
+    """Why Ray must be left and joined again; None if its control service answers."""
     address = ray.get_runtime_context().gcs_address
     host, _, port = address.rpartition(":")
     return None if node.answers(host, int(port)) else f"Ray's control service at {address} does not answer"
@@ -128,15 +127,15 @@ def node_is_lost(settings: Settings) -> bool:
 
 
 def leave(settings: Settings) -> None:
-    """Disconnect; an embedded Ray ends, with everything that it started."""
+    """Disconnect. An embedded Ray ends with everything that it started."""
     if settings.ray_address is not None:
         ray.shutdown()
         end_own_node()
         return
     started = processes.embedded_ray()
     ray.shutdown()
-    processes.end(started)  # its node's agents would live for another minute
-    sharing.leave()  # its workers started the card's multi-process service, and nobody is left to use it
+    processes.end(started)  # its agents would run for another minute
+    sharing.leave()  # the cards' multi-process service, which its workers started
 
 
 def end_own_node() -> None:
@@ -148,7 +147,7 @@ def end_own_node() -> None:
 
 
 def read_nodes() -> list[NodeView]:
-    """The machines of the Ray that this process is connected to, living ones first; none where it is not."""
+    """The machines of the Ray that this process is connected to, live ones first; none if it is not connected."""
     if not ray.is_initialized():
         return []
     free = available_resources_per_node()
@@ -172,8 +171,8 @@ def read_nodes() -> list[NodeView]:
 def _handlers_kept(*signals: signal.Signals) -> Iterator[None]:
     """Put back the C-level handlers of these signals at the end of the block.
 
-    Ray's core replaces that of SIGTERM by one that ends the process at once, without the orderly stop that uvicorn had
-    set up. Python sets handlers from its main thread only, C from any.
+    Ray's core replaces the handler of SIGTERM by one that ends the process at once, without uvicorn's orderly stop.
+    Python can set handlers from its main thread only, C from any thread.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     kept = {number: ctypes.create_string_buffer(_SIGACTION_BYTES) for number in signals}

@@ -26,13 +26,13 @@ from service.ray import processes
 log = logging.getLogger(__name__)
 
 CLOCK_STEP_S = 5.0
-"""Steps back of the machine's clock that are smaller only delay Ray's timers by as much."""
+"""Smaller steps back of the machine's clock are ignored: they delay Ray's timers by as much."""
 CLOCK_CHECK_S = 5.0
 START_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
 GIVE_BACK_TIMEOUT_S = 28.0
 MAX_FAILURES = 5
-"""Nodes that may end soon after their start, one after another, before `work` gives up."""
+"""Nodes that may end within _LASTING_S, one after another, before `work` gives up."""
 _LASTING_S = 60.0
 _PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 30.0
@@ -43,7 +43,7 @@ _WORKER = "ray::TrialWorker"
 
 
 class JoinError(ServiceError):
-    """This machine could not become a part of the cluster."""
+    """This machine could not join the cluster."""
 
 
 class SilentError(JoinError):
@@ -51,30 +51,30 @@ class SilentError(JoinError):
 
 
 def check_answers(address: str) -> None:
-    """Raise a SilentError where nothing listens at host:port: Ray itself would try for minutes without a word of use.
+    """Raise a SilentError if nothing listens at host:port. Ray itself would try for minutes and then not say why.
 
-    Other forms of an address are left to Ray.
+    Addresses of another form are left to Ray.
     """
     host, _, port = address.rpartition(":")
     if host and "/" not in host and port.isdecimal() and not answers(host, int(port)):
         raise SilentError(
             f"nothing answers at {address}.",
-            hint="Give the address of the cluster's head, HOST:6379 where nothing else was chosen (--ray-address or "
-            "--address, ADMETA_RAY_ADDRESS), start it, and let this machine reach it. It is tried again and again.",
+            hint="Give the address of the cluster's head, by default HOST:6379 (--ray-address or --address, "
+            "ADMETA_RAY_ADDRESS), start the head, and let this machine reach it. It is tried again.",
         )
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
+    """Whether something listens at the port."""
     try:
         socket.create_connection((host.strip("[]"), port), timeout=CONNECT_TIMEOUT_S).close()
-    except (OSError, OverflowError):  # the latter: there is no such port
+    except (OSError, OverflowError):  # OverflowError: there is no such port
         return False
     return True
 
 
 def check_token(address: str) -> None:
-    """Raise a JoinError where the cluster takes this machine for a stranger, which Ray tells by tracebacks."""
+    """Raise a JoinError if the cluster refuses this machine's token; Ray itself would print tracebacks."""
     asked = subprocess.run(
         [*_RAY, "health-check", f"--address={address}"],
         stdin=subprocess.DEVNULL,
@@ -85,7 +85,7 @@ def check_token(address: str) -> None:
     if asked.returncode and b"InvalidAuthToken" in asked.stderr:
         mode, path = os.environ.get("RAY_AUTH_MODE"), os.environ.get("RAY_AUTH_TOKEN_PATH")
         raise JoinError(
-            f"the cluster at {address} does not know this machine's token (RAY_AUTH_MODE is {mode}, "
+            f"the cluster at {address} refuses this machine's token (RAY_AUTH_MODE is {mode}, "
             f"RAY_AUTH_TOKEN_PATH {path}).",
             hint="Set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to a copy of the cluster's token file "
             "(secrets/ray_token of a compose installation) with RAY_AUTH_TOKEN unset.",
@@ -93,15 +93,15 @@ def check_token(address: str) -> None:
 
 
 def has_node() -> bool:
-    """Whether a Ray node runs on this machine, or in a container: beside this process."""
+    """Whether a Ray node runs on this machine or, in a container, in the same container."""
     return any(process.info["name"] == "raylet" for process in psutil.process_iter(["name"]))
 
 
 def join_without_capacity(address: str) -> subprocess.Popen[bytes]:
-    """A node of no CPU and no card on this machine: Ray lets nobody in who has no node beside them.
+    """Start a node without CPUs and cards on this machine: Ray accepts only processes that have a node beside them.
 
     Raises:
-        JoinError: it did not start; with Ray's words.
+        JoinError: it did not start.
     """
     node = _start(address, ["--num-cpus=0", "--num-gpus=0", "--object-store-memory=100000000"])
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -109,9 +109,9 @@ def join_without_capacity(address: str) -> subprocess.Popen[bytes]:
         if node.poll() is not None or time.monotonic() > deadline:
             node.kill()
             raise JoinError(
-                f"no Ray node could be started here to join the cluster at {address}: `ray start` ended with "
+                f"no Ray node could be started here to join the cluster at {address}: `ray start` ended with code "
                 f"{node.poll()}.",
-                hint="Its words are above. Check the address, RAY_AUTH_MODE and the token, and that Ray's version is "
+                hint="Its messages are above. Check the address, RAY_AUTH_MODE, the token, and that Ray's version is "
                 "the cluster's.",
             )
         time.sleep(0.2)
@@ -119,7 +119,7 @@ def join_without_capacity(address: str) -> subprocess.Popen[bytes]:
 
 
 def end_node(node: subprocess.Popen[bytes]) -> None:
-    """End a node that was started here, and wait for it."""
+    """End a node that this process started, and wait for its end."""
     node.terminate()
     try:
         node.wait(_END_TIMEOUT_S)
@@ -128,10 +128,10 @@ def end_node(node: subprocess.Popen[bytes]) -> None:
 
 
 class ClockWatch:
-    """Notices that the machine's clock was set back.
+    """Detects that the machine's clock was set back.
 
-    The timers of Ray's daemons go by that clock: after a step back of an hour they stand still for an hour, in which no
-    new worker starts. Daemons that start after the step are not affected.
+    The timers of Ray's daemons use that clock: after a step back of an hour they stop for an hour, in which no worker
+    starts. Daemons that start after the step are not affected.
 
     Args:
         wall, monotonic: the clocks, in seconds.
@@ -145,32 +145,31 @@ class ClockWatch:
         self.reset()
 
     def reset(self) -> None:
-        """From now on the clock is right."""
+        """Take the clock's present time as correct."""
         self._offset_s = self._wall() - self._monotonic()
 
     def set_back_s(self) -> float:
-        """By how much the clock was set back since the reset; 0 where it was not, or by less than Ray's timers mind."""
+        """By how much the clock was set back since the reset; 0 if by no more than CLOCK_STEP_S."""
         step_s = self._offset_s - (self._wall() - self._monotonic())
-        if step_s < 0:  # set forward: Ray's timers fire early, and a step back from there counts
+        if step_s < 0:  # set forward: Ray's timers only fire early
             self.reset()
         return step_s if step_s > CLOCK_STEP_S else 0.0
 
 
 def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
-    """Be a worker of the cluster until SIGTERM or Ctrl-C.
+    """Make this machine a worker of the cluster until SIGTERM or Ctrl-C, and then give its runs back (`give_back`).
 
-    Told to stop, it takes no new run, those that are here save and are given back (`give_back`), and it ends.
-    A node that was cut off for long is dead to its cluster and ends; this machine then joins again as a new one. Where
-    nothing answers, it is tried again for as long as it takes.
+    A node that was cut off for about a minute is dead to its cluster and ends; this machine then joins as a new one. If
+    nothing answers at the address, it is tried again until something does.
 
     Args:
-        cpus, gpus: how much of this machine trials may take; None: all of it.
+        cpus, gpus: resources of this machine for trials; None: all of them.
 
     Returns:
-        0 after a signal; the exit code of `ray start` where the node could not be kept up.
+        0 after a signal; the exit code of `ray start` after MAX_FAILURES nodes that ended soon.
 
     Raises:
-        JoinError: Ray's tokens are not chosen, or the cluster does not know this machine's.
+        JoinError: RAY_AUTH_MODE is not set, or the cluster refuses this machine's token.
     """
     _check_auth()
     limits = [f"--num-cpus={cpus}" for _ in range(cpus is not None)]
@@ -200,10 +199,7 @@ def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
 
 
 class Stop:
-    """SIGTERM and Ctrl-C as a wish to stop, which ends the node in order; the old handlers come back at the end.
-
-    A second one ends it at once.
-    """
+    """Handles SIGTERM and Ctrl-C: the first gives the node's runs back and ends it, a second ends it at once."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -223,7 +219,7 @@ class Stop:
         return self._told.is_set()
 
     def wait(self, node: subprocess.Popen[bytes]) -> int:
-        """Wait for the node's end, which a signal brings about; returns its exit code."""
+        """Wait for the node's end, which a signal or a step of the clock causes; returns its exit code."""
         self._node = node
         if self.told:
             node.terminate()
@@ -258,16 +254,16 @@ class Stop:
 def _check_auth() -> None:
     if os.environ.get("RAY_AUTH_MODE") is None:
         raise JoinError(
-            "RAY_AUTH_MODE is not set, so the cluster's answer to a stranger would be all that this machine gets.",
-            hint="Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the cluster's token file; `disabled` only where "
-            "the cluster runs without tokens in a network of its own.",
+            "RAY_AUTH_MODE is not set, so a cluster that asks for a token would refuse this machine.",
+            hint="Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the cluster's token file, or "
+            "RAY_AUTH_MODE=disabled if the cluster runs without tokens in a network of its own.",
         )
 
 
 def _start(address: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     command = [*_RAY, "start", f"--address={address}", "--block"]
     environment = {key: value for key, value in os.environ.items() if key != "ADMETA_DATABASE_URL"}
-    # Its own session: Ctrl-C at a terminal reaches this process, which ends the node in order.
+    # A session of its own: Ctrl-C at a terminal must not end it before its runs are given back.
     return subprocess.Popen(
         [*command, "--disable-usage-stats", *arguments],
         env=environment,

@@ -79,5 +79,5 @@ def test_a_worker_with_another_token_is_told_so(tmp_path: Path) -> None:
             timeout=60,
         )
     assert asked.returncode == 1
-    assert f"the cluster at {cluster.address} does not know this machine's token" in asked.stderr
+    assert f"the cluster at {cluster.address} refuses this machine's token" in asked.stderr
     assert "Traceback" not in asked.stderr

@@ -61,7 +61,7 @@ def stop_when(condition: Any) -> None:
 
 def test_another_clusters_token_is_told_before_a_node_starts(ray_says: Any, address: str) -> None:
     started = ray_says("Traceback …\nRPC error: InvalidAuthToken: Authentication token is missing or incorrect", 1)
-    with pytest.raises(JoinError, match=f"the cluster at {address} does not know this machine's token") as told:
+    with pytest.raises(JoinError, match=f"the cluster at {address} refuses this machine's token") as told:
         node.work(address, cpus=None, gpus=None)
     assert "RAY_AUTH_TOKEN_PATH" in told.value.hint
     assert not started.exists()
