@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from rich.console import Console
@@ -80,8 +80,28 @@ def test_a_live_table_on_a_terminal() -> None:
 
 def test_a_narrow_terminal_shows_all_that_matters() -> None:
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", told(STORY[3], terminal=True, width=80))  # type: ignore[arg-type]
-    assert re.search(r"admetar +━+.* 4/4 trials · 1 pruned · 1 failed · best 0\.95", text)
+    assert re.search(r"admetar +━+.* 4/4 trials · 1 running · 1 pruned · 1 failed · best 0\.95", text)
     assert "0/3" in text
+
+
+def test_the_time_left_follows_from_the_speed_so_far() -> None:
+    start = datetime.now(UTC) - timedelta(minutes=10)
+    running = study("RUNNING", search(n_complete=2, n_running=2, n_confirm_runs=2), started_at=start)
+    for width in (80, 120):
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", told(running, terminal=True, width=width))
+        assert "10:00, about 20 min left" in text
+        assert re.search("2 running" if width == 80 else r"2/4 +2 ", text)
+    for none in (
+        study("RUNNING", search(), started_at=start),
+        study("COMPLETED", search(n_complete=2), started_at=start),
+    ):
+        assert "left" not in told(none, terminal=True)
+
+
+def test_what_a_study_waits_for_is_told() -> None:
+    waiting = study("RUNNING", search()).model_copy(update={"reason": "waits for a machine with 4 GPUs"})
+    assert told(waiting).splitlines()[0] == "study s is RUNNING: waits for a machine with 4 GPUs"
+    assert "waits for a machine with 4 GPUs" in told(waiting, terminal=True, width=80)
 
 
 def test_bars_are_full_when_a_search_is_done() -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from admeta.client.errors import ClientError
 from admeta.client.models import SearchView, StudyView
-from admeta.client.terminal.tables import duration, n_finished, number
+from admeta.client.terminal.tables import duration, n_finished, number, rough_duration
 from admeta.client.text import printable
 
 _BAR_WIDTH = 24
@@ -76,7 +76,8 @@ class _Lines:
         self._shown: dict[str, str] = {}
 
     def show(self, study: StudyView) -> None:
-        self._tell("", f"study {study.name} is {study.state}")
+        because = f": {printable(study.reason)}" if study.reason else ""
+        self._tell("", f"study {study.name} is {study.state}{because}")
         for search in study.searches:
             self._tell(search.label, f"{search.label:>12}  {_told(search)}")
 
@@ -97,8 +98,21 @@ def _headline(study: StudyView, now: float) -> Text:
     text = Text(f"study {study.name} ({where}) is {study.state}", style="bold")
     if study.started_at is not None:
         end = study.finished_at or datetime.fromtimestamp(now, UTC)
-        text.append(f"  {duration((end - study.started_at).total_seconds())}", style="not bold")
+        elapsed_s = (end - study.started_at).total_seconds()
+        text.append(f"  {duration(elapsed_s)}", style="not bold")
+        left_s = _time_left_s(study, elapsed_s)
+        if left_s is not None:
+            text.append(f", about {rough_duration(left_s)} left", style="not bold")
+    if study.reason:
+        text.append(f"\n{printable(study.reason)}", style="not bold")
     return text
+
+
+def _time_left_s(study: StudyView, elapsed_s: float) -> float | None:
+    """Seconds that the rest takes at the speed so far; None before the first trial has ended, or after the end."""
+    done = sum(_done(search) for search in study.searches)
+    left = sum(_total(search) for search in study.searches) - done
+    return elapsed_s * left / done if study.state == "RUNNING" and done and left else None
 
 
 def _table(study: StudyView) -> Table:
@@ -129,18 +143,27 @@ def _narrow_table(study: StudyView) -> Table:
     table.add_column(width=_BAR_WIDTH // 2)
     table.add_column(overflow="fold")
     for search in study.searches:
-        table.add_row(search.label, _bar(search, width=_BAR_WIDTH // 2), _told(search))
+        table.add_row(search.label, _bar(search, width=_BAR_WIDTH // 2), _told(search, n_running=search.n_running))
     return table
 
 
 def _bar(search: SearchView, *, width: int = _BAR_WIDTH) -> ProgressBar:
-    total = max(search.n_trials + search.n_confirm_runs, 1)
-    done = total if search.stage == "done" else n_finished(search) + search.n_confirm_finished
-    return ProgressBar(total=total, completed=done, width=width)
+    return ProgressBar(total=max(_total(search), 1), completed=max(_done(search), search.stage == "done"), width=width)
 
 
-def _told(search: SearchView) -> str:
+def _total(search: SearchView) -> int:
+    """Trials and confirm runs of a search; a budget in hours may end it with fewer."""
+    return search.n_trials + search.n_confirm_runs if search.stage != "done" else _done(search)
+
+
+def _done(search: SearchView) -> int:
+    return n_finished(search) + search.n_confirm_finished
+
+
+def _told(search: SearchView, *, n_running: int = 0) -> str:
     parts = [f"{n_finished(search)}/{search.n_trials} trials"]
+    if n_running:
+        parts.append(f"{n_running} running")
     if search.n_pruned:
         parts.append(f"{search.n_pruned} pruned")
     if search.n_failed:
