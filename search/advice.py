@@ -1,7 +1,7 @@
-"""What a study's author should hear about a valid definition that will not do what they likely expect.
+"""Warnings about a valid definition that will probably not do what its author expects.
 
-Owns the warnings of a study's response; errors are `search.definition`'s. Reads the definition alone: no torch, no
-Optuna, no database.
+They are part of the response to a submission. Errors are raised by `search.definition`. Only the definition is read: no
+torch, no Optuna, no database.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GP_TRIALS = 500
 
 
 def warnings_for(definition: StudyDefinition) -> list[str]:
-    """One sentence or two each: what will happen, with the values, and what to change. Empty when all is well."""
+    """What will happen, with the values, and what to change: one or two sentences each. Empty if all is well."""
     return [
         *_study(definition),
         *_pruner(definition),
@@ -33,7 +33,7 @@ def _study(definition: StudyDefinition) -> Iterator[str]:
     metric, direction = definition.objective.metric, definition.objective.direction
     usual = tasks.registry.get(definition.task.name).metrics[metric]
     if direction != usual:
-        yield f"objective: the study will {direction} {metric}, of which one usually wants the other; is that meant?"
+        yield f"objective: the study will {direction} {metric}; usually one wants to {usual} it. Check 'direction'."
     budget, epochs = definition.budget, definition.task.epochs
     if budget.epochs_per_optimizer is not None and budget.epochs_per_optimizer < epochs:
         yield (
@@ -123,7 +123,7 @@ def _sampler(sampler: samplers.Sampler, search: OptimizerSearch, *, n_trials: in
 
 
 def _n_configurations(space: Mapping[str, Parameter]) -> float:
-    """How many there are; infinite where a parameter is a range of real numbers or conditional."""
+    """Number of configurations; infinite where a parameter is a range of real numbers or conditional."""
     size = 1
     for parameter in space.values():
         if parameter.when or (isinstance(parameter, FloatParameter) and parameter.step is None):

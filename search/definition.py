@@ -1,7 +1,7 @@
-"""The study definition: one model that is the REST body, the YAML file and the client's type.
+"""The study definition: one model for the REST body, the YAML file and the client.
 
-Owns every rule a definition must meet before a study exists. Parsing resolves defaults (an optimizer's default
-space, the task's metric), so that what is stored says all that a trial needs.
+Every rule that a definition must meet is checked here. Parsing fills in defaults (an optimizer's default space, the
+task's metric), so that the stored definition has everything a trial needs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _parse_task(value: Any) -> Any:
 
 
 def _model_of(task: Any) -> str | None:
-    """The model that a raw task trains; None where the task is not valid."""
+    """The model that a raw task trains; None if the task is not valid."""
     try:
         config: TaskConfig = _parse_task(task)
     except ValueError:  # pydantic's is one too
@@ -90,7 +90,7 @@ Task = Annotated[SerializeAsAny[TaskConfig], BeforeValidator(_parse_task, json_s
 
 
 def _known_kind(kind: str, names: tuple[str, ...], kinds: Any) -> BeforeValidator:
-    """Names the nearest known kind where a tagged union would only list its tags."""
+    """A validator whose error names the nearest known kind; a tagged union would only list its tags."""
 
     def check(value: Any) -> Any:
         if isinstance(value, dict) and value.get("name") not in names:
@@ -110,22 +110,22 @@ def _known_optimizer(name: str) -> str:
 
 
 class OptimizerSearch(Strict):
-    """One optimizer and where to look for its settings. Give a `label` to list an optimizer more than once."""
+    """One optimizer and its search space. Give a `label` to list an optimizer more than once."""
 
     name: Annotated[str, AfterValidator(_known_optimizer)] = Field(
         description="A name from GET /v1/optimizers.", examples=["admetar"]
     )
     label: Name = Field(description="Name of this search within the study; default: the optimizer's name.")
     space: Space = Field(
-        description="Parameters to search. Default: the optimizer's space for the task, 'finetune' where a pretrained "
-        "model is trained and else 'default'; also the name of a space ('default', 'finetune', 'paper'), or "
-        "'paper-best': what the paper searched, beginning with its best."
+        description="Parameters to search, or the name of a space: 'default', 'finetune', 'paper', or 'paper-best' (the "
+        "space that the paper searched, starting with its best settings). Default: 'finetune' if the task trains a "
+        "pretrained model, otherwise 'default'."
     )
-    fixed: dict[str, JsonValue] = Field(description="Parameters held at a value. Default: the registry's.")
+    fixed: dict[str, JsonValue] = Field(description="Parameters with a constant value. Default: the registry's.")
     first: list[dict[str, JsonValue]] = Field(
         default=[],
         max_length=100,
-        description="Values of 'space' that the first trials have, a trial each; what one leaves out is drawn. Also "
+        description="Settings of the first trials, one entry for each; parameters left out are drawn. Also "
         "'paper-best': the paper's best settings of this task and model.",
     )
 
@@ -136,7 +136,7 @@ class OptimizerSearch(Strict):
             return raw
         try:
             info = admeta.registry.get(raw["name"])
-        except AdmetaError:  # the name's own validator tells; nothing more can be said of the rest
+        except AdmetaError:  # the validator of `name` reports it
             return {"name": raw["name"], "label": "unknown", "space": {}, "fixed": {}}
         return resolve_spaces(info, raw)
 
@@ -147,7 +147,7 @@ class OptimizerSearch(Strict):
             return space
         info = admeta.registry.get(context.data["name"])
         if not space:
-            raise ValueError("names no parameter; name at least one, or leave 'space' out for the default")
+            raise ValueError("is empty; name at least one parameter, or leave 'space' out for the default")
         for name, parameter in space.items():
             for value in parameter.end_points():
                 _check_parameter(info, name, value)
@@ -163,7 +163,9 @@ class OptimizerSearch(Strict):
         for name, value in fixed.items():
             _check_parameter(info, name, value)
             if name in context.data.get("space", {}):
-                raise field_error("twice", "is both in 'space' and in 'fixed'; keep one", at=name, value=value)
+                raise field_error(
+                    "twice", "is in both 'space' and 'fixed'; remove it from one of them", at=name, value=value
+                )
         return fixed
 
     @model_validator(mode="after")
@@ -230,14 +232,14 @@ def _check_parameter(info: OptimInfo, name: str, value: object) -> None:
 
 
 class Objective(Strict):
-    """What is compared: a validation metric of the task at the end of training. Default: the task's own."""
+    """The validation metric that is compared at the end of training. Default: the task's own."""
 
     metric: str
     direction: Direction
 
 
 class Budget(Strict):
-    """What a study may spend. The same for every optimizer; a search ends at the limit it meets first."""
+    """Limits, the same for every optimizer. A search ends at the first limit that it reaches."""
 
     trials_per_optimizer: Annotated[Count, Field(ge=1, le=100_000)] = 20
     epochs_per_optimizer: Annotated[Count, Field(ge=1)] | None = Field(
@@ -254,7 +256,7 @@ class Budget(Strict):
 
 
 class Confirm(Strict):
-    """Which trials are trained again with several seeds, at full budget and without early stopping."""
+    """Which trials are trained again with several seeds, in full and without early stopping."""
 
     top_k: Annotated[Count, Field(ge=0, le=100)] = Field(default=1, description="Trials of each optimizer; 0: none.")
     seeds: list[samplers.Seed] = Field(default=[0, 1, 2], min_length=1, max_length=100)
@@ -278,7 +280,7 @@ class Confirm(Strict):
     @classmethod
     def _unique(cls, seeds: list[int]) -> list[int]:
         if len(set(seeds)) != len(seeds):
-            raise ValueError(f"seeds {seeds} repeat one; every seed must be another number")
+            raise ValueError(f"seeds {seeds} are not all different; list each seed once")
         return seeds
 
     @model_validator(mode="after")
@@ -335,13 +337,13 @@ class WarmStart(Strict):
 
 
 class Resources(Strict):
-    """What one trial holds while it runs."""
+    """What one trial reserves while it runs."""
 
     cpus: Annotated[Number, Field(gt=0, le=1024)] = 1
     gpus: Annotated[Number, Field(ge=0, le=64)] | Literal["auto"] = Field(
         default="auto",
-        description="Fractions pack several trials on a card; 2 or more: each step is shared by so many cards of one "
-        "host; auto: as many trials on a card as raise the total.",
+        description="A fraction runs several trials on one card. 2 or more split each step over that many cards of one "
+        "host. auto: as many trials on a card as increase the throughput.",
     )
 
     @field_validator("gpus")
@@ -368,7 +370,7 @@ class PlannedSearch:
 
 
 class StudyDefinition(Strict):
-    """A study: a task, optimizers with their search spaces, and the protocol by which they are compared."""
+    """A study: a task, optimizers with their search spaces, and how they are compared."""
 
     name: Name
     description: Annotated[str, Field(max_length=10_000)] = ""
@@ -398,19 +400,22 @@ class StudyDefinition(Strict):
         default=100, description="Seed of every run of the search stage; kept apart from the confirm seeds."
     )
     max_concurrent_trials: Annotated[Count, Field(ge=1, le=10_000)] | None = Field(
-        default=None, description="Default: as many as the cluster has room for."
+        default=None, description="Default: as many as fit on the cluster."
     )
     max_failures: Annotated[Count, Field(ge=0, le=100)] = Field(
-        default=2, description="Retries of a run whose worker died or raised. Divergence is not retried."
+        default=2,
+        description="Retries of a run whose worker died or raised an exception. A diverged run is not retried.",
     )
-    priority: Annotated[Count, Field(ge=-100, le=100)] = Field(default=0, description="Higher goes first.")
+    priority: Annotated[Count, Field(ge=-100, le=100)] = Field(
+        default=0, description="Studies with a higher value run first."
+    )
     checkpoint_every_s: Annotated[Number, Field(ge=0)] = Field(
-        default=10, description="Least seconds between a run's checkpoints; 0: at every evaluation."
+        default=10, description="Minimum seconds between two checkpoints of a run; 0: one at every evaluation."
     )
     keep_checkpoints: Annotated[Count, Field(ge=0, le=100_000)] = Field(
         default=5,
-        description="Trials of each optimizer, the best by value, whose weights stay when they have ended; those of "
-        "confirm runs always do.",
+        description="Number of each optimizer's best trials whose weights are kept after they end. The weights of "
+        "confirm runs are always kept.",
     )
 
     @model_validator(mode="before")
@@ -423,7 +428,7 @@ class StudyDefinition(Strict):
         name = task.get("name") if isinstance(task, dict) else getattr(task, "name", None)
         try:
             info = tasks.registry.get(str(name))
-        except TaskError:  # the task's own validator tells; the objective is not at fault
+        except TaskError:  # the validator of `task` reports it
             raw = begin_at_papers_best(raw, None, model=None)
             return {**raw, "objective": raw.get("objective") or {"metric": "unknown", "direction": "maximize"}}
         raw = with_space(begin_at_papers_best(raw, info, model=_model_of(task)), info.space)
@@ -482,7 +487,8 @@ class StudyDefinition(Strict):
         if cards == "auto" or cards <= 1 or info.run != ENGINE_RUN or batch_size % cards == 0:
             return
         message = (
-            f"{cards:g} cards cannot share batches of {batch_size} evenly; make batch_size a multiple of {cards:g}"
+            f"a batch of {batch_size} cannot be split evenly over {cards:g} cards; make batch_size a multiple of "
+            f"{cards:g}"
         )
         raise field_error("uneven_batches", message, at=("resources", "gpus"), value=cards)
 

@@ -27,14 +27,14 @@ PAPER_BEST = "paper-best"
 
 @dataclass(frozen=True)
 class NamedSpace:
-    """A search space of the registry and what it holds fixed, under the name a study may give."""
+    """A search space of the registry and its constant parameters."""
 
     space: Mapping[str, ParamSpace]
     fixed: Mapping[str, object]
 
 
 def named_spaces(info: OptimInfo) -> dict[str, NamedSpace]:
-    """The spaces a study may name for this optimizer: default, finetune and the paper's grids."""
+    """The named spaces of this optimizer: default, finetune and the paper's grids."""
     named = {
         "default": NamedSpace(info.default_space, info.fixed),
         "finetune": NamedSpace(info.finetune_space, info.finetune_fixed),
@@ -45,7 +45,7 @@ def named_spaces(info: OptimInfo) -> dict[str, NamedSpace]:
 
 
 def resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
-    """A raw search with its space and what it holds fixed spelled out, as the registry has them."""
+    """The raw search with `label`, `space` and `fixed` filled in from the registry."""
     space, fixed = raw.get("space", "default"), raw.get("fixed", {})
     defaults = dict(info.fixed)
     if space is None:
@@ -65,10 +65,9 @@ def resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_space(raw: dict[str, Any], space: str) -> dict[str, Any]:
-    """A raw study whose optimizers have this space where they name none.
+    """The raw study, with this space for every optimizer that has none.
 
-    With `paper-best` those that have a space of their own begin with the paper's best settings, unless they say what
-    they begin with.
+    With `paper-best`, an optimizer that has a space starts with the paper's best settings, unless it has a `first`.
     """
     given = raw.get("optimizers")
     if not isinstance(given, list):
@@ -85,13 +84,13 @@ def _with_space(search: dict[str, Any], space: str) -> dict[str, Any]:
 
 
 def begin_at_papers_best(raw: dict[str, Any], info: TaskInfo | None, *, model: str | None) -> dict[str, Any]:
-    """The raw study with `paper-best` made into what it stands for on this task and model.
+    """The raw study with `paper-best` replaced by the settings for this task and model.
 
     Args:
-        info, model: None where the task is not valid, which its own validator tells.
+        info, model: None if the task is not valid; the validator of `task` reports it.
 
     Raises:
-        ValidationError: the paper prints no such settings, or a space cannot hold them; one error a search.
+        ValidationError: the paper has no such settings, or they are outside a space; one error for each search.
     """
     given = raw.get("optimizers")
     asked = [i for i, one in enumerate(given) if _asks_for_best(one)] if isinstance(given, list) else []
@@ -118,7 +117,7 @@ def _at_best(raw: dict[str, Any], info: TaskInfo | None, model: str | None) -> d
     rest = {key: value for key, value in raw.items() if key not in ("space", "first") or value != PAPER_BEST}
     try:
         optimizer = admeta.registry.get(str(raw.get("name")))
-    except AdmetaError:  # the name's own validator tells
+    except AdmetaError:  # the validator of `name` reports it
         return rest
     if info is None or model is None:
         return rest
@@ -131,10 +130,10 @@ def _at_best(raw: dict[str, Any], info: TaskInfo | None, model: str | None) -> d
     try:
         resolved = resolve_spaces(optimizer, rest)
         searched = TypeAdapter(Space).validate_python(resolved["space"])
-    except ValidationError:  # the space's own validator tells
+    except ValidationError:  # the validator of `space` reports it
         return rest
     fixed = resolved["fixed"]
-    if not isinstance(fixed, dict) or not searched.keys() <= optimizer.parameters.keys():  # so will theirs
+    if not isinstance(fixed, dict) or not searched.keys() <= optimizer.parameters.keys():  # as above
         return rest
     return {**resolved, "first": [first_trial(best, info=optimizer, space=searched, fixed=fixed)]}
 
@@ -143,32 +142,32 @@ def known_best(*, task: str, model: str, optimizer: str) -> PaperSettings:
     """The paper's best settings.
 
     Raises:
-        SearchError: it prints none; the message lists those that it has nearest to what was asked.
+        SearchError: it has none; the message lists the nearest ones that it has.
     """
     found = best_settings(task=task, model=model, optimizer=optimizer)
     if found is not None:
         return found
     rows = [row for row in all_settings() if row.task == task]
-    what = f"the paper prints no settings of {optimizer} on {task} with {model}"
+    what = f"the paper has no settings of {optimizer} on {task} with {model}"
     if not rows:
-        raise SearchError(f"{what}; it has {', '.join(dict.fromkeys(row.task for row in all_settings()))}")
+        raise SearchError(f"{what}; its tasks are {', '.join(dict.fromkeys(row.task for row in all_settings()))}")
     same_model = [row.optimizer for row in rows if row.model == model_id(model)]
     if same_model:
-        raise SearchError(f"{what}; there it has {', '.join(same_model)}")
+        raise SearchError(f"{what}; it has settings of {', '.join(same_model)}")
     models = dict.fromkeys(name for row in rows for name in paper_models()[row.model].ours)
-    raise SearchError(f"{what}; on {task} it has the models {', '.join(models)}")
+    raise SearchError(f"{what}; its models on {task} are {', '.join(models)}")
 
 
 def space_around(best: PaperSettings, base: Space) -> Space:
-    """What the paper searched, over the range that `base` has for it, widened where the paper's value lies outside."""
+    """The parameters that the paper searched, with the ranges of `base`, extended to include the paper's values."""
     return {name: _reaching(base.get(name), value) for name, value in best.params.items()}
 
 
 def first_trial(best: PaperSettings, *, info: OptimInfo, space: Space, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of `space` with which a trial has the paper's best settings; what they don't say has its default.
+    """The values of `space` that give the paper's best settings; a parameter that these do not set has its default.
 
     Raises:
-        SearchError: no trial of this space can have them.
+        SearchError: the space or the fixed parameters exclude them.
     """
     defaults = {name: _plain(parameter.default) for name, parameter in info.parameters.items()}
     wanted = {**{name: defaults[name] for name in space}, **best.arguments}
@@ -176,9 +175,9 @@ def first_trial(best: PaperSettings, *, info: OptimInfo, space: Space, fixed: Ma
     for name, value in wanted.items():
         if name in space:
             if name not in fit(first, space):
-                raise SearchError(_misses(best, name, value, "which this space does not hold"))
+                raise SearchError(_misses(best, name, value, "which is outside this space"))
         elif (held := _plain(fixed.get(name, defaults[name]))) != value:
-            raise SearchError(_misses(best, name, value, f"but here it is held at {held!r}"))
+            raise SearchError(_misses(best, name, value, f"but 'fixed' or the default sets {held!r}"))
     return first
 
 

@@ -1,11 +1,11 @@
-"""Optuna's sampler for each one that a study can name, and what it is shown of the trials so far.
+"""Builds Optuna's sampler for each sampler that a study can name, and the view of earlier trials that it gets.
 
-A sampler is made anew for every trial, seeded by (study's seed, label, trial number): a restarted driver proposes what
-the uninterrupted one would have, and never repeats a draw. The order of a grid and the Sobol sequence keep one seed.
+A new sampler is built for every trial, seeded by (study's seed, label, trial number). A restarted driver therefore
+proposes what an uninterrupted one would have proposed. The order of a grid and the Sobol sequence use one seed.
 
-Optuna's samplers leave FAIL trials out, so a region in which training diverges looks unexplored and is proposed again
-and again. Here a sampler is given a view of the study in which a diverged trial is the worst result, while the trials
-in the database keep their states. In a finite space it is also kept from proposing what was tried already.
+Optuna's samplers ignore FAIL trials, so a region in which training diverges looks unexplored and is proposed again and
+again. Here a sampler gets a view of the study in which a diverged trial is the worst result; the trials in the database
+keep their states. In a finite space no configuration is proposed twice before all were tried.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FAILURE_KIND = "failure_kind"
 """Name of the user attribute that says why a FAIL trial failed: a `FailureKind`."""
 
 RESULTS = frozenset({"diverged", "no_metric"})
-"""Failures that are a result about the settings, not an accident of the machine."""
+"""Failures that are caused by the settings, not by the machine."""
 
 View = Callable[[Sequence[FrozenTrial], StudyDirection], list[FrozenTrial]]
 
@@ -41,10 +41,10 @@ MAX_REDRAWS = 20  # of the model, before a configuration not yet tried is drawn 
 
 
 MAX_SHOWN = 2000
-"""Latest trials that TPE models: 10,000 take it a quarter of a second, and it weighs the older ones less anyway."""
+"""Number of latest trials that TPE models. 10,000 take a quarter of a second, and older ones have less weight."""
 
 N_BEST = 100
-"""Best complete trials that TPE sees however old they are; its good ones are the best 25."""
+"""Number of best complete trials that TPE sees in addition; it models the best 25 as good."""
 
 
 def build(
@@ -183,7 +183,7 @@ def worst_where_diverged(trials: Sequence[FrozenTrial], direction: StudyDirectio
 
 
 def is_result(trial: FrozenTrial) -> bool:
-    """Whether the trial failed by its settings' fault."""
+    """Whether the trial failed because of its settings."""
     return trial.state is TrialState.FAIL and trial.user_attrs.get(FAILURE_KIND) in RESULTS
 
 
@@ -195,7 +195,7 @@ def with_last_value(trial: FrozenTrial) -> FrozenTrial:
 
 
 def _shown(trial: FrozenTrial, state: TrialState, *, value: float | None = None) -> FrozenTrial:
-    """A copy of the trial as the sampler is to see it; the storage's own stays as it is."""
+    """A copy of the trial in another state; the trial in the storage is not changed."""
     shown = copy.copy(trial)
     shown.state = state
     shown.value = value
@@ -204,7 +204,7 @@ def _shown(trial: FrozenTrial, state: TrialState, *, value: float | None = None)
 
 
 class StudyView:
-    """An Optuna study with some of its trials shown in another state; all else is the study's own."""
+    """An Optuna study in which some trials appear in another state."""
 
     def __init__(self, study: optuna.Study, view: View) -> None:
         self._viewed = study
@@ -226,7 +226,7 @@ class StudyView:
 
 
 class ViewSampler(BaseSampler):  # type: ignore[misc]
-    """Optuna's sampler behind a view of the study, over the search space that the definition states."""
+    """An Optuna sampler that gets a view of the study, and the search space of the definition."""
 
     def __init__(
         self,
@@ -240,9 +240,9 @@ class ViewSampler(BaseSampler):  # type: ignore[misc]
         """Wrap `inner`.
 
         Args:
-            space: the parameters to sample together; None: as the sampler infers them from past trials.
-            configurations: all there are, where the space is finite and small; None: as many as one likes.
-            seed: of the draw among those not tried yet.
+            space: the parameters to sample together; None: the sampler infers them from past trials.
+            configurations: all configurations of a small finite space; None: any other space.
+            seed: for the choice among the configurations that were not tried.
         """
         self._inner = inner
         self._view = view
@@ -350,6 +350,6 @@ class GridSampler(BaseSampler):  # type: ignore[misc]
 
 
 def _key(params: Mapping[str, Any]) -> str:
-    """The same for equal configurations, also where a step's multiple was rounded otherwise."""
+    """A text that is equal for equal configurations, even if multiples of a step are rounded differently."""
     parts = [f"{name}={value:.12g}" if type(value) is float else f"{name}={value!r}" for name, value in params.items()]
     return "&".join(sorted(parts))

@@ -1,7 +1,6 @@
-"""What the database remembers, as plain values: studies, searches, runs, attempts and curve points.
+"""Rows of the database as plain values: studies, searches, runs, attempts and curve points.
 
-Owns the words (states, stages) and the row types that the driver and the service exchange. How they are
-stored is the store's business; how they are decided is the coordinator's.
+The driver and the service exchange them. `search.store` says how they are read and written.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptStart:
-    """Where an attempt of a run began, as its worker tells with the first report."""
+    """Where an attempt of a run started, as its worker reports it."""
 
     node: str
     pid: int
@@ -127,9 +126,9 @@ class Capacity:
 
 @dataclass(frozen=True, kw_only=True)
 class CompetingStudy:
-    """Another study at work on the same cluster: its priority, and the runs it has or wants now with what each holds.
+    """Another study that runs on the same cluster: its priority, its unfinished runs, and what each of these needs.
 
-    `gpus` of a study that leaves it to the cluster ('auto') is the store's guess: one where it has used any.
+    For `gpus: auto` the store guesses 1 if the study has used a GPU.
     """
 
     priority: int
@@ -177,10 +176,10 @@ def with_points(run: RunRecord, points: Sequence[Point]) -> RunRecord:
 
 
 def copied_points(points: Sequence[Point]) -> list[Point]:
-    """The curve as another run of the same configuration takes it over: no card was held for it again."""
+    """The curve for another run of the same configuration, which holds no card."""
     return [replace(point, cost=replace(point.cost, gpu_s=0.0)) for point in points]
 
 
 def _training(point: Point) -> tuple[Any, ...]:
-    """What no two trainings of an epoch share: how long it took, besides what came out of it."""
+    """What differs between two trainings of an epoch: its duration, apart from its result."""
     return point.step, point.value, point.cost.train_s, point.cost.eval_s, point.cost.gpu_s

@@ -1,7 +1,7 @@
-"""One search's trials in Optuna's tables: asked for, reported to and ended, by trial number.
+"""One search's trials in Optuna's tables: creates them, reports their values and ends them.
 
-Owns what Optuna is told and when its samplers and pruners are asked; the order of things is the search loop's. A search
-has one writer, the study's driver, so nothing is read back that was just written: on a database each call counts.
+The search loop decides when. Only the study's driver writes a search's trials, so what was just written is not read
+again, which would cost a database call each time.
 """
 
 from __future__ import annotations
@@ -62,35 +62,35 @@ class Trials:
             )
         self._storage = self._study._storage  # the study may have put a cache before the one it was given
         self._open: dict[int, optuna.Trial] = {}
-        self._half_made: deque[int] = deque()
+        self._incomplete: deque[int] = deque()
         self._queued: deque[int] = deque()
         self._n = 0
         self._look()
 
     def reconcile(self, runs: Mapping[int, RunRecord]) -> None:
-        """Tell Optuna the ends that it missed, as a driver died; trials without a run are left to be asked for.
+        """End the trials whose end a dead driver did not record. `ask` completes those that have no run yet.
 
         Args:
             runs: by trial number.
         """
-        self._half_made.clear()
+        self._incomplete.clear()
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             run = runs.get(trial.number)
             if run is None:
-                self._half_made.append(trial.number)
+                self._incomplete.append(trial.number)
             elif run.state.is_finished:
                 self.tell(run)
 
     def enqueue(self, params: Mapping[str, Any]) -> None:
-        """Have this configuration asked for first; not again where a driver that died has queued it."""
+        """Queue this configuration for `ask`, unless a driver that died has queued it."""
         self._study.enqueue_trial(dict(params), skip_if_exists=True)
         self._look()
 
     def ask(self) -> tuple[int, dict[str, Any]]:
-        """Number and parameters of a trial: one left half-made, then those queued, then a new one."""
-        half_made, queue = bool(self._half_made), self._half_made or self._queued
+        """Number and parameters of the next trial: an incomplete one of a dead driver, a queued one, or a new one."""
+        incomplete, queue = bool(self._incomplete), self._incomplete or self._queued
         number = queue[0] if queue else self._n
-        self._study._thread_local.cached_all_trials = None  # as `Study.ask`: samplers see what has happened since
+        self._study._thread_local.cached_all_trials = None  # as `Study.ask` does, so that samplers see current trials
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
             self._study.sampler = optuna_samplers.build(
@@ -103,7 +103,7 @@ class Trials:
             )
             if queue:
                 queue.popleft()
-                if not half_made:
+                if not incomplete:
                     self._storage.set_trial_state_values(self._id(number), state=TrialState.RUNNING)
                 trial = optuna.Trial(self._study, self._id(number))
             else:
@@ -121,7 +121,7 @@ class Trials:
                 self._report(trial, point.epoch, point.value)
 
     def should_prune(self, run: RunRecord) -> bool:
-        """Whether the pruner would stop this trial, compared with the others of this search."""
+        """Whether the pruner stops this trial, compared with the others of this search."""
         return pruners.stops(
             self._definition.pruner,
             trial_number=run.trial_number,
@@ -153,12 +153,12 @@ class Trials:
             values = [run.value] if is_result else None
             self._storage.set_trial_state_values(trial._trial_id, _STATES[run.state], values)
         except UpdateFinishedTrialError:
-            pass  # told before
+            pass  # it has ended already
         self._open.pop(run.trial_number, None)
 
     def fail_unstarted(self, started: Set[int]) -> None:
         """End the trials that have no run: queued by a warm start, or created by a driver that died then."""
-        self._half_made.clear()
+        self._incomplete.clear()
         self._queued.clear()
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.WAITING, TrialState.RUNNING)):
             if trial.number not in started:
@@ -177,7 +177,7 @@ class Trials:
         return trial
 
     def _catch_up(self, trial: optuna.Trial, run: RunRecord) -> None:
-        """Report the points that a driver stored and died before it could."""
+        """Report the points that a dead driver stored and did not report."""
         known = self._storage.get_trial(trial._trial_id)
         if run.epoch == 0 or known.state.is_finished():
             return
@@ -186,7 +186,7 @@ class Trials:
                 self._report(trial, point.epoch, point.value)
 
     def _report(self, trial: optuna.Trial, step: int, value: float) -> None:
-        """As `Trial.report`, which would leave out a step that was reported before."""
+        """As `Trial.report`, which ignores a step that was reported before."""
         self._storage.set_trial_intermediate_value(trial._trial_id, step, value)
         trial._cached_frozen_trial.intermediate_values[step] = value
 

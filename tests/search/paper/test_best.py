@@ -136,14 +136,14 @@ def test_what_is_held_besides_the_papers_settings_stays() -> None:
 
 
 REFUSALS: list[tuple[str, str, dict[str, Any], str, str]] = [
-    ("cola", "tiny", {"name": "adamw"}, "space", "on cola it has the models bert-base-uncased"),
-    ("cola", "bert-base-uncased", {"name": "sgdm"}, "space", "there it has adamw, radam, ranger, adabelief, admetar"),
-    ("digits", "mlp", {"name": "sgdm"}, "space", "it has cifar10, cifar100, mnli"),
-    ("cifar10", "resnet110", {"name": "admetar", "fixed": {"lambd": 0.2}}, "space", "but here it is held at 0.2"),
+    ("cola", "tiny", {"name": "adamw"}, "space", "its models on cola are bert-base-uncased"),
+    ("cola", "bert-base-uncased", {"name": "sgdm"}, "space", "settings of adamw, radam, ranger, adabelief, admetar"),
+    ("digits", "mlp", {"name": "sgdm"}, "space", "its tasks are cifar10, cifar100, mnli"),
+    ("cifar10", "resnet110", {"name": "admetar", "fixed": {"lambd": 0.2}}, "space", "'fixed' or the default sets 0.2"),
     (
         "cifar10", "resnet110",
         {"name": "admetar", "first": "paper-best", "space": {"lr": {"type": "float", "low": 0.1, "high": 0.2}}},
-        "first", "have lr = 0.05, which this space does not hold",
+        "first", "have lr = 0.05, which is outside this space",
     ),
 ]  # fmt: skip
 

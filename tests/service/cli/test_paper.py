@@ -108,7 +108,7 @@ def test_a_study_of_the_paper_is_submitted(say: Say, say_json: Callable[..., Any
 def test_submit_beginning_with_the_papers_best(say: Say, say_json: Callable[..., Any], study_file: Path) -> None:
     code, _, err = say("submit", str(study_file), "--space", "paper-best")
     assert code == 1
-    assert "the paper prints no settings of admetar on synthetic" in err
+    assert "the paper has no settings of admetar on synthetic" in err
     changes = ["--set", "task={name: cifar10, model: resnet110}", "--name", "seeded", "--space", "paper-best"]
     assert say("submit", str(study_file), *changes)[0] == 0
     found = say_json("show seeded")["definition"]["optimizers"]
