@@ -117,7 +117,7 @@ class OptimizerSearch(Strict):
     )
     label: Name = Field(description="Name of this search within the study; default: the optimizer's name.")
     space: Space = Field(
-        description="Parameters to search, or the name of a space: 'default', 'finetune', 'paper', or 'paper-best' (the "
+        description="Parameters to search, or the name of a space: 'default', 'finetune', 'paper' or 'paper-best' (the "
         "space that the paper searched, starting with its best settings). Default: 'finetune' if the task trains a "
         "pretrained model, otherwise 'default'."
     )
