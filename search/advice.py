@@ -13,7 +13,8 @@ import admeta.registry
 import admeta.spaces
 import tasks.registry
 from search import pruners, samplers
-from search.definition import OptimizerSearch, StudyDefinition
+from search.definition import StudyDefinition
+from search.optimizer_search import OptimizerSearch
 from search.space import CategoricalParameter, FloatParameter, IntParameter, Parameter
 
 GP_TRIALS = 500

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from search import samplers
-from search.definition import OptimizerSearch, StudyDefinition, WarmStart
+from search.definition import StudyDefinition, WarmStart
+from search.optimizer_search import OptimizerSearch
 from search.records import (
     AttemptStart,
     Lease,

@@ -20,7 +20,8 @@ from ray.exceptions import OutOfMemoryError, RayTaskError, WorkerCrashedError
 import admeta.registry
 import tasks.registry
 from admeta.builtin import OPTIMIZERS
-from search.definition import OptimizerSearch, StudyDefinition
+from search.definition import StudyDefinition
+from search.optimizer_search import OptimizerSearch
 from search.records import Capacity, CompetingStudy
 from search.space import CategoricalParameter, FloatParameter, IntParameter
 from tasks.errors import ConfigError, TaskError

@@ -19,7 +19,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 import tasks.registry
-from search.definition import NAME_PATTERN, StudyDefinition
+from search.definition import StudyDefinition
+from search.optimizer_search import NAME_PATTERN
 from service.models import FieldError
 from tasks.errors import TaskError
 

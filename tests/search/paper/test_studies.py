@@ -10,7 +10,8 @@ import yaml
 
 import admeta.registry
 from search import paper
-from search.definition import OptimizerSearch, StudyDefinition
+from search.definition import StudyDefinition
+from search.optimizer_search import OptimizerSearch
 from search.paper.definitions import paper_studies
 from search.space import CategoricalParameter
 
