@@ -13,6 +13,7 @@ from torch import Tensor
 from tasks.audio.recordings import Recordings
 from tasks.data.hold_out import Rows, hold_out
 from tasks.data.pretrained import ModelSource
+from tasks.engine.device import place_array
 from tasks.engine.seeds import random_stream
 from tasks.errors import DataError
 from tasks.text.tokens import bucket_widths, plan_epoch
@@ -21,15 +22,6 @@ N_BUCKETS = 32  # lengths that a batch may have: one captured graph each
 CHUNK_SAMPLES = 2**22  # gathered at once: few large kernels instead of many small ones
 SHORTEST = 400  # samples; wav2vec 2.0's feature encoder makes no frame of fewer
 EVAL_SAMPLES = 2**21  # in a batch of an evaluation, padding included
-DEVICE_SHARE = 0.4  # of the device's free memory that recordings may take; beyond it they stay on the host
-
-
-def place_samples(samples: NDArray[np.int16], *, device: torch.device) -> Tensor:
-    """Samples as a tensor: on the device where `DEVICE_SHARE` of its free memory allows, or else on the host."""
-    tensor = torch.from_numpy(samples)
-    if device.type == "cuda" and samples.nbytes <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
-        return tensor.to(device)
-    return tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +184,7 @@ def assemble(
     known = classes or _classes(place for places in placed for place in places if place is not None)
     splits: dict[str, ClipSplit] = {}
     for part, places in zip(parts, placed, strict=True):
-        samples = place_samples(part.recordings.samples, device=device)
+        samples = place_array(part.recordings.samples, device=device)
         for split in sorted({place[0] for place in places if place is not None}):
             rows = np.array([i for i, place in enumerate(places) if place and place[0] == split], dtype=np.int64)
             names = [place[1] for place in places if place and place[0] == split]

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import json
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -22,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.data.cache import build_once
-from tasks.data.trees import Tree
+from tasks.data.trees import Tree, decode_in_order
 from tasks.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -185,7 +183,6 @@ def _missing_bytes(content: bytes) -> int:
     return 0
 
 
-DECODED_AT_ONCE = 256
 FORMAT = 2  # of the kept files; raise it when decoding changes
 
 
@@ -269,7 +266,7 @@ def _decode_tree(tree: Tree, folder: Path, *, sample_rate: int, on_bad_audio: Li
     lengths: list[int] = []
     n_skipped = 0
     with (folder / "samples.i16").open("wb") as file:
-        for name, samples in _decode_all(sounds(), sample_rate=sample_rate):
+        for name, samples in decode_in_order(sounds(), partial(decode, sample_rate=sample_rate)):
             if isinstance(samples, DataError):
                 if on_bad_audio == "refuse":
                     raise DataError(
@@ -294,18 +291,3 @@ def _decode_tree(tree: Tree, folder: Path, *, sample_rate: int, on_bad_audio: Li
         "n_others": len(others),
     }
     (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
-
-
-def _decode_all(sounds: Iterator[tuple[str, bytes]], *, sample_rate: int) -> Iterator[tuple[str, Samples | DataError]]:
-    """Each file decoded, in order, by threads: libsndfile works without the interpreter's lock."""
-    with ThreadPoolExecutor() as pool:
-        while block := list(itertools.islice(sounds, DECODED_AT_ONCE)):
-            decoded = pool.map(partial(_decode_or_error, sample_rate=sample_rate), (content for _, content in block))
-            yield from zip((name for name, _ in block), decoded, strict=True)
-
-
-def _decode_or_error(content: bytes, *, sample_rate: int) -> Samples | DataError:
-    try:
-        return decode(content, sample_rate=sample_rate)
-    except DataError as error:
-        return error

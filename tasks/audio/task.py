@@ -16,7 +16,7 @@ from tasks.audio.config import SPECTROGRAM, TINY, AudioConfig
 from tasks.audio.models import CheckpointNet, SpectrogramNet, check_checkpoint, tiny_source, to_waves
 from tasks.data.find import open_data_folder
 from tasks.data.pretrained import ModelSource, find_model
-from tasks.engine.task import Batch, Split, Task
+from tasks.engine.task import Batch, Split, Task, find_longest_stack
 from tasks.metrics import classification_metrics
 
 AudioConfigT = TypeVar("AudioConfigT", bound=AudioConfig)
@@ -70,10 +70,7 @@ class AudioTask(Task[AudioConfigT, AudioData], Generic[AudioConfigT]):
         return CheckpointNet(source, n_classes=n_classes, augment=augment, freeze="features" if frozen else "nothing")
 
     def compile_regions(self, model: nn.Module) -> Sequence[nn.Module]:
-        """The layers of the longest stack."""
-        stacks = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
-        longest: list[nn.Module] = max(stacks, key=len, default=[model])
-        return longest
+        return find_longest_stack(model)
 
     def train_batches(self, *, seed: int, epoch: int) -> Iterator[Batch]:
         """Batches {"waves": (batch, width) int16, "lengths": (batch,), "labels": (batch,)}."""

@@ -7,19 +7,25 @@ Nothing is unpacked to disk. Files and folders whose names begin with a dot are 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import tarfile
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tasks.errors import DataError
 
 _MAX_FILE = 1 << 30  # bytes; a file is held in memory
 _MAX_RATIO = 200  # of text; a bomb of zeros reaches 1,000
+DECODED_AT_ONCE = 256  # files
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
+
+KeyT = TypeVar("KeyT")
+DecodedT = TypeVar("DecodedT")
 
 Wanted = Callable[[str], bool]
 """Whether a file of that name is to be read."""
@@ -188,6 +194,29 @@ def find_class(folder: str) -> tuple[str, str] | None:
         if len(tail) >= 2 and tail[0] in SPLIT_FOLDERS:
             return SPLIT_FOLDERS[tail[0]], normalize_name(tail[1])
     return None
+
+
+def decode_in_order(
+    files: Iterator[tuple[KeyT, bytes]], decode: Callable[[bytes], DecodedT], *, threads_from_bytes: int = 0
+) -> Iterator[tuple[KeyT, DecodedT | DataError]]:
+    """Each file's content decoded by threads, in order; a DataError is returned instead of raised.
+
+    Args:
+        threads_from_bytes: mean file size from which threads are used; small files mostly hold the interpreter's lock.
+    """
+
+    def decode_or_error(content: bytes) -> DecodedT | DataError:
+        try:
+            return decode(content)
+        except DataError as error:
+            return error
+
+    with ThreadPoolExecutor() as pool:
+        while block := list(itertools.islice(files, DECODED_AT_ONCE)):
+            contents = [content for _, content in block]
+            large = sum(map(len, contents)) >= threads_from_bytes * len(contents)
+            decoded = pool.map(decode_or_error, contents) if large else map(decode_or_error, contents)
+            yield from zip((key for key, _ in block), decoded, strict=True)
 
 
 @dataclass(frozen=True)

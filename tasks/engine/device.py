@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from tasks.errors import ConfigError
 
 Precision = Literal["fp32", "tf32", "bf16"]
+DATA_SHARE = 0.4  # of a device's free memory that a data set may take
 
 
 _NO_ROOM = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "DEVICE_ALLOCATION_FAILED")
@@ -60,6 +63,18 @@ def pick_device(wanted: str | None) -> torch.device:
     if device.type != "cpu":
         raise ConfigError(f"device {wanted!r} is not supported; use 'cpu' or 'cuda'")
     return device
+
+
+def place_array(array: NDArray[Any], *, device: torch.device) -> Tensor:
+    """A data set's array as a tensor: on the device if `DATA_SHARE` of its free memory is enough, or else on the host.
+
+    Args:
+        array: perhaps mapped from a file.
+    """
+    tensor = torch.from_numpy(array)
+    if device.type == "cuda" and array.nbytes <= DATA_SHARE * torch.cuda.mem_get_info(device)[0]:
+        return tensor.to(device)
+    return tensor
 
 
 def pick_precision(wanted: str, *, device: torch.device) -> Precision:

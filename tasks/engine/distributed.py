@@ -41,86 +41,38 @@ EXIT_REPORT_S = 2.0  # for the other ranks to report their errors, after a failu
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-class DistributedRun:
-    """A `tasks.engine.protocol.Run` over `n_devices` cards (processes, where `device` is "cpu").
+class DistributedRun(TrainingRun):
+    """A run over `n_devices` cards (processes, if `device` is "cpu"), of which this process is rank 0.
 
     Args:
         n_devices: ranks; divides `config.batch_size`.
-        others: as `tasks.runs.open_run`.
+        arguments: as `tasks.runs.open_run`.
 
     Raises:
-        ConfigError: fewer cards are visible, or the batch can't be shared evenly.
+        ConfigError: fewer cards are visible, or the batch cannot be divided evenly.
     """
 
-    def __init__(
-        self,
-        config: TaskConfig,
-        *,
-        optimizer: str,
-        params: Mapping[str, Any],
-        seed: int,
-        n_devices: int,
-        data_dir: Path | None = None,
-        device: str | None = None,
-        threads: int = 1,
-        init_from: Path | None = None,
-    ) -> None:
+    def __init__(self, config: TaskConfig, *, n_devices: int, device: str | None = None, **arguments: Any) -> None:
         _check(config, n_devices=n_devices, device=device)
-        self._closed = False
+        self._peers: list[_Peer] = []
         self._scratch = tempfile.TemporaryDirectory(prefix="admeta-ranks-")
         request: dict[str, Any] = {
             "config": config.model_dump(mode="json"),
-            "optimizer": optimizer,
-            "params": dict(params),
-            "seed": seed,
+            "arguments": {name: str(v) if isinstance(v, Path) else v for name, v in arguments.items()}
+            | {"params": dict(arguments["params"])},
             "n": n_devices,
-            "data_dir": None if data_dir is None else str(data_dir),
             "device": device,
-            "threads": threads,
-            "init_from": None if init_from is None else str(init_from),
             "rendezvous": str(Path(self._scratch.name) / "rendezvous"),
         }
-        self._peers: list[_Peer] = []
-        self._run: TrainingRun | None = None
         try:
             self._peers = [_Peer({**request, "rank": rank}) for rank in range(1, n_devices)]
             for peer in self._peers:
                 peer.expect("ready")
             with self._together("open"):
-                self._run = _open({**request, "rank": 0})
+                super().__init__(config, **arguments, **_join_group({**request, "rank": 0}))
         except BaseException:
-            self.close()
+            self._end_group()
             raise
-
-    @property
-    def epoch(self) -> int:
-        """Epochs completed."""
-        return self._rank_0.epoch
-
-    @property
-    def step(self) -> int:
-        """Optimizer steps completed."""
-        return self._rank_0.step
-
-    @property
-    def n_epochs(self) -> int:
-        """Epochs in the full budget."""
-        return self._rank_0.n_epochs
-
-    @property
-    def done(self) -> bool:
-        """Whether the budget is spent."""
-        return self._rank_0.done
-
-    @property
-    def model(self) -> torch.nn.Module:
-        """Rank 0's model."""
-        return self._rank_0.model
-
-    @property
-    def step_status(self) -> str:
-        """How rank 0's steps run; the others' run in the same way."""
-        return self._rank_0.step_status
 
     def advance(self) -> Evaluation:
         """Train one epoch on all ranks and evaluate on rank 0.
@@ -130,45 +82,33 @@ class DistributedRun:
             RankLost: a rank's process died.
         """
         with self._together("advance"):
-            return self._rank_0.advance()
-
-    def test(self) -> dict[str, float]:
-        """The test set's metrics of the current weights, named `test_…`."""
-        return self._rank_0.test()
+            return super().advance()
 
     def environment(self) -> dict[str, Any]:
         """Rank 0's, and how many cards there are."""
-        return {**self._rank_0.environment(), "n_devices": len(self._peers) + 1}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Rank 0's; the ranks' weights and optimizer states are equal."""
-        return self._rank_0.state_dict()
+        return {**super().environment(), "n_devices": self._ranks.n}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state` on all ranks; raises CheckpointError where it is of another configuration."""
         file = Path(self._scratch.name) / "state.pt"
         torch.save(dict(state), file)
         with self._together("load", file=str(file)):
-            self._rank_0.load_state_dict(state)
+            super().load_state_dict(state)
         file.unlink()
 
     def close(self) -> None:
-        """End the other processes and give back device memory; may be called twice."""
-        if self._closed:
-            return
-        self._closed = True
+        """End the other processes and release device memory; may be called twice."""
         for peer in self._peers:
             peer.kill()
-        if self._run is not None:
-            self._run.close()
+        super().close()
+        self._end_group()
+
+    def _end_group(self) -> None:
+        for peer in self._peers:
+            peer.kill()
         if dist.is_initialized():
             _abort()
         self._scratch.cleanup()
-
-    @property
-    def _rank_0(self) -> TrainingRun:
-        assert self._run is not None
-        return self._run
 
     @contextlib.contextmanager
     def _together(self, verb: str, **arguments: str) -> Iterator[None]:
@@ -280,10 +220,10 @@ def _check(config: TaskConfig, *, n_devices: int, device: str | None) -> None:
         )
 
 
-def _open(request: Mapping[str, Any]) -> TrainingRun:
-    """A rank's run, after all ranks have joined the group."""
-    device, ranks = request["device"], Ranks(rank=request["rank"], n=request["n"])
-    own = pick_device(device) if device == "cpu" else pick_device(f"cuda:{ranks.rank}")
+def _join_group(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Wait until all ranks have joined the process group; this rank's device and place, as `TrainingRun` takes them."""
+    ranks = Ranks(rank=request["rank"], n=request["n"])
+    own = pick_device("cpu" if request["device"] == "cpu" else f"cuda:{ranks.rank}")
     if own.type == "cuda":
         torch.cuda.set_device(own)
     dist.init_process_group(
@@ -294,17 +234,16 @@ def _open(request: Mapping[str, Any]) -> TrainingRun:
         timeout=TIMEOUT,
         device_id=own if own.type == "cuda" else None,
     )
-    return TrainingRun(
-        parse_config(request["config"]),
-        optimizer=request["optimizer"],
-        params=request["params"],
-        seed=request["seed"],
-        data_dir=None if request["data_dir"] is None else Path(request["data_dir"]),
-        device=str(own),
-        threads=request["threads"],
-        init_from=None if request["init_from"] is None else Path(request["init_from"]),
-        ranks=ranks,
-    )
+    return {"device": str(own), "ranks": ranks}
+
+
+def _open_run(request: Mapping[str, Any]) -> TrainingRun:
+    """Another rank's run."""
+    arguments = dict(request["arguments"])
+    for name in ("data_dir", "init_from"):
+        if arguments.get(name) is not None:
+            arguments[name] = Path(arguments[name])
+    return TrainingRun(parse_config(request["config"]), **arguments, **_join_group(request))
 
 
 def _abort() -> None:
@@ -344,7 +283,7 @@ def main() -> None:
             order = orders.get()
             match order["do"]:
                 case "open":
-                    run = _open(request)
+                    run = _open_run(request)
                 case "advance":
                     assert run is not None
                     run.advance()

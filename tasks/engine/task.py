@@ -134,6 +134,12 @@ class Task(ABC, Generic[ConfigT, DataT]):
             )
 
 
+def find_longest_stack(model: nn.Module) -> Sequence[nn.Module]:
+    """The layers of a model's longest `nn.ModuleList`; the model itself where there is none."""
+    stacks = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) > 1]
+    return max(stacks, key=len, default=[model])
+
+
 MAX_LOADED = 2
 _loaded: OrderedDict[Hashable, Any] = OrderedDict()
 

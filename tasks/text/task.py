@@ -26,7 +26,7 @@ from tasks.data.pretrained import (
     load_tokenizer,
     tokenizer_digest,
 )
-from tasks.engine.task import Batch, Split, Task
+from tasks.engine.task import Batch, Split, Task, find_longest_stack
 from tasks.errors import ConfigError
 from tasks.text.config import TextConfig
 from tasks.text.tokens import PaddedRows, Tokenized, TokenTable, file_digest, load_or_build
@@ -176,10 +176,7 @@ class TextTask(Task[TextConfigT, TextDataT], Generic[TextConfigT, TextDataT]):
         )
 
     def compile_regions(self, model: nn.Module) -> Sequence[nn.Module]:
-        """The layers of the longest stack."""
-        stacks = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) > 1]
-        longest: list[nn.Module] = max(stacks, key=len, default=[model])
-        return longest
+        return find_longest_stack(model)
 
     def train_batches(self, *, seed: int, epoch: int) -> Iterator[Batch]:
         """Batches {"input_ids", "attention_mask", …: (batch, width) int64, labels}; rows beyond whole steps wait."""

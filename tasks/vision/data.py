@@ -10,22 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tasks.data.hold_out import Rows, hold_out
+from tasks.engine.device import place_array
 from tasks.vision.config import SplitImageConfig
 from tasks.vision.images import DecodedTree
-
-DEVICE_SHARE = 0.4  # of the device's free memory that images may take; beyond it they stay on the host
-
-
-def place_images(images: NDArray[np.uint8], *, device: torch.device) -> Tensor:
-    """Images as a tensor: on the device where `DEVICE_SHARE` of its free memory allows, or else on the host.
-
-    Args:
-        images: (n, height, width, channels) uint8, perhaps mapped from a file.
-    """
-    tensor = torch.from_numpy(images)
-    if device.type == "cuda" and images.nbytes <= DEVICE_SHARE * torch.cuda.mem_get_info(device)[0]:
-        return tensor.to(device)
-    return tensor
 
 
 @dataclass(frozen=True)
@@ -89,7 +76,7 @@ def split_tree(tree: DecodedTree, *, config: SplitImageConfig, device: torch.dev
         DataError: a class would be missing from training or validation.
     """
     labels = tree.train.labels
-    images = place_images(tree.train.images, device=device)
+    images = place_array(tree.train.images, device=device)
     if tree.val is None:
         kept, held_out = hold_out(
             labels, fraction=config.val_fraction, seed=config.split_seed, what="training image", classes=tree.classes
@@ -97,13 +84,13 @@ def split_tree(tree: DecodedTree, *, config: SplitImageConfig, device: torch.dev
         val = ImageSplit.of(images, labels, held_out, device=device)
     else:
         kept = np.arange(len(labels), dtype=np.int64)
-        val = ImageSplit.of(place_images(tree.val.images, device=device), tree.val.labels, device=device)
+        val = ImageSplit.of(place_array(tree.val.images, device=device), tree.val.labels, device=device)
     mean, std = measure_normalization(tree.train.images, kept)
     parts = [part for part in (tree.train, tree.val, tree.test) if part is not None]
     return ImageData(
         train=ImageSplit.of(images, labels, kept, device=device),
         val=val,
-        test=ImageSplit.of(place_images(tree.test.images, device=device), tree.test.labels, device=device),
+        test=ImageSplit.of(place_array(tree.test.images, device=device), tree.test.labels, device=device),
         classes=tree.classes,
         mean=mean,
         std=std,

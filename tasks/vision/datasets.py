@@ -14,9 +14,10 @@ from torch import nn
 
 from tasks.data.find import list_candidates, open_data_folder
 from tasks.data.hold_out import stratified_split
+from tasks.engine.device import place_array
 from tasks.errors import DataError
 from tasks.vision.config import Cifar10Config, Cifar100Config, DigitsConfig, ImageFolderConfig
-from tasks.vision.data import ImageData, ImageSplit, measure_normalization, place_images, split_tree
+from tasks.vision.data import ImageData, ImageSplit, measure_normalization, split_tree
 from tasks.vision.images import Decoded, DecodedTree, read_tree
 from tasks.vision.task import ImageTask, NamedModelTask
 
@@ -41,7 +42,7 @@ class DigitsTask(ImageTask[DigitsConfig]):
         rest, test = stratified_split(labels, n_held_out=N_TEST, seed=TEST_SEED)
         train, val = stratified_split(labels[rest], n_held_out=N_VAL, seed=config.split_seed)
         mean, std = measure_normalization(images, rest[train])
-        placed = place_images(images, device=device)
+        placed = place_array(images, device=device)
         return ImageData(
             train=ImageSplit.of(placed, labels, rest[train], device=device),
             val=ImageSplit.of(placed, labels, rest[val], device=device),

@@ -9,13 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import itertools
 import json
 import logging
 import struct
 import zlib
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -26,7 +23,7 @@ from numpy.typing import NDArray
 
 from tasks.data.cache import build_once
 from tasks.data.hold_out import Rows
-from tasks.data.trees import ClassFolders, Member, Tree, open_class_folders
+from tasks.data.trees import ClassFolders, Tree, decode_in_order, open_class_folders
 from tasks.errors import DataError
 
 if TYPE_CHECKING:
@@ -36,7 +33,6 @@ log = logging.getLogger(__name__)
 
 BROKEN = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, struct.error, zlib.error, MemoryError)
 """What Pillow's decoders raise for a broken file."""
-DECODED_AT_ONCE = 512
 THREADS_FROM_BYTES = 16_384  # mean file size; small files spend their time holding the interpreter's lock
 FORMAT = 3  # of the cached arrays; raise it when decoding changes
 
@@ -95,9 +91,10 @@ def _decode(tree: Tree, folder: Path, *, image_size: int, on_bad_image: Literal[
     labels: dict[str, list[str]] = {"train": [], "val": [], "test": []}
     skipped = dict.fromkeys(labels, 0)
     folders = ClassFolders()
+    decode = partial(decode_image, size=image_size)
     with contextlib.ExitStack() as stack:
         files = {split: stack.enter_context(_pixels(folder, split).open("wb")) for split in labels}
-        for member, image in _decode_all(folders.read_members(tree), image_size=image_size):
+        for member, image in decode_in_order(folders.read_members(tree), decode, threads_from_bytes=THREADS_FROM_BYTES):
             if isinstance(image, NotAnImageError) and not _is_named_as_image(member.name):
                 folders.others.append(member.name)
             elif not isinstance(image, DataError):
@@ -127,26 +124,6 @@ def _is_named_as_image(name: str) -> bool:
     from PIL import Image
 
     return Image.registered_extensions().get(PurePosixPath(name).suffix.lower()) in Image.OPEN
-
-
-def _decode_all(
-    members: Iterator[tuple[Member, bytes]], *, image_size: int
-) -> Iterator[tuple[Member, NDArray[np.uint8] | DataError]]:
-    """Each member decoded, in order; by threads where files are large enough to be worth it."""
-    decode = partial(_decode_or_error, size=image_size)
-    with ThreadPoolExecutor() as pool:
-        while block := list(itertools.islice(members, DECODED_AT_ONCE)):
-            contents = [content for _, content in block]
-            large = sum(map(len, contents)) >= THREADS_FROM_BYTES * len(contents)
-            images = pool.map(decode, contents) if large else map(decode, contents)
-            yield from zip((member for member, _ in block), images, strict=True)
-
-
-def _decode_or_error(content: bytes, *, size: int) -> NDArray[np.uint8] | DataError:
-    try:
-        return decode_image(content, size=size)
-    except DataError as error:
-        return error
 
 
 def decode_image(content: bytes, *, size: int) -> NDArray[np.uint8]:
