@@ -97,16 +97,22 @@ def gpt(data: Path) -> None:
     groups = list(last_losses(data).values())
     rows = []
     for n in (3, 5):
-        for name, rules in (("Welch + Holm", replace(MINIMIZE, test=WELCH)), ("moderated", MINIMIZE)):
+        for name, rules, n_earlier in (
+            ("Welch + Holm", replace(MINIMIZE, test=WELCH), 0),
+            ("moderated", MINIMIZE, 0),
+            ("moderated, with the variances of an earlier study of nine others", MINIMIZE, 9),
+        ):
             rng = np.random.default_rng(0)
             decided = real = wrong = 0
             n_studies = 150
             for _ in range(n_studies):
-                chosen = rng.choice(len(groups), 9, replace=False)
-                drawn = [rng.choice(groups[i], n, replace=False) for i in chosen]
+                order = rng.permutation(len(groups))
+                chosen = order[:9]
+                drawn = [rng.choice(groups[i], n, replace=False) for i in order[: 9 + n_earlier]]
                 means = [groups[i].mean() for i in chosen]
+                earlier = [(float(of.var(ddof=1)), n - 1.0) for of in drawn[9:]]
                 is_wrong = False
-                for pair in compare(samples_of(drawn), rules):
+                for pair in compare(samples_of(drawn[:9]), replace(rules, earlier=earlier)):
                     a, b = int(pair.a[1:]), int(pair.b[1:])
                     right = pair.better == (pair.a if means[a] < means[b] else pair.b)
                     is_real = abs(means[a] - means[b]) > REAL

@@ -31,7 +31,7 @@ one GPT (8 to 30 seeds each) is about 0.4."""
 OUTLIER_SHARE, OUTLIER_SHARE_OF_TWO, OUTLIER_SPREAD = 0.3, 0.5, 3.0
 """A group's variance is unlike the others' with this probability; it then has a log-normal spread of e³ around them."""
 
-LEVEL = 0.8
+LEVEL = 0.9
 """Share of alpha that a comparison spends. With three values each, a group of unusual variance is too often taken for
 one of the others; with this share the family error stays at alpha (`python -m benchmarks.verdicts`)."""
 
