@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -25,7 +25,7 @@ from tasks.engine.folders import inside
 logger = logging.getLogger(__name__)
 
 FREE_FALSE_STARTS = 3
-WORKER_PATIENCE_S = 60.0
+WORKER_TIMEOUT_S = 60.0
 ALONE = "a whole card: the attempt before ran out of memory on a shared one"
 
 
@@ -57,6 +57,16 @@ class Workplace:
     init_from: tuple[str, ...] = ()
     placement: str = ""
     why_none_fits: Callable[[], str | None] = lambda: None
+
+
+@dataclass
+class _LiveRun:
+    """A run that was proposed and has not ended; `start_epoch` is None until its worker starts."""
+
+    loop: SearchLoop
+    run: RunRecord
+    proposed_at_s: float
+    start_epoch: int | None = None
 
 
 class Coordinator:
@@ -93,30 +103,23 @@ class Coordinator:
             )
             for record in store.searches(study.id)
         ]
-        self._live: dict[str, tuple[SearchLoop, RunRecord]] = {}
-        self._begun: dict[str, int] = {}
-        self._proposed_at_s: dict[str, float] = {}
+        self._live: dict[str, _LiveRun] = {}
         self._told_waiting: str | None = None
         self._false_starts: Counter[int] = Counter()
         self._alone: set[int] = set()
         self._closed = False
 
-    @property
-    def n_live(self) -> int:
-        return len(self._live)
-
     def next(self, ticket: str) -> Assignment | Idle:
         """The next run, to start under this ticket (Tune's trial id)."""
         self._apply_budgets()
         self.tell_why_waiting()
-        if self.n_live >= self._room() or self._waits_for_a_card():
+        if len(self._live) >= self._room() or self._waits_for_a_card():
             return Idle.WAIT
         # Fair turns: the optimizer with the fewest live runs comes first, then the one with the fewest started runs.
         for loop in sorted(self._loops, key=lambda loop: (loop.n_live, loop.n_started)):
             run = loop.propose()
             if run is not None:
-                self._live[ticket] = (loop, run)
-                self._proposed_at_s[ticket] = self._elapsed_s()
+                self._live[ticket] = _LiveRun(loop, run, proposed_at_s=self._elapsed_s())
                 return self._assign(loop, run)
         if not all(loop.is_done for loop in self._loops):
             return Idle.WAIT
@@ -145,9 +148,10 @@ class Coordinator:
             self._store.set_study_state(self._lease, StudyState.RUNNING, reason=reason)
 
     def _why_no_worker_starts(self) -> str | None:
-        waiting = self._live.keys() - self._begun.keys()
-        waited_s = max((self._elapsed_s() - self._proposed_at_s[ticket] for ticket in waiting), default=0.0)
-        if self._begun or waited_s < WORKER_PATIENCE_S:
+        if any(live.start_epoch is not None for live in self._live.values()):
+            return None
+        waited_s = max((self._elapsed_s() - live.proposed_at_s for live in self._live.values()), default=0.0)
+        if waited_s < WORKER_TIMEOUT_S:
             return None
         return (
             f"has waited {waited_s // 60:.0f} min for Ray to start a worker, though the cluster has room for a run; "
@@ -156,21 +160,18 @@ class Coordinator:
 
     def begin(self, ticket: str) -> None:
         """Count a new attempt: the run's worker starts."""
-        if ticket not in self._live:
+        if (live := self._live.get(ticket)) is None:
             return  # cancelled while its worker started
-        loop, run = self._live[ticket]
-        run = self._store.start_attempt(self._lease, run.id)
-        loop.update(run)
-        self._live[ticket] = (loop, run)
-        self._begun[ticket] = run.epoch
-        logger.info("%s: attempt %d starts", _named(loop, run), run.attempt, extra=_about(loop, run))
+        live.run = run = self._store.start_attempt(self._lease, live.run.id)
+        live.start_epoch = run.epoch
+        live.loop.update(run)
+        logger.info("%s: attempt %d starts", _named(live.loop, run), run.attempt, extra=_about(live.loop, run))
 
     def report(self, ticket: str, report: Report) -> bool:
         """Record a worker's report. Returns whether the run is over: by itself, by the pruner or by the budget."""
-        if ticket not in self._live:
+        if (live := self._live.get(ticket)) is None:
             return True  # cancelled meanwhile
-        loop, run = self._live[ticket]
-        end = report.end
+        loop, run, end = live.loop, live.run, report.end
         if end is None:
             loop.report(run, report.points, start=report.start)
             end = self._end_early(loop, run, report)
@@ -181,7 +182,6 @@ class Coordinator:
             loop.finish(run, end, points=report.points, start=report.start)
         logger.info("%s: %s", _named(loop, run), end.state, extra=_about(loop, run))
         del self._live[ticket]
-        self._begun.pop(ticket, None)
         return True
 
     def _end_early(self, loop: SearchLoop, run: RunRecord, report: Report) -> RunOutcome | None:
@@ -199,17 +199,16 @@ class Coordinator:
         Two failures do not count: a worker that died before it began (up to FREE_FALSE_STARTS times), and a lost node
         if the run made progress on it. So a run finishes on unreliable nodes, but not one that kills its node.
         """
-        if ticket not in self._live:
+        if (live := self._live.pop(ticket, None)) is None:
             return  # its end was recorded before its worker died
-        loop, run = self._live.pop(ticket)
-        epoch_before = self._begun.pop(ticket, None)
-        if epoch_before is None:
+        loop, run = live.loop, live.run
+        if live.start_epoch is None:
             self._false_starts[run.id] += 1
             if kind is not FailureKind.ERROR and self._false_starts[run.id] <= FREE_FALSE_STARTS:
                 loop.requeue(run)
                 return
             run = self._store.start_attempt(self._lease, run.id)
-        elif kind is FailureKind.PREEMPTED and loop.epoch_of(run) > epoch_before:
+        elif kind is FailureKind.PREEMPTED and loop.epoch_of(run) > live.start_epoch:
             loop.requeue(self._store.interrupt_attempt(self._lease, run.id, reason=error))
             return
         outcome = RunOutcome(state=RunState.FAIL, failure=kind, error=error)
@@ -231,23 +230,19 @@ class Coordinator:
 
     def _waits_for_a_card(self) -> bool:
         """Whether a run waits for a whole card. Until it has one, no other run may start on shares that are freed."""
-        return any(run.id in self._alone and ticket not in self._begun for ticket, (_, run) in self._live.items())
+        return any(live.run.id in self._alone and live.start_epoch is None for live in self._live.values())
 
     def interrupt(self, ticket: str, *, reason: str) -> None:
         """Put a run back into the queue that was stopped from outside, by a pause or because its machine leaves."""
-        if ticket not in self._live:
-            return  # cancelled meanwhile
-        loop, run = self._live.pop(ticket)
-        self._begun.pop(ticket, None)
-        loop.requeue(self._store.interrupt_attempt(self._lease, run.id, reason=reason))
+        if (live := self._live.pop(ticket, None)) is not None:  # else cancelled meanwhile
+            live.loop.requeue(self._store.interrupt_attempt(self._lease, live.run.id, reason=reason))
 
     def drop_cancelled(self) -> list[str]:
         """Drop the runs that were cancelled by request. Returns the tickets whose workers must be ended."""
         cancelled = self._store.cancelled_runs(self._study.id)
-        tickets = [ticket for ticket, (_, run) in self._live.items() if run.id in cancelled]
+        tickets = [ticket for ticket, live in self._live.items() if live.run.id in cancelled]
         for ticket in tickets:
             del self._live[ticket]
-            self._begun.pop(ticket, None)
         for loop in self._loops:
             loop.drop(cancelled, _cancelled("the trial was cancelled"))
         return tickets
@@ -305,37 +300,38 @@ class Coordinator:
                 loop.end_search(limit)
 
     def _spent_limit(self) -> str | None:
-        """The limit of the whole study that is spent, in words; None where none is."""
-        budget = self._definition.budget
-        hours = self._elapsed_s() / 3600
-        if budget.max_hours is not None and hours >= budget.max_hours:
-            return f"budget.max_hours ({budget.max_hours:g}) was spent"
-        if budget.gpu_hours is not None:
-            gpu_hours = sum(run.cost.gpu_s for loop in self._loops for run in loop.runs()) / 3600
-            if gpu_hours >= budget.gpu_hours:
-                return f"budget.gpu_hours ({budget.gpu_hours:g}) was spent"
-        return None
+        """The limit of the whole study that is spent, in words; None if none is."""
+        return self._first_spent(
+            max_hours=lambda: self._elapsed_s() / 3600,
+            gpu_hours=lambda: _gpu_hours(run for loop in self._loops for run in loop.runs()),
+        )
 
     def _spent_limit_of(self, loop: SearchLoop) -> str | None:
-        """The limit of this optimizer's search that is met, in words; None where none is."""
-        budget = self._definition.budget
-        if budget.epochs_per_optimizer is None and budget.gpu_hours_per_optimizer is None and budget.target is None:
-            return None
-        # A duplicate configuration copies a result: it has no attempt, and nothing was trained for it.
-        runs = [run for run in loop.runs() if run.stage is Stage.SEARCH and run.attempt > 0]
-        epochs, gpu_hours = sum(run.n_epochs for run in runs), sum(run.cost.gpu_s for run in runs) / 3600
-        if budget.epochs_per_optimizer is not None and epochs >= budget.epochs_per_optimizer:
-            return f"budget.epochs_per_optimizer ({budget.epochs_per_optimizer}) was spent"
-        if budget.gpu_hours_per_optimizer is not None and gpu_hours >= budget.gpu_hours_per_optimizer:
-            return f"budget.gpu_hours_per_optimizer ({budget.gpu_hours_per_optimizer:g}) was spent"
-        if budget.target is not None and any(self._reached(run, budget.target) for run in runs):
-            return f"budget.target ({budget.target:g}) was reached"
+        """The limit of this optimizer's search that is met, in words; None if none is."""
+
+        def trained() -> Iterator[RunRecord]:  # a duplicate copies a result: it has no attempt, and cost nothing
+            return (run for run in loop.runs() if run.stage is Stage.SEARCH and run.attempt > 0)
+
+        target, direction = self._definition.budget.target, self._definition.objective.direction
+        values = (run.value for run in trained() if run.state is RunState.COMPLETE and run.value is not None)
+        if target is not None and any(direction.reaches(value, target) for value in values):
+            return f"budget.target ({target:.12g}) was reached"
+        return self._first_spent(
+            epochs_per_optimizer=lambda: sum(run.n_epochs for run in trained()),
+            gpu_hours_per_optimizer=lambda: _gpu_hours(trained()),
+        )
+
+    def _first_spent(self, **amounts: Callable[[], float]) -> str | None:
+        """The first of these limits of the budget that its amount reaches, in words; None if none does."""
+        for name, amount in amounts.items():
+            limit = getattr(self._definition.budget, name)
+            if limit is not None and amount() >= limit:
+                return f"budget.{name} ({limit:.12g}) was spent"
         return None
 
-    def _reached(self, run: RunRecord, target: float) -> bool:
-        if run.state is not RunState.COMPLETE or run.value is None:
-            return False
-        return self._definition.objective.direction.reaches(run.value, target)
+
+def _gpu_hours(runs: Iterable[RunRecord]) -> float:
+    return sum(run.cost.gpu_s for run in runs) / 3600
 
 
 def run_folder(study_id: str, label: str, run: RunRecord) -> str:

@@ -29,8 +29,6 @@ from search.states import FailureKind, RunState, Stage
 from search.store import Store
 from search.trials import Trials
 
-_ACCIDENTS = (FailureKind.ERROR, FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.CANCELLED)
-
 
 class SearchLoop:
     """The search of one optimizer. A run is live from `propose` until `finish` or `requeue`.
@@ -200,7 +198,7 @@ class SearchLoop:
             for duplicate in self._duplicates.pop(run.id, []):
                 if self._runs[duplicate].state.is_finished:
                     continue
-                if ended.failure in _ACCIDENTS:
+                if ended.failure is not None and ended.failure.is_accident:
                     self._waiting.append(duplicate)
                 else:
                     self._finish_duplicate(self._runs[duplicate], original=ended)
@@ -287,7 +285,7 @@ class SearchLoop:
         """Whether an earlier trial has this configuration. Training is seeded, so the result of one holds for both."""
         key = _key(run.params)
         original = self._runs[self._first[key]]
-        if original.failure in _ACCIDENTS:
+        if original.failure is not None and original.failure.is_accident:
             self._first[key] = run.id  # its failure has nothing to do with the configuration
         if self._first[key] == run.id:
             return False

@@ -89,7 +89,3 @@ def _change_open(session: Session, run: Run, values: Mapping[str, Any], *where: 
         .values(**values)
         .execution_options(synchronize_session=False)
     )
-
-
-def _whereabouts(start: AttemptStart) -> dict[str, Any]:
-    return asdict(start)

@@ -210,7 +210,7 @@ def test_max_hours_end_a_study_whose_trials_would_take_an_hour(tmp_path: Path) -
     assert time.monotonic() - before < 40
     assert study.state is StudyState.COMPLETED
     assert study.reason is not None
-    assert "sgdm: budget.max_hours (0.00166667) was spent" in study.reason
+    assert "sgdm: budget.max_hours (0.00166666666667) was spent" in study.reason
     runs = store.runs(study.id)
     assert {run.state for run in runs} == {RunState.PRUNED}
     assert all(run.value == store.points(run.id)[-1].value for run in runs)
