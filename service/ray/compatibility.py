@@ -86,7 +86,8 @@ class Nodes:
 
 def _ask(node: str) -> Any:
     where = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(_probe()).options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(_PACKAGES)
+    check = ray.remote(_make_check()).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
+    return check.remote(_PACKAGES, ("search.trainable", "torch"))
 
 
 def judge(address: str, found: Mapping[str, str], *, expected: Mapping[str, str]) -> tuple[str, str]:
@@ -114,8 +115,8 @@ def judge(address: str, found: Mapping[str, str], *, expected: Mapping[str, str]
 
 
 def installed(packages: tuple[str, ...]) -> dict[str, str]:
-    """Version by package of this process, and Python's; empty where a package is missing."""
-    return _reader()(packages)
+    """Version by package of this process, and Python's; empty if a package is missing."""
+    return _make_check()(packages, ())
 
 
 def _release(name: str, versions: Mapping[str, str]) -> str:
@@ -124,37 +125,27 @@ def _release(name: str, versions: Mapping[str, str]) -> str:
     return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
 
 
-def _reader() -> Callable[[tuple[str, ...]], dict[str, str]]:
-    """`installed` as a function that Ray sends by value, because a node may lack our packages."""
+def _make_check() -> Callable[[tuple[str, ...], tuple[str, ...]], dict[str, str]]:
+    """A function that reads the versions of packages and imports modules.
 
-    def read(packages: tuple[str, ...]) -> dict[str, str]:
+    It is made here so that Ray sends it by value: a node may lack our packages.
+    """
+
+    def check(packages: tuple[str, ...], modules: tuple[str, ...]) -> dict[str, str]:
+        import contextlib
+        import importlib
         import platform
         from importlib import metadata
 
-        versions = {"python": platform.python_version()}
+        versions = {"python": platform.python_version(), **dict.fromkeys(packages, "")}
         for name in packages:
-            try:
+            with contextlib.suppress(metadata.PackageNotFoundError):
                 versions[name] = metadata.version(name)
-            except metadata.PackageNotFoundError:
-                versions[name] = ""
-        return versions
-
-    return read
-
-
-def _probe() -> Callable[[tuple[str, ...]], dict[str, str]]:
-    """The check that a node runs: what is installed there, and whether it can be imported. Sent by value too."""
-    read = _reader()
-
-    def ask(packages: tuple[str, ...]) -> dict[str, str]:
-        import importlib
-
-        versions = read(packages)
         try:
-            importlib.import_module("search.trainable")
-            importlib.import_module("torch")
+            for module in modules:
+                importlib.import_module(module)
         except Exception as error:  # noqa: BLE001 - whatever an import raises is the answer
             versions["error"] = f"{type(error).__name__}: {error}"
         return versions
 
-    return ask
+    return check

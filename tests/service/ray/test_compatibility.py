@@ -64,9 +64,9 @@ def test_a_node_without_our_packages_understands_the_question() -> None:
         "import json, pickle, sys\n"
         "sys.modules.update(dict.fromkeys(('admeta', 'search', 'service', 'tasks')))\n"
         "ask = pickle.load(sys.stdin.buffer)\n"
-        "print(json.dumps(ask(('ray', 'no-such-package'))))\n"
+        "print(json.dumps(ask(('ray', 'no-such-package'), ('search.trainable',))))\n"
     )
-    told = cloudpickle.dumps(compatibility._probe())
+    told = cloudpickle.dumps(compatibility._make_check())
     done = subprocess.run([sys.executable, "-c", script], input=told, capture_output=True, check=True)
     found = json.loads(done.stdout)
     assert found.pop("error").startswith("ModuleNotFoundError")
