@@ -10,7 +10,6 @@ import csv
 import hashlib
 import io
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -67,12 +66,9 @@ def duration(seconds: float | None) -> str:
     return f"{seconds:.3g} s"
 
 
-def ago(time: datetime | None) -> str:
-    """How long ago."""
-    if time is None:
-        return "–"
-    seconds = max(0.0, (datetime.now(UTC) - time).total_seconds())
-    return "just now" if seconds < 5 else f"{duration(float(round(seconds)))} ago"
+def number(value: float | None) -> str:
+    """Four significant digits; what rounding leaves of zero is 0."""
+    return tables.number(0.0 if value is not None and abs(value) < 1e-12 else value)
 
 
 def value(setting: Any) -> str:
@@ -95,10 +91,11 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "ago": ago,
         "duration": duration,
-        "number": tables.number,
+        "number": number,
         "part": part,
+        "searched": lambda values, space: {name: value for name, value in (values or {}).items() if name in space},
+        "searched_in": tables.searched_in,
         "settings": tables.settings,
         "spread": tables.spread,
         "value": value,
@@ -117,6 +114,7 @@ _MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charse
 _FILES = {
     "dashboard.css": "dashboard.css",
     "live.js": "live.js",
+    "times.js": "times.js",
     "charts.js": "charts.js",
     "svg.js": "svg.js",
     "search.js": "search.js",
@@ -210,12 +208,17 @@ def _is_error(start: Message) -> bool:
     return start["status"] >= 400 and is_json
 
 
+def _page_hint(view: ErrorView) -> str:
+    """The hint in the words of the pages; the API's own names its addresses."""
+    return "The list of studies leads to all of them." if "/v1/" in view.hint else view.hint
+
+
 def _error_page(request: HTTPConnection, start: Message, body: bytes) -> tuple[Message, bytes]:
     try:
         view = ErrorView.model_validate_json(body)
     except ValidationError:
         return start, body
-    made = page(request, "failure.html", status=start["status"], view=view)
+    made = page(request, "failure.html", status=start["status"], view=view, hint=_page_hint(view))
     content = bytes(made.body)
     headers = MutableHeaders(raw=list(start["headers"]))
     headers["Content-Type"] = made.headers["content-type"]

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import RedirectResponse
 from pydantic import BeforeValidator, Field
 from sqlalchemy import Engine
 
 import tasks.registry
+from admeta.client.terminal import tables
 from admeta.registry import known_optimizers
 from search import run_log
-from search.states import Direction, RunState, StudyState, Verdict
+from search.errors import StudyConflictError
+from search.states import Direction, RunState, Scope, StudyState, Verdict
 from service.api.health import get_cluster
-from service.api.requests import Database, Filters
-from service.dashboard.pages import page
+from service.api.requests import Database, Filters, parse_body
+from service.api.studies import remove_study
+from service.dashboard.pages import duration, page, part
 from service.dashboard.results import as_python
-from service.database import events, queries
+from service.dashboard.submit import Form
+from service.database import events, queries, studies
 from service.database.errors import TrialNotFoundError
-from service.models import ComparisonRow, ComparisonView, RunView, SearchView, SpreadView, StudyView
+from service.models import (
+    ComparisonRow,
+    ComparisonView,
+    RunView,
+    SearchView,
+    SpreadView,
+    StudyChanges,
+    StudyRunView,
+    StudyView,
+)
 from service.settings import Settings
 from tasks.engine.folders import inside
 
@@ -98,7 +113,111 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
         positions={search.label: position for position, search in enumerate(view.searches)},
         ended=StudyState(view.state).is_terminal,
         newest_event=newest_event,
+        facts=study_facts(view, comparison),
+        spaces={one["label"]: one for one in (view.definition or {}).get("optimizers", [])},
+        active=queries.active_runs(engine, study_id=view.id, limit=100),
+        remaining_s=remaining_s(view),
+        failures=_all_failed(engine, view),
+        may_change=may_change(request),
     )
+
+
+@router.post("/studies/{study}/{action}")
+def act_on_study(
+    request: Request,
+    engine: Database,
+    study: str,
+    action: Literal["pause", "resume", "cancel", "delete", "annotate"],
+    filled: Form,
+) -> Response:
+    """Do what a button of the study's page says, and show the page again; the list of studies after a deletion."""
+    target = f"/studies/{part(study)}"
+    try:
+        match action:
+            case "pause":
+                studies.request_pause(engine, study)
+            case "resume":
+                studies.request_resume(engine, study)
+            case "cancel":
+                studies.request_cancel(engine, study)
+            case "delete":
+                remove_study(engine, request, study)
+                target = "/"
+            case "annotate":
+                notes, tags = (next(iter(filled.get(name, ())), "") for name in ("notes", "tags"))
+                changes = {"notes": notes.replace("\r\n", "\n"), "tags": tags.replace(",", " ").split()}
+                studies.change_study(engine, study, parse_body(StudyChanges, changes))
+    except StudyConflictError:
+        pass  # the study has gone on since the page was read; it shows its state now
+    return RedirectResponse(target, status_code=303)
+
+
+def may_change(request: Request) -> bool:
+    """Whether who asks may change studies: everybody where no token is asked for, else who has the scope `write`."""
+    bearer = getattr(request.state, "bearer", None)
+    return bearer is None or bearer.scope.includes(Scope.WRITE)
+
+
+def study_facts(study: StudyView, comparison: ComparisonView) -> dict[str, str]:
+    """What the study is, by title: its task, how it searches, what it may use, and how much of that it has used."""
+    definition: dict[str, Any] = study.definition or {}
+    task, budget, confirm = (definition.get(name, {}) for name in ("task", "budget", "confirm"))
+    first = ("epochs", "batch_size", "steps_per_epoch")
+    elapsed_s = _elapsed_s(study)
+    spent = [f"{sum(map(tables.n_finished, study.searches))} of {sum(s.n_trials for s in study.searches)} trials"]
+    gpu_h = sum(row.gpu_s for row in comparison.rows) / 3600
+    for name, used in (("max_hours", elapsed_s / 3600), ("gpu_hours", gpu_h)):
+        if budget.get(name) is not None:
+            words = {"max_hours": "hours", "gpu_hours": "GPU hours"}[name]
+            spent.append(f"{used:.2g} of {budget[name]:g} {words}, {max(0.0, budget[name] - used):.2g} left")
+        elif used >= 0.01:
+            spent.append(duration(used * 3600) + (" of GPU" if name == "gpu_hours" else " since its start"))
+    others = {name: value for name, value in budget.items() if value is not None and name not in _LIMITS}
+    facts = {
+        "Task": " ".join(filter(None, [study.task, study.model, tables.settings(_stated(task, first))])),
+        "Sampler": _named(definition.get("sampler", {})),
+        "Pruner": _named(definition.get("pruner", {})),
+        "Confirmed": f"the best {confirm.get('top_k')} of each optimizer with seeds {confirm.get('seeds')}"
+        if confirm.get("top_k")
+        else "nothing",
+        "Budget": ", ".join([*spent, *([tables.settings(others)] if others else [])]),
+        "Resources": tables.settings(_stated(definition.get("resources", {}))),
+    }
+    return {title: text for title, text in facts.items() if text}
+
+
+_LIMITS = ("trials_per_optimizer", "max_hours", "gpu_hours")
+
+
+def _stated(values: dict[str, Any], names: Sequence[str] | None = None) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None and (names is None or name in names)}
+
+
+def _named(values: dict[str, Any]) -> str:
+    others = tables.settings(_stated({name: value for name, value in values.items() if name != "name"}))
+    return f"{values.get('name', '')} {others}".strip()
+
+
+def _elapsed_s(study: StudyView) -> float:
+    if study.started_at is None:
+        return 0.0
+    return ((study.finished_at or datetime.now(UTC)) - study.started_at).total_seconds()
+
+
+def remaining_s(study: StudyView) -> float | None:
+    """Seconds until the end of a RUNNING study at its pace so far; None before three of its runs have finished."""
+    n_done = sum(tables.n_finished(search) + search.n_confirm_finished for search in study.searches)
+    n_all = sum(search.n_trials + search.n_confirm_runs for search in study.searches)
+    if study.state != StudyState.RUNNING or n_done < 3:
+        return None
+    return _elapsed_s(study) * max(0, n_all - n_done) / n_done
+
+
+def _all_failed(engine: Engine, study: StudyView) -> dict[str, StudyRunView]:
+    """By label, the last failure of each search none of whose finished trials succeeded."""
+    labels = [s.label for s in study.searches if s.n_failed and s.n_failed == tables.n_finished(s)]
+    failures = queries.last_failures(engine, study.id) if labels else {}
+    return {label: failures[label] for label in labels if label in failures}
 
 
 @router.get("/studies/{study}/searches/{label}")

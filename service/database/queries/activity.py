@@ -17,8 +17,12 @@ from service.database.models import RUN_IS_UNFINISHED, Attempt, Run, Search, Stu
 from service.models import ActiveRunView, QueuedStudyView
 
 
-def active_runs(engine: Engine, *, limit: int = 500) -> list[ActiveRunView]:
-    """Runs that train, with the node and device of their attempt; the latest first."""
+def active_runs(engine: Engine, *, study_id: str | None = None, limit: int = 500) -> list[ActiveRunView]:
+    """Runs that train, with the node and device of their attempt; the latest first.
+
+    Args:
+        study_id: only those of this study.
+    """
     query = (
         select(
             *(Run.id.label("run"), Study.name.label("study"), Search.label, Run.trial_number.label("trial")),
@@ -31,6 +35,8 @@ def active_runs(engine: Engine, *, limit: int = 500) -> list[ActiveRunView]:
         .order_by(Attempt.started_at.desc(), Run.id)
         .limit(limit)
     )
+    if study_id is not None:
+        query = query.where(Study.id == study_id)
     with reading(engine) as session:
         return [ActiveRunView.model_validate(row) for row in session.execute(query)]
 

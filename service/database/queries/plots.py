@@ -227,8 +227,9 @@ def search_history(engine: Engine, study: StudyView, label: str) -> History:
 
 
 def _declared(study: StudyView, label: str) -> dict[str, dict[str, bool]]:
-    optimizers = (study.definition or {}).get("optimizers", [])
-    space: dict[str, Any] = next((one["space"] for one in optimizers if (one.get("label") or one["name"]) == label), {})
+    definition: dict[str, Any] = study.definition or {}
+    position = [search.label for search in study.searches].index(label)  # an optimizer has `searches` of them
+    space: dict[str, Any] = definition["optimizers"][position // definition.get("searches", 1)]["space"]
     return {
         name: {"log": bool(parameter.get("log")), "integer": parameter["type"] == "int"}
         for name, parameter in space.items()

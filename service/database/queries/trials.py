@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy import ColumnElement, Engine, Select, and_, case, or_, select
+from sqlalchemy import ColumnElement, Engine, Select, and_, case, func, or_, select
 from sqlalchemy.orm import Session, contains_eager, joinedload, load_only, selectinload
 
 from search.coordinator import run_folder
@@ -136,6 +136,16 @@ def list_runs(
         items = [StudyRunView.model_validate(run) for run in page]
     after = None if len(found) <= limit else _cursor(page[-1], order)
     return Page(items=items, next_cursor=after)
+
+
+@retried(REQUEST)
+def last_failures(engine: Engine, study_id: str) -> dict[str, StudyRunView]:
+    """By label, the last failed run of each search's trials."""
+    failed = Run.stage == Stage.SEARCH, Run.state == RunState.FAIL
+    last = select(func.max(Run.id)).join(Run.search).where(Search.study_id == study_id, *failed).group_by(Run.search_id)
+    query = select(Run).where(Run.id.in_(last)).options(_ATTEMPTS, _WITH_STUDY)
+    with reading(engine) as session:
+        return {run.label: StudyRunView.model_validate(run) for run in session.execute(query).scalars()}
 
 
 @retried(REQUEST)

@@ -147,6 +147,38 @@ def test_a_page_works_at_the_second_visit(browser: Any, address: str) -> None:
         page.wait_for_selector("[data-chart=curves] canvas")
 
 
+def test_on_a_narrow_page_nothing_of_the_ranking_is_hidden(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/studies/digits-four", width=390) as page:
+        for name in ("Test", "To target", "GPU", "Best settings"):
+            cell = page.locator(f".ranking td[data-name='{name}']").first
+            box = cell.bounding_box()
+            assert box is not None
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 390
+        page.set_viewport_size({"width": 1440, "height": 900})
+        fits = "node => node.scrollWidth <= node.clientWidth"
+        assert page.locator(".wide", has=page.locator(".ranking")).evaluate(fits)
+
+
+def test_times_are_the_readers(browser: Any, address: str) -> None:
+    context = browser.new_context(timezone_id="Asia/Tokyo", locale="en-GB")
+    page = context.new_page()
+    page.goto(f"{address}/studies/digits-four")
+    time = page.locator("time").first
+    page.wait_for_function("document.querySelector('time').title !== ''")
+    assert "GMT+9" in time.get_attribute("title")
+    assert re.fullmatch(r"just now|\d+ (s|min|h) ago", time.inner_text())
+    context.close()
+
+
+def test_a_study_is_paused_and_resumed_by_its_buttons(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/studies/waiting") as page:
+        page.get_by_role("button", name="Pause").click()
+        page.locator(".title .state-paused").wait_for()
+        page.get_by_role("button", name="Resume").click()
+        page.locator(".title .state-queued").wait_for()
+
+
 def test_a_study_is_followed(browser: Any, address: str, filled_home: Path) -> None:
     engine = make_engine(settings_in(filled_home).database_url)
     store = SqlStore(engine)

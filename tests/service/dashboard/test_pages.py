@@ -13,10 +13,16 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from search.records import RunOutcome
+from search.states import FailureKind, RunState, Scope, StudyState
 from service.app import create_app
 from service.dashboard.results import as_python
+from service.database import SqlStore
+from service.database.engine import make_engine
+from service.database.tokens import create_token
 from service.settings import Settings
-from tests.service.fakes import FakeSupervisor
+from tests.service.database.fill import definition, leased, run
+from tests.service.fakes import ADDRESS, FakeSupervisor, settings_in
 
 PAGES = [
     "/",
@@ -172,3 +178,69 @@ def test_vendored_files_are_what_their_list_says() -> None:
     listed = dict(re.findall(r"^\| `(\S+)` .*`([0-9a-f]{64})` \|$", (folder / "VENDORED.md").read_text(), re.MULTILINE))
     there = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.iterdir() if p.name != "VENDORED.md"}
     assert listed == there
+
+
+def test_a_studys_page_tells_what_the_study_is(pages: TestClient) -> None:
+    text = re.sub(r"<[^>]+>", " ", pages.get("/studies/digits-four").text)
+    for told in ("epochs=20 batch_size=64", "tpe seed=0", "asha", "seeds [0, 1, 2]", "64 of 64 trials", "target=0.9"):
+        assert told in text
+    assert "lr [0.003, 0.1] log" in text, "the search space of admetar"
+
+
+def test_a_search_whose_trials_all_failed_is_told_with_its_log(pages: TestClient, filled_home: Path) -> None:
+    engine = make_engine(settings_in(filled_home).database_url)
+    store = SqlStore(engine)
+    lease, (search, _) = leased(store, definition("all-failed"))
+    outcome = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="Traceback\nError: loss is NaN")
+    for number in range(2):
+        run(store, lease, search, number, outcome)
+    store.set_study_state(lease, StudyState.FAILED)
+    engine.dispose()
+    text = pages.get("/studies/all-failed").text
+    assert "All trials of admetar that have ended failed." in text
+    assert "Error: loss is NaN" in text
+    assert re.search(r"/trials/admetar/1#log", text)
+
+
+def test_the_buttons_of_a_study(pages: TestClient) -> None:
+    study = pages.post("/v1/studies", json=definition("by-buttons").to_json()).json()["id"]
+    for action, state in [("pause", "PAUSED"), ("resume", "QUEUED"), ("resume", "QUEUED"), ("cancel", "CANCELLED")]:
+        answer = pages.post(f"/studies/{study}/{action}", follow_redirects=False)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"/studies/{study}")
+        assert pages.get(f"/v1/studies/{study}").json()["state"] == state
+    pages.post(f"/studies/{study}/annotate", data={"notes": "too high\r\nby far", "tags": "a, b"})
+    view = pages.get(f"/v1/studies/{study}").json()
+    assert (view["notes"], view["tags"]) == ("too high\nby far", ["a", "b"])
+    assert "by-buttons" in pages.get("/?tag=b").text
+    assert pages.post(f"/studies/{study}/annotate", data={"tags": "n/o"}).status_code == 422
+    assert pages.post(f"/studies/{study}/rename").status_code == 422
+    assert pages.post(f"/studies/{study}/delete", follow_redirects=False).headers["location"] == "/"
+    assert pages.get(f"/studies/{study}").status_code == 404
+
+
+def test_who_may_only_read_sees_no_buttons(filled_home: Path) -> None:
+    settings = replace(settings_in(filled_home), require_token=True)
+    engine = make_engine(settings.database_url)
+    tokens = {scope: create_token(engine, name="page", scope=scope).token for scope in (Scope.READ, Scope.WRITE)}
+    engine.dispose()
+    with TestClient(create_app(settings, supervisor=FakeSupervisor()), base_url=ADDRESS) as client:
+        for scope, token in tokens.items():
+            headers = {"Accept": "text/html", "Authorization": f"Bearer {token}"}
+            page = client.get("/studies/waiting", headers=headers).text
+            assert ('action="/studies' in page) is (scope is Scope.WRITE)
+            assert client.post("/studies/waiting/resume", headers=headers, follow_redirects=False).status_code == (
+                303 if scope is Scope.WRITE else 403
+            )
+
+
+def test_an_error_as_a_page_names_no_address_of_the_api(pages: TestClient) -> None:
+    page = pages.get("/studies/digits-four/trials/admetar/999")
+    assert page.status_code == 404
+    assert "/v1/" not in page.text
+    assert "The list of studies leads to all of them." in page.text
+
+
+def test_a_finished_bar_is_full(pages: TestClient) -> None:
+    """A search that its budget ended early has run all that it will."""
+    page = pages.get("/studies/cifar10-resnet110").text
+    assert '<rect class="complete" x="0" width="100.0%"' in page
