@@ -44,11 +44,14 @@ def parse_url(url: str | URL) -> URL:
     Raises:
         DatabaseUrlError: it cannot be parsed, names another kind of database, or an SQLite database in memory.
     """
-    hint = "Use sqlite:////path/to/admeta.sqlite3 or postgresql://user:password@host:5432/database."
+    hint = "Use sqlite:////path/to/admeta.sqlite3 or postgresql://user@host:5432/database."
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # their messages repeat the URL with its password
         raise DatabaseUrlError("The database URL cannot be parsed.", hint=hint) from None
+    if "@" in (parsed.host or ""):  # a part of the password, which the driver would print as the host
+        detail = "The user or the password in the database URL contains '@'."
+        raise DatabaseUrlError(detail, hint="Write it as %40, or put the password into ADMETA_DATABASE_PASSWORD_FILE.")
     backend = parsed.get_backend_name()
     if backend == "sqlite":
         if parsed.database in (None, "", ":memory:"):

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,6 +81,34 @@ def test_the_command_line_starts_without_the_server() -> None:
     assert code == 0
     assert not {"torch", "ray", "optuna", "fastapi", "sqlalchemy", "yaml", "numpy"} & set(loaded)
     assert {name for name in loaded if name.partition(".")[0] == "search"} <= {"search", "search.states"}
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://u@127.0.0.1:9/db?password=hunter2",
+        "postgresql://u:hunter2@127.0.0.1:9/db",
+        "postgresql://u:half@hunter2@127.0.0.1:9/db",
+        "mysql://u:hunter2@h/db",
+    ],
+)
+@pytest.mark.parametrize("command", ["db current", "doctor", "token list"])
+def test_no_command_prints_a_password(say: Say, tmp_path: Path, command: str, address: str) -> None:
+    code, out, err = say(f"{command} --home {tmp_path} --database-url {address}")
+    assert code == 1
+    assert "hunter2" not in out + err
+    assert "database" in (out + err).lower()
+
+
+@pytest.mark.parametrize(
+    "address", ["http://u:hunter2@127.0.0.1:9", "http://u:half@hunter2@127.0.0.1:9", "http://u:hunter2@[::1"]
+)
+def test_no_address_of_a_service_is_printed_with_its_password(say: Say, tmp_path: Path, address: str) -> None:
+    for command in ("list", f"doctor --home {tmp_path}"):
+        code, out, err = say(f"{command} --url {address}")
+        assert code in (1, 3)
+        assert "hunter2" not in out + err
+        assert "u:***@" in out + err
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])

@@ -48,6 +48,14 @@ def test_bad_url_is_refused_without_its_password(url: str, says: str) -> None:
     assert "sqlite:////" in error.value.hint
 
 
+def test_an_at_sign_in_the_password_must_be_encoded() -> None:
+    with pytest.raises(DatabaseUrlError, match="contains '@'") as error:
+        make_engine("postgresql://u:half@s3cret@h/d")
+    assert "%40" in error.value.hint
+    assert "s3cret" not in str(error.value)
+    assert parse_url("postgresql://u:half%40s3cret@h/d").password == "half@s3cret"
+
+
 def test_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(DatabaseUrlError, match="not installed") as error:
