@@ -1,7 +1,6 @@
-"""How much each parameter of a search explains of the differences between its trials.
+"""How much of the differences between a search's trials each parameter explains.
 
-Owns the choice of method and what is too little to say anything. A pure function of an Optuna study: caching and
-where the study comes from are the service's.
+A pure function of an Optuna study; the service loads the study and caches the result.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ if TYPE_CHECKING:
     import optuna
 
 MIN_TRIALS = 10
-"""Complete trials from which on an answer is given; fewer say more about chance than about the parameters."""
+"""Minimum number of complete trials; results from fewer are mostly chance."""
 
 FANOVA_TRIALS = 500
-"""Up to here a random forest is grown in seconds; PED-ANOVA takes milliseconds at any size."""
+"""Largest number of trials for fANOVA, whose random forest then takes seconds; PED-ANOVA takes milliseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class Importance:
     """Shares by parameter, largest first, with sum 1.
 
     Attributes:
-        n_trials: complete trials it rests on; pruned and failed ones have no comparable value.
+        n_trials: number of complete trials used; pruned and failed ones have no comparable value.
     """
 
     method: ImportanceMethod
@@ -60,14 +59,14 @@ def importance(study: optuna.Study, *, method: ImportanceMethod | None = None, s
     if len({trial.value for trial in complete}) == 1:
         raise TooFewTrialsError(
             f"all {len(complete)} complete trials of search '{study.study_name}' have the value {complete[0].value}; "
-            "there is no difference to explain."
+            "no parameter can explain a difference."
         )
     chosen = method or _suited(complete)
     evaluator = (
         FanovaImportanceEvaluator(seed=seed) if chosen is ImportanceMethod.FANOVA else PedAnovaImportanceEvaluator()
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna's remarks on small samples; n_trials says it
+        warnings.simplefilter("ignore")  # Optuna warns about small samples; `n_trials` shows the size
         shares = get_param_importances(study, evaluator=evaluator)
     ordered = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     return Importance(method=chosen, shares={name: float(share) for name, share in ordered}, n_trials=len(complete))

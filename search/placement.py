@@ -1,7 +1,7 @@
-"""What is found out on a worker before a study's first run: whether it can be trained, and how many runs fit a card.
+"""Checks a study on a worker before its first run, and decides how many of its runs fit on a card and on the cluster.
 
-Owns the two Ray tasks that ask, so that the driver itself needs neither torch nor the data set. The answers are the
-engine's (`tasks.runs.check`, `tasks.engine.packing`).
+Two Ray tasks call the engine (`tasks.runs.check`, `tasks.engine.packing`), so that the driver needs neither torch nor
+the data set.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tasks.errors import ConfigError, TaskError
 logger = logging.getLogger(__name__)
 
 PATIENCE_S = 600.0
-"""How long to wait for a free card to measure on."""
+"""Seconds to wait for a free card on which throughput can be measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """What each run of a study holds, and why."""
+    """CPUs and GPUs of each run of a study, and the reason."""
 
     each: Capacity
     reason: str
@@ -47,10 +47,10 @@ def cluster_capacity() -> Capacity:
 
 
 def why_none_fits(each: Capacity) -> str | None:
-    """What a run needs that no machine of the cluster has, in words; None where one run at least has room.
+    """A message if no machine of the cluster is large enough for one run; otherwise None.
 
     Args:
-        each: what one run holds; all of it on one machine.
+        each: what one run needs on one machine.
     """
     machines = [
         Capacity(cpus=node["Resources"].get("CPU", 0.0), gpus=node["Resources"].get("GPU", 0.0))
@@ -62,42 +62,42 @@ def why_none_fits(each: Capacity) -> str | None:
     largest = max(machines, key=lambda machine: (machine.gpus, machine.cpus), default=Capacity(cpus=0.0, gpus=0.0))
     return (
         f"waits for a machine with {each.cpus:g} CPUs and {each.gpus:g} GPUs for a run; the largest in the cluster has "
-        f"{largest.cpus:g} and {largest.gpus:g}: add one (admeta worker), or clone the study with fewer resources"
+        f"{largest.cpus:g} and {largest.gpus:g}. Add one (admeta worker), or clone the study with fewer resources"
     )
 
 
 def check(
     definition: StudyDefinition, *, data_dir: str | None, origins: Sequence[str], is_stopping: Callable[[], bool]
 ) -> None:
-    """Refuse a study that no run could train: its data, its initial weights, its optimizers from other packages.
+    """Check that a study can be trained: its data, its initial weights, its optimizers from other packages.
 
     Built-in optimizers were checked as the study was submitted, from what the registry knows of their parameters.
 
     Args:
-        origins: where the trial that the study starts from left its checkpoints.
+        origins: checkpoint folders of the trial that the study starts from.
 
     Raises:
-        TaskError: the data are missing or broken, or do not fit the model or the batch, or the study starts from
-            weights that are not there or of another model, or an optimizer's constructor refuses settings of its space.
+        TaskError: the data are missing, broken, or do not fit the model or the batch size; the initial weights are
+            missing or of another model; or an optimizer's constructor refuses settings of its space.
     """
     foreign = [(one.label, one.name, corners(one)) for one in definition.optimizers if one.name not in OPTIMIZERS]
     trains = tasks.registry.get(definition.task.name).target is not None
     if not trains and not foreign:
-        return  # no data and no network: not worth a process
+        return  # there is nothing to check
     ask = ray.remote(_check).options(num_cpus=0)
     task = definition.task.model_dump(mode="json") if trains else None
     _answer(ask.remote(task, foreign, data_dir, origins, definition.objective.metric), is_stopping=is_stopping)
 
 
 def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Callable[[], bool]) -> Placement:
-    """The study's own resources; for `gpus: auto` as many runs on a card as raise the total.
+    """The study's resources; for `gpus: auto` as many runs on a card as increase the throughput.
 
     Raises:
-        TaskError: not even one run fits a card.
+        TaskError: one run does not fit on a card.
     """
     resources = definition.resources
     if resources.gpus != "auto":
-        return Placement(each=Capacity(cpus=resources.cpus, gpus=resources.gpus), reason="as the study says")
+        return Placement(each=Capacity(cpus=resources.cpus, gpus=resources.gpus), reason="set in the definition")
     cluster = cluster_capacity()
     if cluster.gpus == 0:
         return Placement(each=Capacity(cpus=resources.cpus, gpus=0), reason="the cluster has no GPU")
@@ -109,16 +109,16 @@ def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Cal
     asked = ask.remote(task, spec.name, settings, data_dir, runs_beside(definition, cluster))
     packing = _answer(asked, is_stopping=is_stopping, patience_s=PATIENCE_S)
     if packing is None:
-        reason = f"one run a card: none was free to measure on within {PATIENCE_S:.0f} s"
+        reason = f"one run a card: no card was free for a measurement within {PATIENCE_S:.0f} s"
         return Placement(each=Capacity(cpus=resources.cpus, gpus=1), reason=reason)
     gpus, reason = packing
     return Placement(each=Capacity(cpus=resources.cpus, gpus=gpus), reason=reason)
 
 
 def slots_for(each: Capacity, *, priority: int, cluster: Capacity, competitors: Sequence[CompetingStudy]) -> int:
-    """Runs that a study of this priority may have now, when it shares the cluster with others.
+    """Number of runs that a study of this priority may have now.
 
-    Higher priority goes first; studies of one priority share equally; what one of them leaves idle the others may use.
+    Studies of higher priority come first. Studies of equal priority share equally, and may use what others leave idle.
 
     Args:
         each: what one of its runs holds.
@@ -126,8 +126,8 @@ def slots_for(each: Capacity, *, priority: int, cluster: Capacity, competitors: 
         competitors: the other studies at work, with the runs each has or wants now.
 
     Returns:
-        At least its fair share: what the higher priorities leave, divided by the studies of its own. More where those
-        do not use theirs. At least 1 where nobody is before it, as a cluster may still be growing.
+        At least its share: what studies of higher priority leave, divided by the number of studies of its priority.
+        More if the others do not use theirs. At least 1 if no study has a higher priority: a cluster may still grow.
     """
     left = cluster
     for competitor in competitors:
@@ -142,7 +142,7 @@ def slots_for(each: Capacity, *, priority: int, cluster: Capacity, competitors: 
 
 
 def runs_beside(definition: StudyDefinition, cluster: Capacity) -> int:
-    """Runs that could ever share a card: what the CPUs beside it hold, and what the study lets run at a time."""
+    """Most runs that can share a card, given the CPUs per card and the study's max_concurrent_trials."""
     at_once = [cluster.cpus / definition.resources.cpus / cluster.gpus]
     if definition.max_concurrent_trials is not None:
         at_once.append(math.ceil(definition.max_concurrent_trials / cluster.gpus))
@@ -222,7 +222,7 @@ def _measure(
 
 
 def _answer(asked: Any, *, is_stopping: Callable[[], bool], patience_s: float = math.inf) -> Any | None:
-    """The task's answer; None where the study is stopped first, or patience ends."""
+    """The result of the Ray task; None if the study is stopped first or the time is over."""
     end = time.monotonic() + patience_s
     while not ray.wait([asked], timeout=0.5)[0]:
         if is_stopping() or time.monotonic() > end:

@@ -1,8 +1,9 @@
-"""Which checkpoints of a study stay. SQL is ahead of it: only what a run left that has ended there is removed.
+"""Removes checkpoints that are no longer needed. Only those of runs that have ended in SQL are removed.
 
-under way     the newest, to go on from, and the best weights so far
-COMPLETE      the best weights: of confirm runs, and of the `keep_checkpoints` best trials of each optimizer
-other ends    nothing
+Kept are:
+    running or waiting   the newest checkpoint, and the best weights so far
+    COMPLETE             the best weights: of confirm runs, and of the `keep_checkpoints` best trials of each optimizer
+    otherwise ended      nothing
 """
 
 from __future__ import annotations
@@ -26,20 +27,22 @@ from tasks.engine.folders import find_unneeded, inside, open_folder
 logger = logging.getLogger(__name__)
 
 PAUSE_S = 30.0
-SHARE = 0.05  # of a thread's time, at most: looking through a large study takes seconds
+SHARE = 0.05  # of a thread's time at most, since listing a large study takes seconds
 
 
 def kept(runs: Sequence[RunRecord], definition: StudyDefinition) -> set[int]:
-    """Of one search's runs, the ids of those that are complete and whose best weights stay."""
-    searched = [run for run in runs if run.stage is Stage.SEARCH and run.attempt > 0]  # a twin never began
+    """Ids of one search's complete runs whose best weights are kept."""
+    searched = [
+        run for run in runs if run.stage is Stage.SEARCH and run.attempt > 0
+    ]  # without duplicates, which were not trained
     confirmed = [run for run in runs if run.stage is Stage.CONFIRM and run.state is RunState.COMPLETE]
     return {run.id for run in [*best_first(searched, definition)[: definition.keep_checkpoints], *confirmed]}
 
 
 def clear_up(store: Store, study_id: str, *, storage: str) -> None:
-    """Remove what the ended runs of a study left and no longer need, by one listing of its folder.
+    """Remove the unneeded checkpoints of a study's ended runs, with one listing of its folder.
 
-    What fails is logged; the next time tries again.
+    A failure is logged, and the next call tries again.
     """
     try:
         definition, runs = store.get_study(study_id).definition, store.runs(study_id)
@@ -56,12 +59,12 @@ def clear_up(store: Store, study_id: str, *, storage: str) -> None:
                 if run.state.is_finished and place in found:
                     for name in find_unneeded(found[place], keep_best=run.id in staying):
                         folder.remove(f"{place}/{name}")
-    except Exception as error:  # noqa: BLE001 - a storage or database that is away: no study fails for want of tidiness
-        logger.warning("study %s: checkpoints that nobody needs stay for now: %s", study_id, error)
+    except Exception as error:  # noqa: BLE001 - a storage or database that is away must not fail the study
+        logger.warning("study %s: unneeded checkpoints were not removed: %s", study_id, error)
 
 
 class Retention:
-    """Clears up after a study's runs while it is driven, in a thread of its own, since a storage may be slow."""
+    """Removes unneeded checkpoints while a study is driven, in a thread, since a storage may be slow."""
 
     def __init__(self, store: Store, study_id: str, *, storage: str) -> None:
         self._clear_up = partial(clear_up, store, study_id, storage=storage)
@@ -77,7 +80,7 @@ class Retention:
         self._thread.join()
 
     def conclude(self) -> None:
-        """Before the study's end is told: clear up for the last time, also what a lost worker wrote late."""
+        """Clear up for the last time, before the study's state changes: a lost worker may have written late."""
         self.__exit__()
         self._clear_up()
 

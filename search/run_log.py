@@ -1,12 +1,12 @@
-"""What a run prints: kept in a file beside its checkpoints, one an attempt, through the worker's own file descriptors.
+"""The output of a run: a file for each attempt beside the run's checkpoints, written through file descriptors 1 and 2.
 
-Owns the file's form and its bounds, for the worker that writes and the service that reads. The kernel has every line as
-soon as it is printed, also by C code and by processes that the run starts, so a worker that is killed loses none.
+Used by the worker that writes and the service that reads. The kernel has every line as soon as it is printed, also by C
+code and by processes that the run starts, so a worker that is killed loses none.
 
     <run's folder>/logs/attempt-0001.log    a head line that counts the bytes dropped, then the text
 
-At about 2 MiB the file is cut to its last 1 MiB. Offsets count from the first byte ever printed, so that readers who
-follow are not misled by a cut.
+At about 2 MiB the file is cut to its last 1 MiB. Offsets count from the first byte ever printed, so that a cut does not
+change them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from tasks.engine.folders import Folder, inside, is_remote, open_folder
 
 KEEP_BYTES = 1 << 20
-"""What a cut leaves."""
+"""Bytes that are left after a cut."""
 CUT_AT_BYTES = 2 << 20
 CUT_EVERY_S = 1.0
 COPY_EVERY_S = 10.0
@@ -37,12 +37,12 @@ _HEAD = "#admeta-log dropped={:015d}\n"
 _HEAD_PATTERN = re.compile(rb"#admeta-log dropped=(\d{15})\n")
 _N_HEAD = len(_HEAD.format(0))
 _NO_LINE_BYTES = 16 << 10
-"""Bytes without a line's end that a reader is given all the same."""
+"""A line longer than this is returned before it ends."""
 _FILE_NAME = re.compile(r"attempt-(\d{4,})\.log")
 
 
 def start_log(run_folder: str, attempt: int) -> RunLog:
-    """The log of an attempt that begins: in the run's folder, or beside the worker where that folder is an address."""
+    """Open the log of a new attempt: in the run's folder, or in a local folder if that one is remote."""
     name = _name(attempt)
     if not is_remote(run_folder):
         return RunLog(log_file(run_folder, attempt))
@@ -50,12 +50,12 @@ def start_log(run_folder: str, attempt: int) -> RunLog:
 
 
 def log_file(run_folder: str | Path, attempt: int) -> Path:
-    """Where an attempt's output is kept, in a folder that is a path."""
+    """The file of an attempt's output in a local folder."""
     return Path(run_folder) / _FOLDER / _name(attempt)
 
 
 def logged_attempts(run_folder: str) -> list[int]:
-    """The attempts of a run that left a log, oldest first."""
+    """The attempts of a run that have a log, oldest first."""
     with suppress(OSError):
         names = open_folder(inside(run_folder, _FOLDER)).names()
         return sorted(int(found[1]) for name in names if (found := _FILE_NAME.fullmatch(name)))
@@ -66,7 +66,7 @@ def read_log(run_folder: str, attempt: int, *, offset: int = 0, tail: int | None
     """A part of an attempt's log; see `excerpt`.
 
     Raises:
-        FileNotFoundError: the attempt left no log.
+        FileNotFoundError: the attempt has no log.
     """
     raw = open_folder(inside(run_folder, _FOLDER)).read(_name(attempt))
     return excerpt(raw, offset=offset, tail=tail, whole=whole)
@@ -77,11 +77,11 @@ def _name(attempt: int) -> str:
 
 
 class RunLog:
-    """An attempt's log, open for writing. A folder that cannot be written costs the log, never the run.
+    """An attempt's log, open for writing. If the folder cannot be written, the run continues without a log.
 
     Args:
-        path: its file; one that exists is continued.
-        copy_to: where `publish` copies it; the file itself is then removed at the end.
+        path: the file; an existing one is continued.
+        copy_to: where `publish` copies it; the file itself is then removed by `close`.
     """
 
     def __init__(self, path: Path, *, copy_to: Folder | None = None) -> None:
@@ -97,13 +97,13 @@ class RunLog:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
             self._begin(self._fd)
         except OSError as error:
-            print(f"no log of this run, {path} cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201
+            print(f"this run has no log: {path} cannot be written: {error.strerror}", file=sys.stderr)  # noqa: T201
             return
         threading.Thread(target=self._keep_short, name="run-log", daemon=True).start()
 
     @contextmanager
     def capturing(self) -> Iterator[None]:
-        """Send this process's stdout and stderr to the log; what is raised inside leaves its traceback there."""
+        """Send this process's stdout and stderr to the log, and the traceback of an exception that is raised inside."""
         if self._fd is None:
             yield
             return
@@ -124,22 +124,22 @@ class RunLog:
             self.cut()
 
     def say(self, text: str) -> None:
-        """Add a line of ours, with the time."""
+        """Add a line with the time."""
         self._write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}\n")
 
     def cut(self) -> None:
-        """Where the file has grown long, keep its last part. What is printed at this very moment may be lost."""
+        """If the file is long, keep its last part. Output that is written during the cut may be lost."""
         with self._cutting, suppress(OSError):
             if self._fd is None or (size := os.fstat(self._fd).st_size) <= CUT_AT_BYTES:
                 return
             tail = os.pread(self._fd, KEEP_BYTES, size - KEEP_BYTES)
             tail = tail[tail.find(b"\n", 0, _NO_LINE_BYTES) + 1 :]
             self._dropped += size - _N_HEAD - len(tail)
-            os.ftruncate(self._fd, 0)  # in place: processes that the run started have this file open
+            os.ftruncate(self._fd, 0)  # in place, since processes that the run started have this file open
             os.write(self._fd, _HEAD.format(self._dropped).encode() + tail)
 
     def publish(self) -> None:
-        """Copy the log to where the service reads it, if that is elsewhere and the last copy is not of just now."""
+        """Copy the log to where the service reads it, if that is another folder and the last copy is old enough."""
         if self._copy_to is not None and time.monotonic() - self._copied_at >= COPY_EVERY_S:
             self._copied_at = time.monotonic()
             self._copy(self._copy_to)
@@ -149,7 +149,7 @@ class RunLog:
             folder.write(self._path.name, [self._path.read_bytes()])
 
     def close(self) -> None:
-        """No more of this attempt."""
+        """End the log of this attempt."""
         if self._copy_to is not None and not self._closed.is_set():
             self._copy(self._copy_to)
             shutil.rmtree(self._path.parent, ignore_errors=True)
@@ -168,7 +168,7 @@ class RunLog:
             self._dropped = int(head[1])
 
     def _write(self, text: str) -> None:
-        with suppress(OSError):  # a full disk, say
+        with suppress(OSError):  # a full disk, for example
             if self._fd is not None:
                 os.write(self._fd, text.encode("utf-8", "backslashreplace"))
 
@@ -183,7 +183,7 @@ class Excerpt:
 
     Attributes:
         text: whole lines, unless the log ends within one.
-        start, end: where the text lies, in bytes since the first ever printed; the next part begins at `end`.
+        start, end: offsets of the text, in bytes since the first ever printed; the next part begins at `end`.
     """
 
     text: str
@@ -196,12 +196,12 @@ def excerpt(raw: bytes, *, offset: int = 0, tail: int | None = None, whole: bool
 
     Args:
         raw: the file's content.
-        offset: from here on, in bytes since the first ever printed; later where that part was dropped.
-        tail: of that, the last so many lines.
-        whole: also the beginning of a last line that has no end yet.
+        offset: the start, in bytes since the first ever printed; a later one if that part was dropped.
+        tail: only this number of last lines.
+        whole: include a last line that has no end yet.
     """
     head = _HEAD_PATTERN.match(raw)
-    if head is None:  # a cut is being made
+    if head is None:  # the file is being cut
         return Excerpt(text="", start=offset, end=offset)
     dropped, kept = int(head[1]), raw[_N_HEAD:]
     skipped = min(max(offset - dropped, 0), len(kept))
@@ -215,7 +215,7 @@ def excerpt(raw: bytes, *, offset: int = 0, tail: int | None = None, whole: bool
 
 
 def _start_of_last(text: bytes, n_lines: int) -> int:
-    """Where the last so many lines of the text begin."""
+    """Where the last `n_lines` lines of the text begin."""
     place = len(text) - 1 if text.endswith(b"\n") else len(text)
     for _ in range(n_lines):
         place = text.rfind(b"\n", 0, max(place, 0))

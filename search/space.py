@@ -1,8 +1,7 @@
-"""Search spaces as a study writes them, and how a trial's parameters are drawn from one.
+"""Search spaces of a study definition, and how a trial's parameters are drawn from one.
 
-Owns the three kinds of parameter (float, int, categorical), their checks against the optimizer's registry entry,
-and the translation to Optuna. Optuna keeps a categorical's lists badly (tuples come back as lists and the next ask
-fails), so every choice that is not a plain scalar is stored there as its JSON text.
+There are three kinds of parameter: float, int and categorical. Optuna does not store lists as choices correctly (tuples
+are read as lists, and the next ask fails), so every choice that is not a plain scalar is stored as JSON text.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MAX_INTEGER = 2**53
-"""Of an integer's bounds: beyond it a float, which Optuna stores, no longer holds every integer."""
+"""Largest bound of an integer parameter: Optuna stores floats, which do not represent all larger integers."""
 
 MAX_STEPS = 10**9
 MAX_PARAMETERS = 100
@@ -34,7 +33,7 @@ Integer = Annotated[int, Field(strict=True, ge=-MAX_INTEGER, le=MAX_INTEGER)]
 
 
 class Strict(BaseModel):
-    """Base of everything a study definition is made of: no unknown fields, no NaN or infinity, immutable."""
+    """Base of all parts of a study definition: no unknown fields, no NaN or infinity, immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -85,11 +84,11 @@ class FloatParameter(_Parameter):
         return [self.at(i) for i in range(self.grid_size())]
 
     def _last(self) -> float:
-        """The largest value that can be drawn: where steps don't reach `high`, Optuna would warn at every draw."""
+        """The largest value that can be drawn; Optuna warns at every draw if it is not the upper bound."""
         return self.high if self.step is None else self.at(self.grid_size() - 1)
 
     def at(self, i: int) -> float:
-        """low + i·step in decimals, as Optuna counts: 0.1 + 2·0.1 is 0.3."""
+        """low + i·step in decimal arithmetic, as in Optuna: 0.1 + 2·0.1 is 0.3."""
         return float(_decimal(self.low) + i * _decimal(self.step or 0.0))
 
 
@@ -137,7 +136,7 @@ class IntParameter(_Parameter):
 
 
 class CategoricalParameter(_Parameter):
-    """One of some values; lists such as betas are values too."""
+    """One of several values, which may be lists, such as betas."""
 
     type: Literal["categorical"]
     choices: list[JsonValue] = Field(min_length=1, max_length=1000)
@@ -201,7 +200,7 @@ def _hashable(value: JsonValue) -> Hashable:
 
 
 def from_registry(space: Mapping[str, admeta.spaces.ParamSpace]) -> Space:
-    """The optimizer registry's search space as a study would write it."""
+    """A search space of the optimizer registry, as parameters of a definition."""
     return {name: _from_registry(parameter) for name, parameter in space.items()}
 
 
@@ -227,17 +226,17 @@ def _from_registry(
 
 
 def ordered(space: Space) -> list[str]:
-    """Names with every parent before the parameters that depend on it, otherwise by name: a database may reorder keys.
+    """Names, every parent before the parameters that depend on it, otherwise sorted: a database may reorder keys.
 
     Raises:
-        ValueError: the conditions form a circle.
+        ValueError: the conditions are circular.
     """
     order: list[str] = []
     left = dict(space)
     while left:
         ready = sorted(name for name, p in left.items() if not (set(p.when or ()) & left.keys()))
         if not ready:
-            raise ValueError(f"parameters {sorted(left)} depend on one another in a circle; 'when' must end somewhere")
+            raise ValueError(f"the conditions of parameters {sorted(left)} are circular; remove one 'when'")
         for name in ready:
             order.append(name)
             del left[name]
@@ -245,7 +244,7 @@ def ordered(space: Space) -> list[str]:
 
 
 def fit(settings: Mapping[str, Any], space: Space) -> dict[str, Any]:
-    """Those of the settings that the space could have drawn, as Optuna stores them."""
+    """The settings that are values of the space, as Optuna stores them; the others are left out."""
     fitting: dict[str, Any] = {}
     for name, value in settings.items():
         if name in space and why_not(space[name], value) is None:
@@ -254,7 +253,7 @@ def fit(settings: Mapping[str, Any], space: Space) -> dict[str, Any]:
 
 
 def why_not(parameter: Parameter, value: Any) -> str | None:
-    """The rule that keeps the parameter from having this value; None where it can have it."""
+    """The rule that this value breaks; None if the parameter can have it."""
     if isinstance(parameter, CategoricalParameter):
         if encode_choice(value) in parameter._stored:
             return None
@@ -284,15 +283,15 @@ def _as_drawn(parameter: Parameter, value: Any) -> Any:
 
 
 def check_conditions(space: Space) -> None:
-    """Refuse conditions that can never hold.
+    """Check that every condition can be met.
 
     Raises:
-        ValueError: a parent is missing or its own descendant, or it cannot have the value.
+        ValueError: a parent is missing, depends on the parameter itself, or cannot have the value.
     """
     for name, parameter in space.items():
         for parent, value in (parameter.when or {}).items():
             if parent not in space:
-                raise ValueError(f"parameter '{name}' depends on '{parent}', which the space does not have")
+                raise ValueError(f"parameter '{name}' depends on '{parent}', which is not in the space")
             _check_condition(name, parent, value, space[parent])
     ordered(space)
 
@@ -314,14 +313,14 @@ def _check_condition(name: str, parent: str, value: JsonValue, of: Parameter) ->
         case FloatParameter():
             raise ValueError(
                 f"parameter '{name}' depends on {parent} = {value!r}, but a draw from a range of real numbers never "
-                f"equals one value; make '{parent}' categorical"
+                f"equals one value. Make '{parent}' categorical"
             )
 
 
 def draw(trial: optuna.Trial, space: Space) -> dict[str, Any]:
-    """Draw the trial's parameters; those whose condition does not hold are left out.
+    """Draw the trial's parameters; those whose condition is not met are left out.
 
-    May be repeated on a trial that was interrupted half-way: what it has already is kept.
+    May be repeated on a trial that was interrupted: the parameters that it has are kept.
     """
     params: dict[str, Any] = {}
     for name in ordered(space):

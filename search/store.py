@@ -1,8 +1,8 @@
-"""What the driver needs of the database: the only way `search` reaches it.
+"""The driver's interface to the database; `search` accesses it in no other way.
 
-Implemented by `service.database` on SQLAlchemy, and in memory for tests; one conformance suite runs on both.
-Every writing call names the lease it is made under and raises `LeaseLostError` when another driver holds it.
-All calls are idempotent, so that a caller may repeat one whose answer was lost.
+`service.database` implements it with SQLAlchemy, and the tests in memory; one suite of tests runs on both. Every call
+that writes takes the lease and raises `LeaseLostError` if another driver holds it. All calls are idempotent, so that a
+caller may repeat one whose answer was lost.
 """
 
 from __future__ import annotations
@@ -19,28 +19,32 @@ if TYPE_CHECKING:
 
 
 class Store(Protocol):
-    """The driver's view of the database."""
+    """What a driver reads from the database and writes to it."""
 
     def optuna_storage(self) -> optuna.storages.BaseStorage:
         """Optuna's storage in the same database; its tables exist already."""
         ...
 
     def acquire_lease(self, study_id: str, *, owner: str, ttl_s: float) -> Lease | None:
-        """Take the study if nobody holds it, its lease has expired, or `owner` holds it; None otherwise.
+        """Lease the study if nobody has a lease, it has expired, or `owner` has it; otherwise None.
 
         Only studies in state QUEUED, RUNNING or PAUSED can be leased.
         """
         ...
 
     def renew_lease(self, lease: Lease) -> StudyState:
-        """Extend the lease by its ttl, also when it has expired but nobody took it; the study's state now.
+        """Extend the lease by its ttl, even if it has expired, unless another driver has taken it.
 
-        This is how a driver learns that its study was cancelled or paused. Raises LeaseLostError.
+        Returns:
+            The study's state, so that the driver notices a cancellation or a pause.
+
+        Raises:
+            LeaseLostError: another driver has taken the study.
         """
         ...
 
     def release_lease(self, lease: Lease) -> None:
-        """Give the study back; nothing happens when another driver holds it."""
+        """End the lease; does nothing if another driver has taken the study."""
         ...
 
     def get_study(self, study_id: str) -> StudyRecord:
@@ -48,16 +52,16 @@ class Store(Protocol):
         ...
 
     def set_study_state(self, lease: Lease, state: StudyState, *, reason: str | None = None) -> StudyState:
-        """Move the study on, or say why it stands, unless it is terminal already. Returns its state afterwards."""
+        """Set the state and its reason, unless the study has ended. Returns the state afterwards."""
         ...
 
     def best_settings(
         self, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None, limit: int
     ) -> list[dict[str, Any]]:
-        """Settings of the best complete trials of this optimizer in ended studies of one recipe, best first, each once.
+        """Settings of this optimizer's best complete trials in ended studies of one recipe, best first, no duplicates.
 
         Trials all of whose confirm runs are complete come first, by the mean over these; then those that were not
-        confirmed, by their value. One whose confirm runs failed, any of them, is left out.
+        confirmed, by their value. A trial with a failed confirm run is left out.
 
         Args:
             like: only studies whose recipe is this definition's (`search.recipe`).
@@ -78,7 +82,7 @@ class Store(Protocol):
         ...
 
     def find_runs(self, study: str, *, label: str, trial_number: int) -> tuple[str, list[RunRecord]] | None:
-        """Id of the study of this name or id, and the runs of one of its trials; None where there is no such trial."""
+        """The id of a study given by name or id, and the runs of one of its trials; None if there is no such trial."""
         ...
 
     def points(self, run_id: int) -> list[Point]:
@@ -99,18 +103,18 @@ class Store(Protocol):
         ...
 
     def start_attempt(self, lease: Lease, run_id: int) -> RunRecord:
-        """Count a new attempt and set the run RUNNING; attempts left open by a dead driver are closed as LOST."""
+        """Start a new attempt and set the run RUNNING; open attempts of a dead driver are closed as LOST."""
         ...
 
     def add_points(
         self, lease: Lease, run_id: int, points: Sequence[Point], *, start: AttemptStart | None = None
     ) -> None:
-        """Put points on the run's curve; one of an epoch that was trained again takes the place of the stored one.
+        """Add points to the run's curve; a point of an epoch that was trained again replaces the stored one.
 
-        A point that is stored already changes nothing; every other one adds to what the run has cost.
+        A point that is stored already changes nothing. Every other one adds to the run's cost.
 
         Args:
-            start: where the current attempt runs, to be recorded with it.
+            start: where the current attempt runs.
         """
         ...
 
@@ -123,7 +127,7 @@ class Store(Protocol):
         ...
 
     def cancelled_runs(self, study_id: str) -> set[int]:
-        """Ids of the study's runs that ended as cancelled: by a request for one trial, while the study goes on."""
+        """Ids of the study's runs that a request cancelled while the study continues."""
         ...
 
     def finish_run(
@@ -135,8 +139,8 @@ class Store(Protocol):
         points: Sequence[Point] = (),
         start: AttemptStart | None = None,
     ) -> RunRecord:
-        """Close the run and its attempt, with what was reported last. The run as it is afterwards.
+        """End the run and its attempt, with the last points. Returns the run afterwards.
 
-        A run that is finished stays as it is.
+        A run that has ended is not changed.
         """
         ...

@@ -60,7 +60,7 @@ CASES = [
     (space(lambd={**FLOAT, "high": 1.0}), "optimizers.0.space.lambd", "(0, 1)"),
     (space(lambd={**FLOAT, "low": 0.0}), "optimizers.0.space.lambd", "(0, 1)"),
     (space(), "optimizers.0.space", "is empty"),
-    (space(lr={**FLOAT, "when": {"k": 5}}), "optimizers.0.space", "depends on 'k', which the space does not have"),
+    (space(lr={**FLOAT, "when": {"k": 5}}), "optimizers.0.space", "depends on 'k', which is not in the space"),
     (optimizer(space="papr"), "optimizers.0.space", "did you mean 'paper'?"),
     (optimizer(fixed={"lambd": 2}), "optimizers.0.fixed.lambd", "(0, 1)"),
     (optimizer(fixed={"eps": math.inf}), "optimizers.0.fixed.eps", "finite"),

@@ -117,7 +117,7 @@ def test_a_storage_that_fails_costs_a_warning(
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(LocalFolder, "remove", refuse)
         there.clear_up()
-    assert "checkpoints that nobody needs stay for now: [Errno 13] Permission denied" in caplog.text
+    assert "unneeded checkpoints were not removed: [Errno 13] Permission denied" in caplog.text
     there.clear_up()
     assert there.left(run) == LOG
 

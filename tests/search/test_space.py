@@ -197,12 +197,12 @@ SWITCH = {"type": "categorical", "choices": ["full", "off"]}
 @pytest.mark.parametrize(
     ("space", "rule"),
     [
-        ({"a": {**FLOAT, "when": {"b": 1}}}, "depends on 'b', which the space does not have"),
-        ({"a": {**SWITCH, "when": {"a": "full"}}}, "circle"),
-        ({"a": {**SWITCH, "when": {"b": "full"}}, "b": {**SWITCH, "when": {"a": "full"}}}, "circle"),
+        ({"a": {**FLOAT, "when": {"b": 1}}}, "depends on 'b', which is not in the space"),
+        ({"a": {**SWITCH, "when": {"a": "full"}}}, "circular"),
+        ({"a": {**SWITCH, "when": {"b": "full"}}, "b": {**SWITCH, "when": {"a": "full"}}}, "circular"),
         ({"a": {**FLOAT, "when": {"b": "ful"}}, "b": SWITCH}, "none of ['full', 'off']"),
         ({"a": {**FLOAT, "when": {"b": 10}}, "b": INT}, "not among the integers from 1 to 9"),
-        ({"a": {**FLOAT, "when": {"b": 0.15}}, "b": FLOAT}, "make 'b' categorical"),
+        ({"a": {**FLOAT, "when": {"b": 0.15}}, "b": FLOAT}, "Make 'b' categorical"),
     ],
 )
 def test_conditions_that_can_never_hold(space: dict[str, Any], rule: str) -> None:
