@@ -316,6 +316,18 @@ def runnable_studies(engine: Engine, *, limit: int = 100) -> list[str]:
 
 
 @retried(REQUEST)
+def set_waiting_reason(engine: Engine, study_id: str, reason: str) -> None:
+    """Store why a study waits for a driver; nothing if it has one by now or has ended. A driver's start removes it."""
+    waits = Study.state.in_((StudyState.QUEUED, StudyState.RUNNING)), lease_is_free(engine)
+    with writing(engine) as session:
+        query = select(Study).where(Study.id == study_id, *waits).with_for_update()
+        row = session.execute(query).scalar_one_or_none()
+        if row is not None and row.reason != reason:
+            row.reason = reason
+            events.record_study(session, EventKind.STUDY_STATE, row)
+
+
+@retried(REQUEST)
 def study_progress(engine: Engine, study_id: str) -> int:
     """A number that grows when the study makes progress: epochs stored and runs finished."""
     finished = case((Run.state.in_([state for state in RunState if state.is_finished]), 1), else_=0)

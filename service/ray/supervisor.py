@@ -28,7 +28,7 @@ from service.database.errors import DatabaseFileError, DatabaseUnavailableError
 from service.database.lease import close_unfinished, unclosed_studies
 from service.database.retry import REQUEST, in_short, is_transient, lacks_descriptors
 from service.database.store import SqlStore
-from service.database.studies import runnable_studies, study_progress
+from service.database.studies import runnable_studies, set_waiting_reason, study_progress
 from service.logs import about, configure_driver
 from service.models import NodeView
 from service.ray import cluster, compatibility
@@ -78,6 +78,7 @@ class Supervisor:
         self._drivers: dict[str, Driver] = {}
         self._crashes: dict[str, Crashes] = {}
         self._silent_since: dict[str, float] = {}
+        self._told_waiting: dict[str, str] = {}
         self._nodes = compatibility.Nodes(prepares=settings.runtime_env is not None)
         self._clock = ClockWatch()
         self._ray_status = "starting"
@@ -198,14 +199,15 @@ class Supervisor:
         runnable = runnable_studies(self._engine)
         problems = self._nodes.problems() if runnable and self._settings.ray_address is not None else []
         self._ray_status = "studies wait: " + "; ".join(problems) if problems else "ok"
-        if problems:
-            return
+        self._told_waiting = {study: told for study, told in self._told_waiting.items() if study in runnable}
         self._silent_since = {study: since for study, since in self._silent_since.items() if study in runnable}
         for study_id in runnable:
             with about(study=study_id):
                 if study_id in self._drivers:
                     self._check_silent(study_id, self._drivers[study_id].actor)
-                elif len(self._drivers) < self._settings.quotas.max_running and self._may_start(study_id):
+                elif reason := "; ".join(problems) or self._why_waiting(study_id):
+                    self._tell_waiting(study_id, reason)
+                else:
                     self._launch(study_id)
 
     def _clear_up(self, study_id: str) -> None:
@@ -213,9 +215,20 @@ class Supervisor:
         task = partial(clear_up, self._store, study_id, storage=self._settings.storage)
         threading.Thread(target=task, name=f"retention-{study_id}", daemon=True).start()
 
-    def _may_start(self, study_id: str) -> bool:
+    def _why_waiting(self, study_id: str) -> str | None:
+        """Why this study gets no driver now; None if it gets one."""
+        max_running = self._settings.quotas.max_running
+        if len(self._drivers) >= max_running:
+            return f"waits for another study to end: the service runs {max_running} at a time (--max-running)"
         crashes = self._crashes.get(study_id)
-        return crashes is None or time.monotonic() >= crashes.retry_at
+        if crashes is not None and time.monotonic() < crashes.retry_at:
+            return "waits a few seconds after its driver failed; the service's log says why"
+        return None
+
+    def _tell_waiting(self, study_id: str, reason: str) -> None:
+        if self._told_waiting.get(study_id) != reason:
+            set_waiting_reason(self._engine, study_id, reason)
+            self._told_waiting[study_id] = reason
 
     def _look_after(self, study_id: str) -> None:
         """Remove a driver that has ended, and note why. The next tick starts another if the study needs one."""

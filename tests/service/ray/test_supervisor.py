@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -124,6 +125,27 @@ def test_what_ray_cannot_recover_from_needs_a_new_process_and_frees_the_studies(
     engine.dispose()
 
 
+def test_a_study_that_waits_says_for_what(
+    settings: Settings, cluster: FakeCluster, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that was RUNNING; its driver's start removes the reason."""
+    supervisor = Supervisor(replace(settings, quotas=replace(settings.quotas, max_running=1)))
+    supervisor.start()
+    other = Lease(study_id="another", owner="x", ttl_s=9)
+    supervisor._drivers["another"] = Driver(actor=None, answer=None, lease=other)
+    study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
+    wait_until(lambda: get_study_view(engine, study.id).reason is not None, "told why it waits")
+    assert get_study_view(engine, study.id).reason == (
+        "waits for another study to end: the service runs 1 at a time (--max-running)"
+    )
+    supervisor.stop()
+    store = SqlStore(engine)
+    lease = store.acquire_lease(study.id, owner="driver", ttl_s=60)
+    assert lease is not None
+    store.set_study_state(lease, StudyState.RUNNING)
+    assert get_study_view(engine, study.id).reason is None
+
+
 def test_a_cancelled_study_that_nobody_drives_is_closed_and_cleared_up(
     settings: Settings, supervisor: Supervisor
 ) -> None:
@@ -219,7 +241,7 @@ def test_a_failure_that_passes_is_not_counted(
     study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
     for _ in range(2 * module.MAX_CRASHES):
         fail_driver(supervisor, study.id, failed(error), monkeypatch)
-        assert not supervisor._may_start(study.id)  # the next one waits a little
+        assert supervisor._why_waiting(study.id) is not None  # the next one waits a little
     assert supervisor._crashes[study.id].n == 0
     assert get_study_view(engine, study.id).state == StudyState.QUEUED
 
