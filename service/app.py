@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
@@ -49,48 +49,22 @@ from service.dashboard.pages import FailurePages
 from service.database import events as stored_events
 from service.database import idempotency
 from service.database.engine import make_engine
-from service.database.errors import DatabaseFileError, DatabaseUnavailableError
+from service.database.errors import DatabaseUnavailableError
 from service.database.idempotency import AnsweredBeforeError
 from service.database.schema import prepare
-from service.events.feed import Feed, SqlSource
+from service.event_feed import EventSource, Feed
 from service.metrics import Metrics
-from service.models import NodeView
 from service.settings import Settings, make_home
+
+if TYPE_CHECKING:
+    from service.ray.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
 DESCRIPTION = "Hyperparameter search for comparing optimizers: AdmetaR, AdmetaS and the baselines."
 
 
-class StudySupervisor(Protocol):
-    """The part of the supervisor that the application uses."""
-
-    def start(self) -> None:
-        """Start to run studies, in the background."""
-        ...
-
-    def stop(self) -> None:
-        """Stop to run studies, which can be resumed, and end every process that was started."""
-        ...
-
-    def ray_status(self) -> str:
-        """The state of Ray: "ok", "starting", or what is wrong."""
-        ...
-
-    def needs_new_process(self) -> bool:
-        """Whether Ray was lost in a way from which only a new process recovers."""
-        ...
-
-    def fault(self) -> DatabaseFileError | None:
-        """Why the service must stop: its database file was deleted, replaced or damaged. None if it need not."""
-        ...
-
-    def nodes(self) -> list[NodeView]:
-        """The machines of the Ray that studies run on; called only while its status is "ok"."""
-        ...
-
-
-def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None) -> FastAPI:
+def create_app(settings: Settings, *, supervisor: Supervisor | None = None) -> FastAPI:
     """The application on these settings.
 
     Args:
@@ -104,9 +78,12 @@ def create_app(settings: Settings, *, supervisor: StudySupervisor | None = None)
         await run_in_threadpool(prepare, settings.database_url)
         engine = make_engine(settings.database_url)
         app.state.engine = engine
-        app.state.feed = Feed(SqlSource(engine))
+        app.state.feed = Feed(EventSource(engine))
         metrics.followers.set_function(lambda: app.state.feed.n_followers)
-        app.state.supervisor = supervisor or _ray_supervisor(settings)
+        if supervisor is None:
+            from service.ray.supervisor import Supervisor  # brings Ray
+
+        app.state.supervisor = supervisor or Supervisor(settings)
         await run_in_threadpool(app.state.supervisor.start)
         deleting = asyncio.create_task(_delete_old(engine))
         try:
@@ -166,12 +143,6 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     app.add_middleware(AddSecurityHeaders)
     app.add_middleware(Observation, latency=metrics.requests)
     app.add_middleware(Compression)
-
-
-def _ray_supervisor(settings: Settings) -> StudySupervisor:
-    from service.ray.supervisor import Supervisor  # brings Ray
-
-    return Supervisor(settings)
 
 
 async def _delete_old(engine: Engine, *, every_s: float = 60.0) -> None:

@@ -12,9 +12,9 @@ import re
 import secrets
 import time
 from collections.abc import MutableMapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 from prometheus_client import Histogram
 from starlette.datastructures import Headers, MutableHeaders
@@ -299,14 +299,8 @@ def _tag(start: Message, body: Message, known: str) -> Message:
 
 
 Key = tuple[str, bytes]
-
-
-@dataclass(frozen=True)
-class _Answer:
-    """What the application sent, and the route that it chose."""
-
-    messages: tuple[Message, ...]
-    route: Any
+Answer = tuple[list[Message], Any]
+"""What the application sent, and the route that it chose."""
 
 
 class SharedReads(Middleware):
@@ -319,51 +313,39 @@ class SharedReads(Middleware):
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app)
-        self._begun: dict[Key, asyncio.Task[_Answer]] = {}
-        self._next: dict[Key, asyncio.Task[_Answer]] = {}
+        self._waiting: dict[Key, asyncio.Task[Answer]] = {}  # reads that have not begun
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         if scope["method"] != "GET" or not path.startswith("/v1/") or path.endswith(_STREAMS):
             await self.app(scope, receive, send)
             return
-        answer = await asyncio.shield(self._join(scope))  # a client that leaves does not cancel it for the others
-        if answer.route is not None:
-            scope["route"] = answer.route
-        for message in answer.messages:
+        key = path, scope["query_string"]
+        if key not in self._waiting:
+            self._waiting[key] = asyncio.create_task(self._read(key, dict(scope)))
+        messages, route = await asyncio.shield(self._waiting[key])  # a client that leaves does not cancel it
+        if route is not None:
+            scope["route"] = route
+        for message in messages:
             await send({**message, "headers": list(message["headers"])} if "headers" in message else dict(message))
 
-    def _join(self, scope: Scope) -> asyncio.Task[_Answer]:
-        key = scope["path"], scope["query_string"]
-        if key in self._next:
-            return self._next[key]
-        begun = self._begun.get(key)
-        task = asyncio.create_task(self._read(key, dict(scope), after=begun))
-        (self._begun if begun is None else self._next)[key] = task
-        return task
+    async def _read(self, key: Key, scope: MutableMapping[str, Any]) -> Answer:
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            del self._waiting[key]
+            messages: list[Message] = []
+            requested = False
 
-    async def _read(self, key: Key, scope: MutableMapping[str, Any], after: asyncio.Task[_Answer] | None) -> _Answer:
-        if after is not None:
-            await asyncio.wait((after,))
-            self._begun[key] = self._next.pop(key)
-        try:
-            return await self._collect(scope)
-        finally:
-            del self._begun[key]
+            async def receive() -> Message:
+                nonlocal requested
+                if requested:
+                    await asyncio.Event().wait()  # for ever: this client never leaves
+                requested = True
+                return {"type": "http.request", "body": b"", "more_body": False}
 
-    async def _collect(self, scope: MutableMapping[str, Any]) -> _Answer:
-        messages: list[Message] = []
-        requested = False
+            async def keep(message: Message) -> None:
+                messages.append(message)
 
-        async def receive() -> Message:
-            nonlocal requested
-            if requested:
-                await asyncio.Event().wait()  # for ever: this client never leaves
-            requested = True
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        async def keep(message: Message) -> None:
-            messages.append(message)
-
-        await self.app(scope, receive, keep)
-        return _Answer(tuple(messages), scope.get("route"))
+            await self.app(scope, receive, keep)
+            return messages, scope.get("route")

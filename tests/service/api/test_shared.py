@@ -47,8 +47,15 @@ async def _ask(app: SharedReads, path: str = "/v1/studies/x", *, query: bytes = 
     return str(got[1]["body"], "ascii")
 
 
+async def _begun(counting: Counting, n: int) -> None:
+    """Wait until n reads have begun."""
+    async with asyncio.timeout(5):
+        while counting.n < n:
+            await asyncio.sleep(0)
+
+
 async def _together(app: SharedReads, counting: Counting, *asked: Any) -> list[Any]:
-    tasks = [asyncio.create_task(each) for each in asked]
+    tasks = [each if isinstance(each, asyncio.Task) else asyncio.create_task(each) for each in asked]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     counting.gate.set()
@@ -59,10 +66,13 @@ def test_those_who_come_while_one_reads_share_the_next() -> None:
     async def run() -> None:
         counting = Counting()
         app = SharedReads(counting)
-        assert await _together(app, counting, *(_ask(app) for _ in range(5))) == ["1", "2", "2", "2", "2"]
+        first = [asyncio.create_task(_ask(app)) for _ in range(2)]  # together, before the read begins
+        await _begun(counting, 1)
+        later = [_ask(app) for _ in range(4)]
+        assert await _together(app, counting, *first, *later) == ["1", "1", "2", "2", "2", "2"]
         assert await _ask(app) == "3"
-        assert not app._begun
-        assert not app._next
+        assert not app._waiting
+        assert not app._locks
 
     asyncio.run(run())
 
@@ -86,8 +96,9 @@ def test_one_who_leaves_takes_nothing_from_the_others() -> None:
     async def run() -> None:
         counting = Counting()
         app = SharedReads(counting)
-        first, second, third = (asyncio.create_task(_ask(app)) for _ in range(3))
-        await asyncio.sleep(0)
+        first = asyncio.create_task(_ask(app))
+        await _begun(counting, 1)
+        second, third = (asyncio.create_task(_ask(app)) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()
         second.cancel()

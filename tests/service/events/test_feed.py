@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from service import event_feed as feeds
 from service.database.events import StoredEvent
-from service.events import feed as feeds
-from service.events.feed import PAGE, Feed, Follower
+from service.event_feed import PAGE, Feed, Follower
 
 
 class MemorySource:
@@ -47,7 +47,7 @@ async def take(follower: Follower, n: int) -> list[int]:
     for _ in range(100 + 10 * n):
         if len(ids) >= n:
             return ids
-        ids += [made.id for made in await follower.next(patience_s=0.02)]
+        ids += [made.id for made in await follower.next(timeout_s=0.02)]
     raise AssertionError(f"only {len(ids)} of {n} events came")
 
 
@@ -114,7 +114,7 @@ def test_a_slow_follower_loses_nothing_and_keeps_little(monkeypatch: pytest.Monk
         source = MemorySource()
         feed = Feed(source, poll_s=0.001)
         follower = Follower(feed, study_id=None, after=0)
-        assert await follower.next(patience_s=0.01) == []
+        assert await follower.next(timeout_s=0.01) == []
         source.add(500)
         await asyncio.sleep(0.05)
         assert len(follower._waiting) <= 10
@@ -131,7 +131,7 @@ def test_fifty_followers_cost_one_query_a_poll_and_none_cost_nothing() -> None:
         source = MemorySource()
         feed = Feed(source, poll_s=0.01)
         followers = [Follower(feed, study_id=None, after=0) for _ in range(50)]
-        await asyncio.gather(*(follower.next(patience_s=0.1) for follower in followers))
+        await asyncio.gather(*(follower.next(timeout_s=0.1) for follower in followers))
         assert 2 <= source.n_reads <= 12
         source.add(1)
         assert await asyncio.gather(*(take(follower, 1) for follower in followers)) == [[1]] * 50
@@ -151,7 +151,7 @@ def test_the_database_away_is_waited_for(caplog: pytest.LogCaptureFixture) -> No
         source = MemorySource()
         feed = Feed(source, poll_s=0.001)
         follower = Follower(feed, study_id=None, after=0)
-        await follower.next(patience_s=0.01)
+        await follower.next(timeout_s=0.01)
         source.failures = 3
         source.add(1)
         assert await take(follower, 1) == [1]

@@ -17,13 +17,13 @@ import pytest
 from sqlalchemy import Engine
 
 from search.states import RunState, Scope
+from service.api import events as streams
 from service.client import Client
 from service.database import SqlStore, make_engine, tokens
 from service.database.engine import writing
 from service.database.events import EventKind, kept_range, prune, record
 from service.database.studies import request_cancel
-from service.events import stream as streams
-from service.events.feed import Feed
+from service.event_feed import Feed
 from service.models import EventView
 from service.settings import Settings
 from tests.service.database.fill import complete, curve, definition, leased, run
@@ -273,8 +273,8 @@ def _metric(address: str, name: str) -> float:
     return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), -1)
 
 
-def _wait(condition: Callable[[], bool], *, patience_s: float = 15) -> None:
-    deadline = time.monotonic() + patience_s
+def _wait(condition: Callable[[], bool], *, timeout_s: float = 15) -> None:
+    deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)

@@ -1,8 +1,8 @@
-"""One task that reads new events and hands them to all followers of this process.
+"""Follow events live: one task reads new events from SQL and gives them to all followers of this process.
 
-A follower first reads what it missed from SQL, page by page, at its own pace. Once it has caught up, it is handed new
-events as the poller finds them; where it is too slow for that, it goes back to reading. So nothing is lost, memory is
-bounded, and fifty followers cost one query every `poll_s`. No connection is held between queries.
+A follower first reads the events that it missed from SQL, page by page. Once it has caught up, it gets new events as
+the poller finds them; where it is too slow for that, it reads from SQL again. So no event is lost, memory is bounded,
+and fifty followers cost one query every `poll_s`. No database connection is held between queries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Protocol
 
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Engine
@@ -37,57 +36,41 @@ _MAX_PAUSE_S = 5.0
 
 @dataclass(frozen=True)
 class Frame:
-    """An event as it goes over the wire, made once for all followers."""
+    """An event as it is sent, made once for all followers."""
 
     id: int
     content: bytes
     ends_study: bool
 
 
-class Source(Protocol):
-    """Where events come from; called in threads."""
-
-    def read(self, *, after: int, until: int | None, study_id: str | None) -> Sequence[StoredEvent]:
-        """The next page of events with after < id ≤ until."""
-        ...
-
-    def kept_range(self) -> tuple[int, int]:
-        """The oldest and the newest id there are."""
-        ...
-
-    def active_tokens(self, ids: Collection[str]) -> set[str]:
-        """Those of the access tokens that are neither revoked nor expired."""
-        ...
-
-
 @dataclass(frozen=True)
-class SqlSource:
-    """Events from the database."""
+class EventSource:
+    """Reads events and access tokens from the database; called in threads."""
 
     engine: Engine
 
     def read(self, *, after: int, until: int | None, study_id: str | None) -> Sequence[StoredEvent]:
-        """See `Source`."""
+        """The next page of events with after < id ≤ until."""
         return events.read_events(self.engine, after=after, until=until, study_id=study_id, limit=PAGE)
 
     def kept_range(self) -> tuple[int, int]:
-        """See `Source`."""
+        """The oldest and the newest id there are."""
         return events.kept_range(self.engine)
 
     def active_tokens(self, ids: Collection[str]) -> set[str]:
-        """See `Source`."""
+        """Those of the access tokens that are neither revoked nor expired."""
         return tokens.active_tokens(self.engine, ids)
 
 
 class Feed:
-    """The poller. It runs while somebody follows, and belongs to one event loop.
+    """The poller. It runs while there are followers, on one event loop.
 
     Args:
-        source: where events come from.
-        poll_s: seconds between two looks.
+        source: reads the events.
+        poll_s: seconds between two queries.
     """
 
-    def __init__(self, source: Source, *, poll_s: float = POLL_S) -> None:
+    def __init__(self, source: EventSource, *, poll_s: float = POLL_S) -> None:
         self.source = source
         self._poll_s = poll_s
         self._attached: set[Follower] = set()
@@ -98,7 +81,7 @@ class Feed:
 
     @property
     def position(self) -> int:
-        """The newest id that the poller has handed out."""
+        """The newest id that the followers were given."""
         return self._position
 
     @property
@@ -115,18 +98,18 @@ class Feed:
             follower.wake()
 
     async def start(self) -> None:
-        """Have the poller run; its position is the newest id from now on."""
+        """Start the poller where it does not run; its position is then the newest id."""
         async with self._starting:
             if self._task is None and not self.closed:
                 _, self._position = await run_in_threadpool(self.source.kept_range)
                 self._task = asyncio.create_task(self._poll())
 
     def attach(self, follower: Follower) -> None:
-        """Hand new events to the follower from now on."""
+        """Give new events to the follower from now on."""
         self._attached.add(follower)
 
     def detach(self, follower: Follower) -> None:
-        """No longer; the poller ends with the last one."""
+        """Stop giving it events; without followers the poller ends."""
         self._attached.discard(follower)
         if not self._attached and self._task is not None:
             self._task.cancel()
@@ -147,7 +130,7 @@ class Feed:
                 continue
             pause_s = 0.0 if len(found) == PAGE else self._poll_s
             if found:
-                self._hand_out(found)
+                self._give(found)
 
     async def _end_revoked(self) -> None:
         """Tell the followers whose access token was revoked or has expired; one query for all."""
@@ -157,8 +140,8 @@ class Feed:
             if follower.token_id in used - active:
                 follower.revoked.set()
 
-    def _hand_out(self, found: Sequence[StoredEvent]) -> None:
-        """Without a pause in between: a follower that attaches sees all of these or none."""
+    def _give(self, found: Sequence[StoredEvent]) -> None:
+        """Without an await: a follower that attaches gets all of these or none."""
         for event in found:
             made = frame(event)
             for follower in self._attached:
@@ -168,11 +151,11 @@ class Feed:
 
 
 class Follower:
-    """One reader's place in the feed.
+    """One reader's position in the feed.
 
     Args:
         study_id: follow this study; None: all.
-        after: the last id that it has.
+        after: the last id that the reader has.
         token_id: of the access token that the reader came with; None on an open service.
 
     Attributes:
@@ -190,7 +173,7 @@ class Follower:
         self._woken = asyncio.Event()
 
     def put(self, made: Frame) -> None:
-        """Called by the feed. One event too many, and the follower reads from SQL again, where all of them are."""
+        """Add an event; called by the feed. Over MAX_WAITING of them, the follower reads from SQL again."""
         if not self._is_live:
             return
         self._waiting.append(made)
@@ -200,11 +183,11 @@ class Follower:
         self._woken.set()
 
     def wake(self) -> None:
-        """Have `next` return."""
+        """Make `next` return."""
         self._woken.set()
 
-    async def next(self, *, patience_s: float, until: int | None = None) -> Sequence[Frame]:
-        """The next events, in order; none when nothing happened for so many seconds, or the feed was closed.
+    async def next(self, *, timeout_s: float, until: int | None = None) -> Sequence[Frame]:
+        """The next events, in order; none after `timeout_s` without an event, or when the feed was closed.
 
         Args:
             until: only events up to this id, which exists already; see `is_at`.
@@ -220,7 +203,7 @@ class Follower:
                 return missed
         if not self._waiting:
             with suppress(TimeoutError):
-                async with asyncio.timeout(patience_s):  # wait_for would make a task each time
+                async with asyncio.timeout(timeout_s):  # wait_for would make a task each time
                     await self._woken.wait()
         self._woken.clear()
         found, self._waiting = self._waiting, []
@@ -229,17 +212,17 @@ class Follower:
         return found
 
     def is_at(self, until: int | None) -> bool:
-        """Whether all events up to this id have been given out."""
+        """Whether all events up to this id were returned."""
         return until is not None and self._after >= until
 
     async def _catch_up(self) -> Sequence[Frame]:
-        """A page of what was missed; live once there is none up to where the poller is."""
+        """A page of the events that were missed; live once there is none up to the poller's position."""
         while True:
             until = self._feed.position
             missed = await self._read(until)
             if missed:
                 return missed
-            if until == self._feed.position:  # nothing was handed out since: no event lies in between
+            if until == self._feed.position:  # the poller gave nothing since: no event is in between
                 self._is_live = True
                 return ()
 
@@ -252,12 +235,12 @@ class Follower:
         return [frame(event) for event in found]
 
     def close(self) -> None:
-        """Leave the feed."""
+        """Detach from the feed."""
         self._feed.detach(self)
 
 
 def frame(event: StoredEvent) -> Frame:
-    """The event in the form of server-sent events; its data is an `EventView`."""
+    """The event in the format of server-sent events; its data is an `EventView`."""
     at = event.at.astimezone(UTC).isoformat().replace("+00:00", "Z")
     view = f'{{"id":{event.id},"at":"{at}","study":"{event.study_id}","kind":"{event.kind}","data":{event.data}}}'
     return Frame(event.id, f"id: {event.id}\nevent: {event.kind}\ndata: {view}\n\n".encode(), event.ends_study)
