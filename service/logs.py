@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
-import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from admeta.client.text import without_secrets
@@ -86,7 +87,7 @@ def configure(path: Path, *, format: LogFormat, console: bool) -> None:
         handlers.append(logging.StreamHandler())
     for handler in handlers:
         handler.setFormatter(JsonFormatter() if format is LogFormat.JSON else TextFormatter())
-        handler.addFilter(Repeats())
+        handler.addFilter(Repeats(partial(_write, handler)))
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
     for name in ("uvicorn", "alembic", "httpx"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -124,36 +125,71 @@ class _About(logging.Filter):
 
 
 class Repeats(logging.Filter):
-    """Passes a line once in `every_s`; the next one like it says how many were held back, as `repeated`.
+    """Passes a line once in `every_s`. The next line after that says how often it was repeated, as `repeated`.
 
-    A fault that repeats a thousand times a second, connections refused for want of descriptors, for example, would
-    otherwise rotate away everything else that the log says.
+    A fault that repeats a thousand times a second, such as connections refused for lack of file descriptors, would
+    otherwise rotate everything else out of the log.
+
+    Args:
+        write: writes a line that was repeated, when another line comes later.
     """
 
-    def __init__(self, *, every_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        write: Callable[[logging.LogRecord], object],
+        *,
+        every_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__()
+        self._write = write
         self._every_s = every_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._passed: OrderedDict[tuple[object, ...], tuple[float, int]] = OrderedDict()
+        self._passed: OrderedDict[tuple[object, ...], _Passed] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is written."""
         kind = record.exc_info[0] if record.exc_info else None
-        line = (record.name, record.levelno, record.getMessage(), kind, str(_fields(record)))
+        fields = _fields(record)
+        line = (record.name, record.levelno, record.getMessage(), kind, str(fields))
+        ended: list[_Passed] = []
         with self._lock:
             now = self._clock()
-            passed_at, n_held = self._passed.get(line, (-math.inf, 0))
-            if now - passed_at < self._every_s:
-                self._passed[line] = (passed_at, n_held + 1)
-                return False
-            self._passed[line] = (now, 0)
-            self._passed.move_to_end(line)
-            while len(self._passed) > _MAX_LINES:
-                self._passed.popitem(last=False)
-        if n_held:
-            record.about = {**getattr(record, "about", {}), "repeated": n_held}
-        return True
+            while self._passed and (
+                now - next(iter(self._passed.values())).at >= self._every_s or len(self._passed) > _MAX_LINES
+            ):
+                ended.append(self._passed.popitem(last=False)[1])
+            known = self._passed.get(line)
+            if known is None:
+                self._passed[line] = _Passed(record, now)
+            else:
+                known.record, known.n_repeated = record, known.n_repeated + 1
+                record.about = {**fields, "repeated": known.n_repeated}
+        for passed in ended:
+            if passed.n_repeated:
+                self._write(passed.record)
+        return known is None
+
+
+def _write(handler: logging.Handler, record: logging.LogRecord) -> None:
+    """Write a line of an earlier moment: what is going on now has nothing to do with it."""
+    token = _context.set({})
+    handler.acquire()
+    try:
+        handler.emit(record)
+    finally:
+        handler.release()
+        _context.reset(token)
+
+
+@dataclass
+class _Passed:
+    """A line that was written, its newest repetition, and how many there were."""
+
+    record: logging.LogRecord
+    at: float
+    n_repeated: int = 0
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

@@ -146,19 +146,22 @@ def test_requests_have_ids_and_lines(api: TestClient, caplog: pytest.LogCaptureF
 
 
 def test_a_line_that_repeats_is_counted() -> None:
-    now = [0.0]
-    repeats = Repeats(every_s=30, clock=lambda: now[0])
+    now, written = [0.0], list[logging.LogRecord]()
+    repeats = Repeats(written.append, every_s=30, clock=lambda: now[0])
     error = OSError(24, "Too many open files")
     assert repeats.filter(_record("no connection", error=error))
     assert [repeats.filter(_record("no connection", error=error)) for _ in range(5)] == [False] * 5
     assert repeats.filter(_record("no connection"))  # another line: it has no traceback
     assert repeats.filter(_record("study %s failed", "abc"))
     assert repeats.filter(_record("study %s failed", "def"))
+    assert written == []
     now[0] = 31.0
-    record = _record("no connection", error=error)
-    assert repeats.filter(record)
+    assert repeats.filter(_record("idle"))
+    [record] = written
     assert "no connection [repeated=5]" in TextFormatter().format(record)
     assert json.loads(JsonFormatter().format(record))["repeated"] == 5
+    assert repeats.filter(_record("no connection", error=error))
+    assert len(written) == 1
 
 
 def test_repeated_lines_leave_the_log_as_it_was(tmp_path: Path, root: logging.Logger) -> None:
