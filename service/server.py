@@ -110,7 +110,7 @@ def run(settings: Settings) -> None:
         DatabaseFileError: it stopped because the database file was deleted, replaced or damaged.
     """
     with listen(settings) as (server, listener):
-        configure(log_file(settings.home), format=settings.log_format, console=True)
+        _start_log(settings, console=True)
         kept = os.dup(listener.fileno())  # uvicorn closes the one it is given
         with suppress(KeyboardInterrupt):  # uvicorn repeats the Ctrl-C that it has obeyed
             server.run(sockets=[listener])
@@ -131,7 +131,7 @@ def running(settings: Settings) -> Iterator[str]:
         SettingsError, StartError: as `run`.
     """
     with listen(settings) as (server, listener):
-        configure(log_file(settings.home), format=settings.log_format, console=False)
+        _start_log(settings, console=False)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="admeta-service", daemon=True)
         thread.start()
         try:
@@ -151,6 +151,17 @@ def listen(settings: Settings) -> Iterator[tuple[_Server, socket.socket]]:
         prepare(settings.database_url)
         check_start(settings)
         yield _Server(create_app(settings), replace(settings, port=listener.getsockname()[1])), listener
+
+
+def _start_log(settings: Settings, *, console: bool) -> None:
+    path = log_file(settings.home)
+    try:
+        configure(path, format=settings.log_format, console=console)
+    except OSError as error:
+        raise SettingsError(
+            f"log '{path}' cannot be written: {error.strerror}.",
+            hint="Let this user write it, or choose another home with --home or ADMETA_HOME.",
+        ) from None
 
 
 def _raise_open_files_limit() -> None:

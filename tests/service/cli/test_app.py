@@ -71,6 +71,21 @@ def test_serve_refuses_what_it_cannot_do(settings: Settings, empty: str, say: Sa
     assert "mysql" in err
 
 
+@pytest.mark.parametrize("taken", [".", "logs"])
+def test_a_home_that_cannot_be_used_is_one_error(say: Say, tmp_path: Path, taken: str) -> None:
+    (tmp_path / "home").mkdir()
+    path = tmp_path / "home" / taken
+    if taken == ".":
+        (tmp_path / "home").rmdir()
+        path = tmp_path / "home"
+    path.write_text("")
+    code, _, err = say(f"serve --home {tmp_path / 'home'} --port 0")
+    assert code == 1
+    assert err.startswith(f"error: {'home' if taken == '.' else 'log'} '{path}")
+    assert "hint: " in err
+    assert "--home or ADMETA_HOME" in err
+
+
 def test_the_command_line_starts_without_the_server() -> None:
     code = (
         "import sys, json; from admeta.cli.app import run; code = run(['--help']);"
