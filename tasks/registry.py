@@ -20,6 +20,7 @@ from tasks.audio.config import AudioFolderConfig, CommonLanguageConfig, FsddConf
 from tasks.config import TaskConfig
 from tasks.entities.config import Conll2003Config
 from tasks.errors import TaskError, UnknownTaskError
+from tasks.gpt.config import GptConfig
 from tasks.synthetic.config import SyntheticConfig
 from tasks.text.config import (
     ColaConfig,
@@ -119,6 +120,7 @@ def explain_undefined(metric: str) -> str | None:
 ACCURACY = _metrics("val_accuracy")
 F1 = _metrics("val_f1", "val_accuracy")
 CORRELATIONS = _metrics("val_spearman", "val_pearson")
+LIKELIHOOD: Mapping[str, Direction] = MappingProxyType({"val_loss": "minimize", "val_bits_per_byte": "minimize"})
 SQUAD = ("val_f1", "val_exact_match")
 GLUE_FILES = "From GLUE's own files in the data folder, or from the hub; its development set is the test set."
 
@@ -185,6 +187,7 @@ TASKS: Mapping[str, TaskInfo] = {
         _text(SquadV1Config, "answering.task:SquadV1Task", _metrics(*SQUAD)),
         _text(SquadV2Config, "answering.task:SquadV2Task", _metrics(*SQUAD, "val_best_f1", "val_best_exact_match")),
         _text(Conll2003Config, "entities.task:Conll2003Task", _metrics("val_f1", "val_precision", "val_recall")),
+        _info(GptConfig, "gpt.task:GptTask", LIKELIHOOD, kind="text", needs_data=True),
         _audio(FsddConfig, "FsddTask", target_value=0.95),
         _audio(SuperbKsConfig, "SuperbKsTask", space="finetune"),
         _audio(CommonLanguageConfig, "CommonLanguageTask", space="finetune"),

@@ -1,0 +1,1 @@
+"""Language modelling: a decoder trained from scratch on text files."""
