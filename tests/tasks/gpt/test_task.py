@@ -176,7 +176,7 @@ def test_what_is_refused(data_dir: Path) -> None:
         check(config(train_file="latin.txt", tokenizer="bpe"), data_dir=data_dir)
     with pytest.raises(DataError, match="the val text has 0 bytes"):
         check(config(val_file="empty.txt"), data_dir=data_dir)
-    with pytest.raises(DataError, match=r"'book/gone\.txt' is not in the data folder"):
+    with pytest.raises(DataError, match=r"'gone\.txt' is not in the data folder .*book"):
         check(config(train_file="gone.txt"), data_dir=data_dir)
     with pytest.raises(ConfigError, match="too few for one sequence of 8192"):
         check(config(context=8192, train_file="latin.txt"), data_dir=data_dir)
