@@ -1,7 +1,7 @@
 """Pages for people: what the API says, drawn. Served at `/` by the service.
 
 Owns templates, static files and what they show. Decides nothing: every number is from `service.database.queries` or
-`search.analysis`. Nothing is loaded from elsewhere, and no script or style stands in a page.
+`search.analysis`. Nothing is loaded from elsewhere, and a page contains no script or style.
 """
 
 from __future__ import annotations

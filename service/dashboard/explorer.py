@@ -38,7 +38,7 @@ N_BETAS = 120
 N_RESPONSE = 40
 GRID = (64, 48)
 N_LEVELS = 14
-_AT_ONCE = BoundedSemaphore(2)  # walks hold a core each
+_AT_ONCE = BoundedSemaphore(2)  # each computes paths on a core of its own
 _PATIENCE_S = 2.0
 
 SLOW_STEPS: Mapping[str, str | float | None] = {
@@ -84,7 +84,7 @@ class Choice(Filters):
 
     @property
     def start(self) -> tuple[float, float]:
-        """Where the walks begin."""
+        """Where the paths begin."""
         return SURFACES[self.surface].start if self.x is None or self.y is None else (self.x, self.y)
 
 
@@ -107,7 +107,7 @@ def explore(choice: Choice) -> dict[str, Any]:
     """All that the explorer draws, as JSON values.
 
     Raises:
-        ApiError: 429 while others' walks take both places.
+        ApiError: 429 while two other requests are computed.
     """
     with _turn():
         walks = {title: _walk(choice, *made) for title, made in optimizers(choice).items()}
@@ -129,7 +129,7 @@ def _turn() -> Iterator[None]:
         raise ApiError(
             429,
             "explorer_busy",
-            f"others' walks take all places; this one waited {_PATIENCE_S:g} s.",
+            f"the explorer computes two requests at a time; this one waited {_PATIENCE_S:g} s.",
             hint="Try again in a second.",
             headers={"Retry-After": "1"},
         )
@@ -140,7 +140,7 @@ def _turn() -> Iterator[None]:
 
 
 def _walk(choice: Choice, name: str, params: dict[str, Any]) -> dict[str, Any]:
-    from tasks.synthetic.walk import Walk, places  # brings torch
+    from tasks.synthetic.walk import Walk, places  # imports torch
 
     surface = SURFACES[choice.surface]
     start = [*choice.start, *[choice.start[1]] * (surface.dim - 2)]
@@ -210,7 +210,7 @@ def _step_responses(choice: Choice) -> dict[str, Any]:
 
 
 def _stability(choice: Choice) -> dict[str, Any]:
-    """The region of β and s = lr · curvature in which AdmetaS without lookahead converges, and where it stands."""
+    """The region of β and s = lr · curvature in which AdmetaS without lookahead converges, and the chosen point."""
     betas = [0.98 * i / (N_BETAS - 1) for i in range(N_BETAS)]
     curvature = largest_curvature(choice.surface)
     limit = stability_limit(1.0, choice.beta, choice.lambd)
@@ -237,7 +237,7 @@ def _facts(choice: Choice) -> dict[str, Any]:
 
 
 def _path_rows(found: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """The walks as a table, with its header."""
+    """The paths as a table with a header."""
     yield ("optimizer", "step", "x", "y", "loss")
     for title, walk in found["walks"].items():
         for step, (x, y, loss) in enumerate(zip(walk["x"], walk["y"], walk["loss"], strict=True)):
@@ -275,5 +275,5 @@ def get_explored(choice: Annotated[Choice, Query()]) -> Response:
 
 @router.get("/explorer.csv")
 def get_walks(choice: Annotated[Choice, Query()]) -> Response:
-    """The walks, a row a step."""
+    """The paths, a row for each step."""
     return as_csv(_path_rows(explore(choice)), name="explorer-walks")

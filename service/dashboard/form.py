@@ -1,7 +1,7 @@
 """A study's form, made from the definition's own schema: its fields, and the definition that filled fields make.
 
 Owns which fields a form has and how their text is read. What a value may be is checked by `search.definition`; what has
-no place in a form (search spaces by hand, schedules, warm starts) is written in the YAML beside it.
+no place in a form (search spaces by hand, schedules, warm starts) is written in the YAML next to it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class Field:
     """One input.
 
     Attributes:
-        path: where its value stands in the definition: "budget.trials_per_optimizer".
+        path: the place of its value in the definition: "budget.trials_per_optimizer".
         kind: "integer", "number", "text", "either" (a number or a word), "choice", "flag" (a choice of yes and no) or
             "list" (of integers).
         default: what the definition has without it.
         choices: of a choice, what may be chosen.
-        low, high: bounds of a number, None where there is none.
+        low, high: bounds of a number; None: no bound.
     """
 
     path: str
@@ -46,7 +46,7 @@ class Field:
         return to_text(self.default)
 
     def read(self, text: str) -> Any:
-        """The value that a text stands for; the text itself where it stands for none, for the definition to refuse."""
+        """The value of a text; a text that cannot be converted is returned as it is, and the definition refuses it."""
         match self.kind:
             case "integer" | "number" | "either":
                 return _number(text)
@@ -77,7 +77,7 @@ def to_text(value: Any) -> str:
 
 @cache
 def study_sections() -> list[Section]:
-    """The fields of a study beside its name, task, optimizers and metric."""
+    """The fields of a study except its name, task, optimizers and metric."""
     schema = StudyDefinition.model_json_schema()
     found = {field.path: field for field in fields_of(schema, prefix="")}
     kinds = {"sampler": "How the next trial is proposed.", "pruner": "What stops poor trials early."}
@@ -106,7 +106,7 @@ def study_sections() -> list[Section]:
 
 @cache
 def task_fields(config: type[Any]) -> Section:
-    """The fields of a task's configuration beside its name and model."""
+    """The fields of a task's configuration except its name and model."""
     found = [field for field in fields_of(config.model_json_schema(), prefix="task.")]
     first = ("task.epochs", "task.batch_size", "task.steps_per_epoch")
     rest = [field for field in found if field.path not in (*first, "task.name", "task.model")]
@@ -131,7 +131,7 @@ def fields_of(schema: Schema, *, prefix: str) -> Iterator[Field]:
 
 
 def _field(path: str, part: Schema) -> Field | None:
-    """None for what one input cannot say."""
+    """None for a value that one input cannot express."""
     options = [option for option in part.get("anyOf", [part]) if option.get("type") != "null"]
     kinds = [_kind(option) for option in options]
     if None in kinds or "default" not in part:

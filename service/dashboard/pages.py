@@ -57,7 +57,7 @@ def page(request: HTTPConnection, template: str, *, status: int = 200, **values:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people say them: 42 s, 3.5 min, 2.1 h; ∞ for None, a target never met."""
+    """Seconds in a readable unit: 42 s, 3.5 min, 2.1 h; ∞ for None, a target that was not reached."""
     if seconds is None:
         return "∞"
     for size, unit in _UNITS:
@@ -118,7 +118,7 @@ _FILES = {
     "charts.js": "charts.js",
     "svg.js": "svg.js",
     "search.js": "search.js",
-    "heat.js": "heat.js",
+    "heatmap.js": "heatmap.js",
     "lines.js": "lines.js",
     "trials.js": "trials.js",
     "log.js": "log.js",
@@ -167,7 +167,7 @@ def as_csv(table: Iterable[Sequence[Any]], *, name: str) -> Response:
 
 
 def as_text(text: str, *, name: str) -> Response:
-    """A text as a file of this name, whose ending tells the media type."""
+    """A text as a file of this name; its ending determines the media type."""
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     media_type = _DOWNLOAD_TYPES[name.rpartition(".")[2]]
     return Response(text, media_type=f"{media_type}; charset=utf-8", headers=headers)

@@ -66,16 +66,16 @@ class HeatmapFilters(Filters):
     y: str = Field(default="lambd", max_length=100)
 
 
-@router.get("/searches/{label}/heat.{form}")
+@router.get("/searches/{label}/heatmap.{form}")
 def get_heatmap(
     engine: Database, study: str, label: str, form: Form, filters: Annotated[HeatmapFilters, Query()]
 ) -> Response:
-    """How good the places of two parameters are, from the complete trials around."""
+    """The merit of the complete trials over two parameters, smoothed onto a grid."""
     view, search = find_search(engine, study, label)
     found = heatmap(queries.search_history(engine, view, search.label), filters.x, filters.y)
-    return (
-        as_csv(_heatmap_rows(found), name=f"{view.name}-{label}-heat") if form == "csv" else JSONResponse(asdict(found))
-    )
+    if form == "csv":
+        return as_csv(_heatmap_rows(found), name=f"{view.name}-{label}-heatmap")
+    return JSONResponse(asdict(found))
 
 
 @router.get("/trials/{label}/{number}/runs.{form}")
@@ -113,7 +113,7 @@ GRID = (36, 24)
 MAX_TRIALS = 4000
 WIDEST, NARROWEST = 0.16, 0.05
 """Standard deviations of the kernel, as shares of either axis: of a few trials, and of many."""
-_LEAST_WEIGHT = 0.1  # of kernels at a place: below, no trial is near enough to say anything
+_LEAST_WEIGHT = 0.1  # of the kernels at a cell; below it no trial is near enough for an estimate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class Heatmap:
     """A row for each of GRID[1] steps of y from low to high, a value for each of GRID[0] steps of x.
 
     `share` is that of complete trials that are no better, from 0 to 1, averaged around the cell; None where no trial is
-    near. It is empty where a parameter is no number, or nothing is complete.
+    near. It is empty where a parameter is not a number, or no trial is complete.
     """
 
     x: ParameterAxis | None
@@ -189,7 +189,7 @@ def _axis(name: str, values: Sequence[float], declared: Mapping[str, bool]) -> P
 
 
 def _place(axis: ParameterAxis, values: Sequence[float]) -> NDArray[np.float64]:
-    """Where values lie between the ends, from 0 to 1."""
+    """The positions of values between the ends, from 0 to 1."""
     if axis.high == axis.low:
         return np.full(len(values), 0.5)
     found, low, high = np.asarray(values, dtype=float), axis.low, axis.high

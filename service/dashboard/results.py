@@ -1,4 +1,4 @@
-"""Tasks by optimizers: the best results of all studies, and the tables of the paper with our results beside them.
+"""Tasks by optimizers: the best results of all studies, and the tables of the paper with our results next to them.
 
 Which result is the best is decided by `service.database.queries.best_results`; what the paper prints, and which of our
 models counts as its, by `search.paper`.
@@ -31,7 +31,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/results")
 def results_page(request: Request, engine: Database) -> Response:
-    """Everything measured here, then table by table beside the paper."""
+    """All results measured here, then each table of the paper with our results."""
     found = queries.best_results(engine)
     return page(request, "results.html", matrix=matrix(found), papers=paper_tables(found), n=len(found))
 
@@ -51,10 +51,10 @@ def get_results(engine: Database, form: Literal["csv", "json", "tex"]) -> Respon
 
 @router.get("/results/{table}.{form}")
 def get_paper_table(engine: Database, table: str, form: Literal["csv", "json", "tex", "md"]) -> Response:
-    """One of the paper's tables with ours beside."""
+    """One of the paper's tables with our results."""
     if table not in search.paper.result_tables():
         raise HTTPException(404)
-    found = paper_table(table, queries.best_results(engine)).beside
+    found = paper_table(table, queries.best_results(engine)).comparison
     match form:
         case "csv":
             return as_csv(paper_rows(found), name=f"paper-{table}")
@@ -197,11 +197,11 @@ class PaperCell:
 class PaperTable:
     """A table of the paper for a page. `spans` are the upper headings with their widths; None where there is one level.
 
-    Rows are (headings with the rows each spans, 0 where it goes on from above; cells). `ours` tells the columns in
-    which something was measured: those are two wide.
+    Rows are (headings with the rows each spans, 0 where the heading above continues; cells). `ours` marks columns with
+    a result of ours, which are two wide.
     """
 
-    beside: TableComparison
+    comparison: TableComparison
     spans: list[tuple[str, int]] | None
     heads: list[str]
     ours: list[bool]
@@ -228,7 +228,7 @@ def paper_table(name: str, found: Sequence[BestResult]) -> PaperTable:
         for head, group in groupby(enumerate(table.columns), key=lambda pair: pair[1][0])
     ]
     return PaperTable(
-        beside=table,
+        comparison=table,
         spans=spans if two_levels else None,
         heads=[column[-1] for column in table.columns],
         ours=ours,

@@ -99,7 +99,7 @@ def overview(request: Request, engine: Database, filters: Annotated[OverviewFilt
 @router.get("/studies/{study}")
 def study_page(request: Request, engine: Database, study: str) -> Response:
     """Which optimizer, which settings, how sure."""
-    newest_event = events.kept_range(engine)[1]  # before the reading: what happens meanwhile is told again
+    newest_event = events.kept_range(engine)[1]  # read first: an event during the other queries is then sent again
     view = queries.get_study_view(engine, study)
     comparison = queries.comparison(engine, view.id)
     scale = common_scale(comparison.rows)
@@ -276,7 +276,7 @@ def _names(params: Any) -> list[str]:
 
 
 def _pages(path: str, chosen: dict[str, Any], cursor: str | None, next_cursor: str | None) -> dict[str, str | None]:
-    """Addresses of the first and of the next page; None where one is there already, or there is none."""
+    """Addresses of the first and of the next page; None on the first and on the last page."""
     first = f"{path}?{urlencode(chosen)}" if chosen else path
     return {
         "first": first if cursor else None,
@@ -286,7 +286,7 @@ def _pages(path: str, chosen: dict[str, Any], cursor: str | None, next_cursor: s
 
 @router.get("/cluster")
 def show_cluster(request: Request, engine: Database) -> Response:
-    """What `GET /v1/cluster` answers, drawn; read anew every few seconds, since no event tells of a node."""
+    """What `GET /v1/cluster` answers; read again every few seconds, since there are no events about nodes."""
     view = get_cluster(engine, request)
     known = {node.address for node in view.nodes}
     return page(
@@ -314,7 +314,7 @@ def find_search(engine: Engine, study: str, label: str) -> tuple[StudyView, Sear
 
 
 def readable_logs(engine: Engine, storage: str, runs: Sequence[RunView]) -> dict[int, list[int]]:
-    """By the id of each run, its attempts whose log there is, and the one that goes on."""
+    """By the id of each run, its attempts that have a log, and the one that runs."""
     found = {}
     for run in runs:
         files = queries.run_files(engine, run.id)
@@ -370,13 +370,13 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What the drawing's ends stand for, in the metric's unit."""
+    """The values at both ends of the drawing, in the metric's unit."""
 
     low: float
     high: float
 
     def mark(self, spread: SpreadView, *, fallback: float | None = None) -> Mark | None:
-        """Where the mean and its whiskers lie; `fallback` stands for the mean of nothing."""
+        """The positions of the mean and its whiskers; `fallback` is drawn where there is no mean."""
         mean = spread.mean if spread.mean is not None else fallback
         if mean is None:
             return None
@@ -389,7 +389,7 @@ class Scale:
 
 
 def common_scale(rows: Sequence[ComparisonRow]) -> Scale | None:
-    """A scale that holds the validation means of all optimizers with their whiskers; None where there are none."""
+    """A scale that covers the validation means of all optimizers with their whiskers; None without results."""
     ends: list[float] = []
     for row in rows:
         mean = row.validation.mean if row.validation.mean is not None else row.search_value

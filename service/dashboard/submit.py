@@ -39,19 +39,19 @@ router = APIRouter(include_in_schema=False)
 FIRST_TASK = "digits"
 FIRST_OPTIMIZERS = ("admetar", "admetas", "adamw", "sgdm")
 MAX_FIELDS = 500
-MAX_CHARACTERS = 30_000  # what the YAML reader takes half a second for, at worst
+MAX_CHARACTERS = 30_000  # the YAML reader takes half a second for it at worst
 MAX_FORM = 6 * MAX_CHARACTERS  # bytes; an encoded one takes three
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is to be said of a text.
+    """The result of checking a text.
 
     Attributes:
         definition: the study, where it is one.
-        problem, hint: what is wrong as a whole, and what to do.
-        fields: what is wrong, field by field.
-        warnings: what is allowed, but ill-advised.
+        problem, hint: an error of the whole text, and the next step.
+        fields: the errors of single fields.
+        warnings: what is allowed but not advisable.
         n_runs: runs that it asks for in all.
         same_name: a study that already has the name.
     """
@@ -111,7 +111,7 @@ def submit_page(
 
 @router.post("/submit/compose")
 def compose(request: Request, engine: Database, limits: Limits, filled: Form) -> Response:
-    """The filled form as YAML, with what is to be said of it; as a whole page to a browser without JavaScript."""
+    """The filled form as YAML, with the result of the check; a whole page for a browser without JavaScript."""
     task = known_task(_text(filled, "task.name"), status=422).name
     shown = _text(filled, "shown_task")
     if task != shown:  # the fields are still those of the task before
@@ -126,7 +126,7 @@ def compose(request: Request, engine: Database, limits: Limits, filled: Form) ->
 
 @router.post("/submit/check")
 def check(request: Request, verdict: Checked) -> Response:
-    """What is to be said of the YAML; nothing is submitted."""
+    """The result of checking the YAML; nothing is submitted."""
     return page(request, "submit_verdict.html", verdict=verdict)
 
 
@@ -155,7 +155,7 @@ def _suggested_name(task: str) -> str:
 
 
 def _of_another_task(filled: Filled, task: str, before: str) -> Filled:
-    """The form without what was said of the task before; the name too, where it was suggested."""
+    """The form without the fields of the task before; also without its name, where that was suggested."""
     kept = {name: texts for name, texts in filled.items() if not name.startswith(("task.", "objective."))}
     suggested = _text(filled, "name").startswith(f"{before}-")
     return {**_begun(task), **kept} | ({"name": [_suggested_name(task)]} if suggested else {})
@@ -239,7 +239,7 @@ def read(text: str) -> StudyDefinition:
 
     Raises:
         StudyFileError: it is too long, or not the YAML of one object.
-        ApiError: it is no study.
+        ApiError: it is not a study.
     """
     if len(text) > MAX_CHARACTERS:
         detail = f"the study has {len(text):,} characters; this page takes at most {MAX_CHARACTERS:,}."

@@ -106,7 +106,7 @@ class Timed:
 
 
 class Study(Timed, Base):
-    """A study and who drives it. `definition` is the resolved definition; its hash tells a repeat from a conflict.
+    """A study and its driver. `definition` is the resolved definition; its hash detects repetitions.
 
     `origin` is what its training starts from, a file or STUDY/LABEL/TRIAL; None: fresh weights.
     """
@@ -284,7 +284,7 @@ class CurvePoint(Costed, Base):
 class Event(Base):
     """Something that happened, for followers. Written by `service.database.events` alone, which orders the ids.
 
-    No foreign keys: what is told of a study stays true when the study is deleted.
+    No foreign keys: the events of a study remain when the study is deleted.
     """
 
     __tablename__ = "admeta_events"
@@ -298,7 +298,7 @@ class Event(Base):
 
 
 class AccessToken(Base):
-    """A token by its SHA-256; the token itself is shown once, to whoever creates it. See `service.database.tokens`."""
+    """A token by its SHA-256; the token itself is shown once, when it is created. See `service.database.tokens`."""
 
     __tablename__ = "admeta_tokens"
 

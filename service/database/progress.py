@@ -1,6 +1,6 @@
-"""What a worker's news change in the rows of its run, within a transaction that holds the study's lease.
+"""Updates the rows of a run from its worker's reports, within a transaction that holds the study's lease.
 
-The caller (`service.database.store`) owns the transaction and tells of the changes (`service.database.events`).
+The caller (`service.database.store`) owns the transaction and records the events (`service.database.events`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from service.database.types import UtcDateTime
 
 
 def describe(session: Session, run: Run, start: AttemptStart) -> None:
-    """Record where the run's current attempt goes on, if it has not ended."""
+    """Record where the run's current attempt runs, if it has not ended."""
     _change_open(session, run, asdict(start), Attempt.attempt == run.attempt)
 
 
 def add_points(session: Session, run: Run, points: Sequence[Point]) -> list[Point]:
-    """Put points on the run's curve and their cost on its account; gives those that were news."""
+    """Add points to the run's curve and their cost to its cost; returns those that were new."""
     stored = []
     if any(point.epoch <= run.epoch for point in points):
         query = select(CurvePoint).where(
@@ -61,10 +61,10 @@ def close(
     at: datetime,
     start: AttemptStart | None = None,
 ) -> None:
-    """End the run's open attempt: there is one where the run is RUNNING.
+    """End the run's current attempt; a RUNNING run has one.
 
     Args:
-        start: where it went on, if that was not told before.
+        start: where it ran, if that was not reported before.
     """
     ended = {"state": state, "error": error, "finished_at": attempt_end(at)}
     _change_open(session, run, ended if start is None else ended | asdict(start))

@@ -55,7 +55,7 @@ def prepare(url: str | URL) -> None:
 
 
 def inspect(url: str | URL) -> str | None:
-    """The revision of the tables there; None where there are none, or no file. Changes nothing.
+    """The revision of the tables there; None without tables or without the file. Changes nothing.
 
     Raises:
         DatabaseUrlError, DatabaseUnavailableError: as `prepare`.
@@ -86,7 +86,7 @@ def step_back(url: str | URL, revision: str) -> None:
     engine = make_single_engine(url)
     try:
         if before is None:
-            raise DatabaseVersionError("The database has no tables of ours.", hint="See `admeta db current`.")
+            raise DatabaseVersionError("The database has no tables of admeta-search.", hint="See `admeta db current`.")
         with _sole_user(engine):
             _check_not_newer(engine)
             _check_older(revision, than=before)
@@ -111,7 +111,7 @@ def downgrade(engine: Engine, revision: str) -> None:
 
 
 def current_revision(engine: Engine) -> str | None:
-    """The revision of our tables; None where there are none yet."""
+    """The revision of our tables; None without tables."""
     with engine.connect() as connection:
         return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
 
@@ -157,13 +157,13 @@ def _check_older(revision: str, *, than: str) -> None:
     older = ["base", *sorted(script.revision for script in scripts.iterate_revisions(than, "base"))][:-1]
     if revision not in older:
         raise DatabaseVersionError(
-            f"'{revision}' is no revision older than the tables' own, {than}.",
+            f"'{revision}' is not an older revision than that of the tables, {than}.",
             hint=f"Choose one of: {', '.join(older)}.",
         )
 
 
 def _check_idle(engine: Engine) -> None:
-    """Refuse while a driver holds a study: the tables would go from under it. Leases are in the first revision."""
+    """Refuse while a driver holds a study, as it would lose its tables. Leases are in the first revision."""
     from service.database.lease import lease_is_free
     from service.database.models import Study
 
@@ -172,7 +172,7 @@ def _check_idle(engine: Engine) -> None:
         n = connection.execute(driven).scalar_one()
     if n:
         raise DatabaseVersionError(
-            f"{n} studies are being driven now.",
+            f"{n} studies have a driver now.",
             hint="Pause or cancel them, stop every service on this database, and try again in a minute.",
         )
 

@@ -51,7 +51,7 @@ class FiniteFloat(TypeDecorator[float]):
 
 
 class PlainText(TypeDecorator[str]):
-    """Text from outside, error messages say. What PostgreSQL or UTF-8 refuses (NUL, lone surrogates) becomes U+FFFD."""
+    """Text from outside, such as error messages. What a database refuses (NUL, lone surrogates) becomes U+FFFD."""
 
     impl = Text
     cache_ok = True
@@ -61,7 +61,7 @@ class PlainText(TypeDecorator[str]):
 
 
 class Name(TypeDecorator[str]):
-    """A short text. Searching for one that could not be stored finds nothing; it is no error."""
+    """A short text. Searching for one that could not be stored finds nothing and is not an error."""
 
     impl = String
     cache_ok = True

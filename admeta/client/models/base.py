@@ -21,7 +21,7 @@ Finite = Annotated[float | None, BeforeValidator(_finite)]
 class View(BaseModel):
     """Base of every answer. It is made from JSON, or from whatever has attributes of the fields' names: a row of SQL.
 
-    What a row has beside them is left out; numbers that are not finite become null.
+    Other attributes are left out; numbers that are not finite become null.
     """
 
     model_config = ConfigDict(frozen=True, from_attributes=True, ser_json_inf_nan="null")

@@ -157,4 +157,4 @@ class ImportanceView(View):
     method: str | None = Field(description="fanova or ped-anova.")
     shares: dict[str, float] = Field(description="By parameter, largest first, with sum 1; empty: see `reason`.")
     n_trials: int = Field(description="Complete trials it rests on.")
-    reason: str | None = Field(default=None, description="Why nothing can be told yet.")
+    reason: str | None = Field(default=None, description="Why there is no result yet.")

@@ -1,4 +1,4 @@
-"""The paper's tables with our results beside its numbers, and the studies that fill them."""
+"""The paper's tables with our results next to its numbers, and the studies that produce them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PaperTableView(View):
     number: int = Field(description="In the paper.")
     caption: str
     n_cells: int = Field(description="Numbers that the paper prints in it.")
-    n_ours: int = Field(description="Those beside which a number of ours stands.")
+    n_ours: int = Field(description="Those for which there is a number of ours.")
     studies: list[str] = Field(description="Names of the studies that fill it, from GET /v1/paper/studies.")
 
 

@@ -1,4 +1,4 @@
-"""A study, how far it is, what happens to it, and the request for a clone of it.
+"""A study with its progress and events, and the request for a clone of it.
 
 The request for a new study is `search.definition.StudyDefinition`.
 """
@@ -87,4 +87,4 @@ class EventView(View):
     at: datetime
     study: str = Field(description="The study's id.")
     kind: str = Field(examples=["study.state", "trial.finished", "metric"])
-    data: dict[str, Any] = Field(description="What there is to say: run, label, trial, stage, seed, state, points, …")
+    data: dict[str, Any] = Field(description="Depends on the kind: run, label, trial, stage, seed, state, points, …")

@@ -106,7 +106,7 @@ const Charts = (() => {
       const answer = await fetch(url);
       const found = await answer.json();
       if (!answer.ok) return say(box, `${found.detail} ${found.hint}`);
-      if (url !== asked(figure)) return; // chosen anew meanwhile
+      if (url !== asked(figure)) return; // another choice was made meanwhile
       const select = figure.dataset.chart === "curves" && figure.querySelector("[name=metric]");
       if (select && select.options.length < found.metrics.length) {
         const kept = select.value;
@@ -133,7 +133,7 @@ const Charts = (() => {
   }
   document.addEventListener("admeta:changed", () => figures.forEach(load));
 
-  /* Calls back when drawings have to be made anew: another width, other colours, another kind of paper. */
+  /* Calls back when drawings must be repeated: another width, other colours, or printing. */
   function onRedraw(draw) {
     let width = innerWidth;
     addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });

@@ -1,4 +1,4 @@
-/* The explorer: sends the settings, draws what the server worked out. Nothing of an optimizer is computed here. */
+/* The explorer: sends the settings, draws what the server computed. No optimizer runs here. */
 "use strict";
 (() => {
   const form = document.getElementById("choice"), said = document.getElementById("said");

@@ -1,5 +1,5 @@
-/* Keeps a page true while its study runs: events say that something happened, the page is then read anew. Where no
-   event tells (data-every), it is read every few seconds.
+/* Updates a page while its study runs: when an event arrives, the page is read again. A page without events
+   (data-every) is read every few seconds.
    Owns the parts marked data-live, the status line and the copy buttons; charts listen to "admeta:changed". */
 "use strict";
 (() => {
@@ -51,7 +51,7 @@
     source = new EventSource(url);
     source.onopen = () => say("live", true);
     source.onerror = () => {
-      const ended = source.readyState === EventSource.CLOSED; // the study has ended, and all was told
+      const ended = source.readyState === EventSource.CLOSED; // the study has ended, and all events were sent
       say(ended ? "no longer live; reload to see changes" : "connection lost; trying again", false);
     };
     for (const kind of KINDS)

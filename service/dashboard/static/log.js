@@ -1,4 +1,4 @@
-/* The log of a run's attempt: its last lines, followed while the attempt goes on. */
+/* The log of a run's attempt: its last lines, updated while the attempt runs. */
 "use strict";
 (() => {
   const REST_MS = 2000, TAIL = 400, MOST_CHARACTERS = 400000;
@@ -31,7 +31,7 @@
     box.textContent = "";
     if (!attempt.value) {
       const begun = run.selectedOptions[0].dataset.begun !== "0";
-      note.textContent = begun ? "No log of this run is kept where the service looks (its --storage)." : "The run has not begun; reload the page once it has.";
+      note.textContent = begun ? "No log of this run is kept where the service looks (its --storage)." : "The run has not started; reload the page when it has.";
       return;
     }
     whole.href = `/v1/runs/${run.value}/logs?attempt=${attempt.value}`;
@@ -40,7 +40,7 @@
       let last = await ask({ attempt: attempt.value, tail: TAIL });
       while (mine === turn) {
         add(last.text);
-        note.textContent = last.ended ? (box.textContent ? "" : "It printed nothing.") : "The attempt goes on; new lines appear here.";
+        note.textContent = last.ended ? (box.textContent ? "" : "It printed nothing.") : "The attempt is running; new lines appear here.";
         if (last.ended) return;
         do await new Promise((go) => setTimeout(go, REST_MS)); while (document.hidden);
         if (mine === turn) last = await ask({ attempt: attempt.value, offset: last.offset });

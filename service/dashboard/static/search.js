@@ -1,4 +1,4 @@
-/* One search's trials: read once, drawn by every figure that asks (Search.onData). Here: history and importance. */
+/* The trials of one search, read once for all figures (Search.onData). Draws the history and the importance. */
 "use strict";
 const Search = (() => {
   const root = document.querySelector("[data-history]");
@@ -18,10 +18,10 @@ const Search = (() => {
     return { merit, complete, pruned };
   }
 
-  /* What one trial is called where it is pointed at. */
+  /* The text shown at one trial. */
   const told = (i) => `trial ${found.number[i]}, ${found.state[i].toLowerCase()}: ${Charts.number(found.value[i])}`;
 
-  /* A note under a figure that does not draw them all. */
+  /* A note under a figure that does not draw all trials. */
   function thinned(shown, all) {
     if (shown === all) return [];
     return [Object.assign(document.createElement("p"), { className: "quiet", textContent: `The best ${shown} of ${all} are drawn; the data has all.` })];
@@ -29,7 +29,7 @@ const Search = (() => {
 
   function history() {
     const box = part("history").querySelector(".plot");
-    if (!found.number.length) return Charts.say(box, "No trial has begun; this page follows by itself.");
+    if (!found.number.length) return Charts.say(box, "No trial has started; this page updates itself.");
     const of = (state) => found.value.map((value, i) => (found.state[i] === state ? value : null));
     const dots = (stroke, fill) => ({ stroke, width: 0, paths: () => null, points: { show: true, size: 7, width: 1.5, stroke, fill } });
     Charts.plot(box, {
@@ -48,7 +48,7 @@ const Search = (() => {
     const answer = await fetch(figure.dataset.source), body = await answer.json();
     if (!answer.ok) return Charts.say(box, `${body.detail} ${body.hint}`);
     const mine = body.find((one) => one.label === figure.dataset.label);
-    if (!mine || mine.reason) return Charts.say(box, mine ? mine.reason : "Nothing is known of this search.");
+    if (!mine || mine.reason) return Charts.say(box, mine ? mine.reason : "There is no result for this search.");
     const list = document.createElement("dl");
     for (const [name, share] of Object.entries(mine.shares)) {
       const bar = Svg.draw("svg", { class: "bar", "aria-hidden": "true" }, Svg.draw("rect", { class: "complete", width: 100 * share + "%", height: "100%" }));

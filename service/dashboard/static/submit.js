@@ -1,4 +1,4 @@
-/* The submit page beside htmx: marks the inputs at fault, keeps what was typed by hand, tells a refusal. */
+/* The submit page, in addition to htmx: marks invalid inputs, keeps text typed by hand, shows errors. */
 "use strict";
 (() => {
   const fields = document.getElementById("fields"), verdict = document.getElementById("verdict");
@@ -27,7 +27,7 @@
   document.addEventListener("htmx:confirm", (event) => {
     if (event.target !== fields || !byHand) return;
     event.preventDefault();
-    if (!confirm("The text was changed by hand. Write it anew from the form?")) return;
+    if (!confirm("The text was changed by hand. Replace it by the form's text?")) return;
     byHand = false;
     event.detail.issueRequest(true);
   });
@@ -36,7 +36,7 @@
   document.addEventListener("htmx:afterSettle", mark);
   document.addEventListener("htmx:responseError", (event) => {
     let said = null;
-    try { said = JSON.parse(event.detail.xhr.responseText); } catch (error) { /* not of ours */ }
+    try { said = JSON.parse(event.detail.xhr.responseText); } catch (error) { /* not an error of the service */ }
     tell(said ? `${said.detail} ${said.hint}` : `The service answered ${event.detail.xhr.status}; try again.`);
   });
   document.addEventListener("htmx:sendError", () => tell("The service does not answer; the next change tries again."));

@@ -28,7 +28,7 @@
     return written.split(",").map((part) => part.trim()).filter(Boolean).map((part) => {
       const [, name, operation, value] = part.match(CONDITION) || [];
       const column = columns.find((one) => one.name === name);
-      if (!column) throw new Error(`“${part}” is no condition; write a column, < <= = != >= or >, and a value. Columns: ${columns.map((one) => one.name).join(", ")}.`);
+      if (!column) throw new Error(`“${part}” is not a condition; write a column, < <= = != >= or >, and a value. Columns: ${columns.map((one) => one.name).join(", ")}.`);
       const than = value.trim() !== "" && !Number.isNaN(Number(value)) ? Number(value) : value.trim();
       return (i) => column.values[i] !== null && column.values[i] !== undefined && OPERATIONS[operation](column.values[i], than);
     });
@@ -77,7 +77,7 @@
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => { if (found) { shown = AT_ONCE; render(); } });
   Search.onData((data) => {
-    if (!data.number.length) return; // the server's words stand
+    if (!data.number.length) return; // the text from the server remains
     const before = key?.name;
     found = data;
     columns = describe();

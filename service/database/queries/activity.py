@@ -1,4 +1,4 @@
-"""What goes on now: runs with a living attempt, studies that wait or are driven, and sums over the whole database."""
+"""Current activity: runs that train, studies that wait or have a driver, and sums over the whole database."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class TrialSummary:
 
     Attributes:
         run: its run of stage search.
-        counted: its confirm runs that ended by themselves; its search run where there are none.
+        counted: its confirm runs that were not cancelled; its search run if there are none.
         score: what the trial is ranked by: the mean over its confirm runs, or else the value of the search run. None
             where every confirm run failed.
         validation: over its confirm runs; over the search run alone where it has none.
@@ -78,7 +78,7 @@ class TrialSummary:
 def summarize(run: Run, confirm_runs: Sequence[Run], *, metric: str) -> TrialSummary:
     """A trial's summary from its search run and its confirm runs.
 
-    Runs that are not finished, or were cancelled, say nothing of the settings.
+    Runs that are not finished, or were cancelled, are no result of the settings.
     """
     finished = [one for one in confirm_runs if one.state.is_finished and one.failure != FailureKind.CANCELLED]
     counted = finished or [run]
@@ -104,13 +104,13 @@ def test_metric(metric: str) -> str:
 
 
 def spread_of(values: Sequence[float | None]) -> SpreadView:
-    """Mean and standard deviation; None stands for a run that failed."""
+    """Mean and standard deviation; None is a run that failed."""
     return SpreadView.model_validate(spread(values))
 
 
 @cache  # an expression never changes, and making this one costs more than the query
 def best_run_id() -> ColumnElement[int | None]:
-    """SQL: id of the best COMPLETE run of stage search; NULL where there is none.
+    """SQL: id of the best COMPLETE run of stage search; NULL if there is none.
 
     Correlated to `Study` and `Search` of the enclosing query; one look into an index for each search. The first of
     equals wins.
@@ -142,7 +142,7 @@ def best(
 ) -> BestView | None:
     """The settings with the best validation result; None where no trial is complete.
 
-    Studies that train fresh weights come before those that start from trained ones, whose results are others'.
+    Studies that train fresh weights come before those that start from trained ones.
 
     Args:
         task: a registered task.

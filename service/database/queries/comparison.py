@@ -26,7 +26,7 @@ from tasks.engine.protocol import Cost
 from tasks.errors import TaskError
 
 MAX_EXPECTED = 500
-"""Trials up to which the expected best is told: longer curves say nothing more, and cost the square of their length."""
+"""Trials up to which the expected best is computed: the cost grows with the square of the length."""
 
 
 @retried(REQUEST)

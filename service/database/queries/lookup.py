@@ -76,7 +76,7 @@ def encode_cursor(*key: str | float | int | None) -> str:
 
 
 def decode_cursor(cursor: str, *types: type | tuple[type, ...]) -> list[Any]:
-    """The sort key that a cursor stands for.
+    """The sort key in a cursor.
 
     Raises:
         InvalidCursorError: it is not a cursor, or one of another list.

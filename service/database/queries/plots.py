@@ -33,7 +33,7 @@ _IMPORTANCE_KEY = "admeta:importance:"
 class RunChoice(StrEnum):
     """Which runs represent an optimizer.
 
-    BEST: of its best trial, the confirm runs, or the search run where there are none. ALL: every complete trial.
+    BEST: of its best trial, the confirm runs, or the search run if there are none. ALL: every complete trial.
     """
 
     BEST = "best"
@@ -82,7 +82,7 @@ def study_curves(
     """The curves of a study.
 
     Args:
-        comparison: of the study; it knows each optimizer's best trial.
+        comparison: of the study; contains each optimizer's best trial.
         metric: a name of `Curves.metrics`; None or unknown: the objective.
     """
     chosen = _run_ids(engine, study, comparison, runs)
@@ -182,7 +182,7 @@ def _on(curve: _Curve, xs: Sequence[float]) -> list[tuple[float, float | None]]:
 class History:
     """The trials of one search as columns, an entry for each trial in order of its number.
 
-    `best` is the best value of the COMPLETE trials so far. `declared` tells of each numeric parameter of the search
+    `best` is the best value of the COMPLETE trials so far. `declared` says for each numeric parameter of the search
     space whether it is sampled on a log scale, and whether it is an integer.
     """
 
@@ -240,17 +240,16 @@ def _declared(study: StudyView, label: str) -> dict[str, dict[str, bool]]:
 def search_importance(
     engine: Engine, storage: optuna.storages.BaseStorage, optuna_name: str, *, method: ImportanceMethod | None
 ) -> Importance:
-    """As `search.importance.importance`, remembered beside the Optuna study until another of its trials completes.
+    """As `search.importance.importance`, cached in the Optuna study until another of its trials completes.
 
-    The importance rests on the complete trials alone, whose parameters and values never change, so their number tells
-    whether what is remembered still holds. Working it out reads every trial and grows a forest: seconds, where
-    remembering takes milliseconds.
+    The importance depends on the complete trials alone, whose parameters and values never change, so their number
+    shows whether the cached value is current. Computing it reads every trial and fits a forest, which takes seconds.
 
     Args:
         optuna_name: the search's Optuna study.
 
     Raises:
-        KeyError: it has none yet: no trial has begun.
+        KeyError: the Optuna study does not exist yet, as no trial has started.
         TooFewTrialsError: see there.
     """
     study_id = storage.get_study_id_from_name(optuna_name)

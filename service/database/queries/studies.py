@@ -55,7 +55,7 @@ def study_view(session: Session, row: Study) -> StudyView:
 def _warnings(definition: str) -> tuple[str, ...]:
     try:
         return tuple(warnings_for(StudyDefinition.model_validate_json(definition)))
-    except ValidationError:  # of another version, or a task that is no longer installed: nothing can be said of it
+    except ValidationError:  # of another version, or a task that is no longer installed: there is no advice
         return ()
 
 
@@ -142,7 +142,7 @@ def search_views(session: Session, studies: Sequence[Study]) -> dict[str, list[S
 
 
 class _Ended:
-    """Searches of studies that have ended and left nothing unfinished; the latest `MAX_ENDED` read."""
+    """Searches of studies that have ended and have no unfinished run; the latest `MAX_ENDED` read."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, list[SearchView]] = OrderedDict()

@@ -197,7 +197,7 @@ class RunFiles:
     Attributes:
         folder: under the storage.
         n_attempts: 0 before the first has started.
-        running: the attempt that runs, as far as SQL knows.
+        running: the attempt that runs according to SQL.
     """
 
     folder: str

@@ -229,7 +229,7 @@ def test_a_study_is_made_by_the_form(browser: Any, address: str) -> None:
 def test_a_search_of_the_form_begins_with_the_papers_best(browser: Any, address: str) -> None:
     with visit(browser, f"{address}/submit") as page:
         page.locator("[name='space.admetas']").select_option("paper-best")
-        page.locator(".faults", has_text="the paper prints no settings of admetas on digits").wait_for()
+        page.locator(".faults", has_text="the paper has no settings of admetas on digits").wait_for()
         assert page.locator("[aria-invalid]").get_attribute("name") == "space.admetas"
         page.locator("[name='task.name']").select_option("cifar10")
         page.locator(".faults", has_text="on cifar10 with resnet20").wait_for()

@@ -125,12 +125,12 @@ def test_a_search_begins_with_the_papers_best(pages: TestClient) -> None:
     [
         (
             {"task.model": "resnet20"},
-            "the paper prints no settings of admetar on cifar10 with resnet20; on cifar10 it has",
+            "the paper has no settings of admetar on cifar10 with resnet20; its models on cifar10 are",
         ),
-        ({"task.name": "digits", "shown_task": "digits"}, "the paper prints no settings of admetar on digits with"),
+        ({"task.name": "digits", "shown_task": "digits"}, "the paper has no settings of admetar on digits with"),
         (
             {"task.model": "resnet110", "optimizer": "adamw", "space.adamw": "paper-best"},
-            "there it has sgd, sgdm, adam",
+            "it has settings of sgd, sgdm, adam",
         ),
     ],
 )

@@ -3,7 +3,7 @@
 (() => {
   const MOST_DOTS = 1500, W = 560, H = 320, MARGINS = { left: 62, right: 12, top: 10, bottom: 44 };
   const figure = Search.part("scatter"), box = figure.querySelector(".plot"), form = figure.querySelector(".controls");
-  const links = [...figure.querySelectorAll("[data-heat]")];
+  const links = [...figure.querySelectorAll("[data-heatmap]")];
   let found = null, ranked = null, asked = 0;
 
   function choose() {
@@ -18,18 +18,18 @@
     });
   }
 
-  async function heatOf(x, y) {
+  async function heatmapOf(x, y) {
     const chosen = new URLSearchParams({ x, y });
-    for (const link of links) link.href = `${link.dataset.heat}?${chosen}`;
+    for (const link of links) link.href = `${link.dataset.heatmap}?${chosen}`;
     if (!x || !y || x === y) return null;
-    const answer = await fetch(`${links[0].dataset.heat}?${chosen}`);
+    const answer = await fetch(`${links[0].dataset.heatmap}?${chosen}`);
     return answer.ok ? answer.json() : null;
   }
 
   async function draw() {
     const [x, y] = choose(), turn = ++asked;
-    if (!found.number.length) return Charts.say(box, "No trial has begun.");
-    const heat = await heatOf(x, y).catch(() => null);
+    if (!found.number.length) return Charts.say(box, "No trial has started.");
+    const heat = await heatmapOf(x, y).catch(() => null);
     if (turn === asked) plot(x, y, heat && heat.share.length ? heat : null);
   }
 
@@ -38,7 +38,7 @@
     const scale = (name, end) => (heat ? Svg.scaleBetween(heat[end].low, heat[end].high, heat[end].log, heat[end].integer) : Svg.scaleOf(column(name), found.declared[name]));
     const across = scale(x, "x"), up = scale(y, "y");
     const svg = Svg.draw("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": `${x || found.metric} against ${y || found.metric}, a dot a trial` });
-    const cells = Svg.draw("g", { class: "heat" });
+    const cells = Svg.draw("g", { class: "heatmap" });
     svg.append(cells);
     const { px, py } = Svg.axes(svg, { width: W, height: H, ...MARGINS, across, up, x: x || found.metric, y: y || found.metric });
     if (heat) drawCells(cells, heat, px, py);

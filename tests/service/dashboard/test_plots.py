@@ -43,7 +43,7 @@ def test_places_far_from_all_trials_say_nothing() -> None:
     assert found.share[0][-1] is None
 
 
-def test_what_is_no_number_has_no_heat() -> None:
+def test_what_is_not_a_number_has_no_map() -> None:
     some = history([1.0, 2.0], lr=[0.1, 0.2], kind=["a", "b"], late=[None, 0.5], flag=[True, False])
     for other in ("kind", "late", "flag", "nothing"):
         assert heatmap(some, "lr", other).share == []
@@ -52,8 +52,8 @@ def test_what_is_no_number_has_no_heat() -> None:
     assert one.share[GRID[1] // 2][GRID[0] // 2] == 1.0
 
 
-def test_heat_as_json_and_csv(pages: TestClient) -> None:
-    here = "/studies/digits-four/searches/admetar/heat"
+def test_the_map_as_json_and_csv(pages: TestClient) -> None:
+    here = "/studies/digits-four/searches/admetar/heatmap"
     assert pages.get(f"{here}.json").json()["y"]["name"] == "lambd"
     assert pages.get(f"{here}.csv?x=lambd&y=lr").text.startswith("lambd,lr,share")
     assert pages.get(f"{here}.json?x=kind&y=lr").json()["share"] == []
