@@ -169,11 +169,13 @@ def multi_tensor_update(tensors: GroupTensors, rule: UpdateRule, *, lr: Number, 
 
 def _buckets(tensors: GroupTensors, counts: list[float]) -> list[GroupTensors]:
     """Tensors of one device, dtypes and step count together; few at a time on the CPU, or where they are widened."""
+    if torch.compiler.is_compiling():
+        return _buckets_of_dtypes(tensors)
     indices: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    elements, compiling = 0, torch.compiler.is_compiling()
+    elements = 0
     for i, (param, grad, m) in enumerate(zip(tensors.params, tensors.grads, tensors.exp_avgs, strict=True)):
         batch = 0
-        if not compiling and (param.device.type == "cpu" or m.dtype == torch.bfloat16):
+        if param.device.type == "cpu" or m.dtype == torch.bfloat16:
             elements += param.numel()
             batch = elements // (CPU_BATCH if param.device.type == "cpu" else NARROW_BATCH)
         indices[param.device, param.dtype, grad.dtype, m.dtype, counts[i], batch].append(i)
@@ -182,25 +184,37 @@ def _buckets(tensors: GroupTensors, counts: list[float]) -> list[GroupTensors]:
     return [tensors.subset(members) for members in indices.values()]
 
 
+def _buckets_of_dtypes(tensors: GroupTensors) -> list[GroupTensors]:
+    """As ``_buckets``, in a form that torch.compile can trace."""
+    kinds: list[tuple[object, ...]] = []
+    members: list[list[int]] = []
+    for i in range(len(tensors.params)):
+        param = tensors.params[i]
+        kind = (param.device, param.dtype, tensors.grads[i].dtype, tensors.exp_avgs[i].dtype)
+        if kind in kinds:
+            members[kinds.index(kind)].append(i)
+        else:
+            kinds.append(kind)
+            members.append([i])
+    return [tensors] if len(kinds) == 1 else [tensors.subset(part) for part in members]
+
+
 def _widened(tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """The tensors in the arithmetic's dtype, themselves where they have it."""
     return tensors if not tensors or tensors[0].dtype == dtype else [t.to(dtype) for t in tensors]
 
 
 def _put_back(targets: list[Tensor], values: list[Tensor]) -> None:
-    if values is not targets and targets:
+    """Stores state that ``_widened`` had to copy."""
+    if targets and targets[0].dtype != values[0].dtype:
         torch._foreach_copy_(targets, values)
 
 
 def _put_back_rounded(targets: list[Tensor], values: list[Tensor], ts: list[Any], *, shift: int) -> None:
     """As ``_put_back``, to bfloat16 stochastically; ``ts`` are the tensors' update counts."""
-    if values is targets or not targets:
-        return
-    if targets[0].dtype == torch.bfloat16:
-        values = [
-            round_stochastically(v, random_bits(v, t) >> shift) for v, t in zip(values, ts, strict=True)
-        ]  # fmt: skip
-    torch._foreach_copy_(targets, values)
+    if targets and targets[0].dtype == torch.bfloat16:
+        values = [round_stochastically(v, random_bits(v, t) >> shift) for v, t in zip(values, ts, strict=True)]
+        torch._foreach_copy_(targets, values)
 
 
 def _prepared(tensors: GroupTensors, rule: UpdateRule, dtype: torch.dtype) -> tuple[list[Tensor], list[Tensor]]:
@@ -213,11 +227,11 @@ def _prepared(tensors: GroupTensors, rule: UpdateRule, dtype: torch.dtype) -> tu
     return thetas, grads
 
 
-def _write_back(tensors: GroupTensors, thetas: list[Tensor], rule: UpdateRule, ts: list[Any]) -> None:
-    if rule.stochastic:
-        _put_back_rounded(tensors.params, thetas, ts, shift=16)
+def _write_back(params: list[Tensor], thetas: list[Tensor], rule: UpdateRule, ts: list[Any]) -> None:
+    if rule.stochastic and params[0].dtype == torch.bfloat16:
+        _put_back_rounded(params, thetas, ts, shift=16)
     else:
-        _put_back(tensors.params, thetas)
+        torch._foreach_copy_(params, thetas)
 
 
 def _update_at(tensors: GroupTensors, rule: UpdateRule, f: Any, t: float) -> None:
@@ -259,8 +273,9 @@ def _update_at(tensors: GroupTensors, rule: UpdateRule, f: Any, t: float) -> Non
         slows = _widened(tensors.slows, dtype)
         torch._foreach_lerp_(slows, thetas, f.eta)
         _put_back_rounded(tensors.slows, slows, ts, shift=16)
-        thetas = slows
-    _write_back(tensors, thetas, rule, ts)
+        _write_back(tensors.params, slows, rule, ts)
+    elif tensors.params[0].dtype != dtype:
+        _write_back(tensors.params, thetas, rule, ts)
 
 
 def _update_on_device(tensors: GroupTensors, rule: UpdateRule, lr: Number) -> None:
@@ -296,8 +311,9 @@ def _update_on_device(tensors: GroupTensors, rule: UpdateRule, lr: Number) -> No
             slow.lerp_(theta, eta)
             synced.append(torch.where(eta != 0, slow, theta))
         _put_back_rounded(tensors.slows, slows, ts, shift=16)
-        thetas = synced
-    _write_back(tensors, thetas, rule, ts)
+        _write_back(tensors.params, synced, rule, ts)
+    elif tensors.params[0].dtype != dtype:
+        _write_back(tensors.params, thetas, rule, ts)
 
 
 def _adaptive_step_on_device(

@@ -14,6 +14,7 @@ import argparse
 import io
 import itertools
 import json
+import math
 import multiprocessing
 import statistics
 import sysconfig
@@ -177,7 +178,7 @@ def decode_cifar(archive: Path, target: Path) -> None:
 
 
 def resnet20() -> nn.Module:
-    from tasks.vision.resnet import cifar_resnet
+    from tasks.vision.models import cifar_resnet
 
     return cifar_resnet(20, n_classes=10)
 
@@ -214,7 +215,7 @@ TASKS: dict[str, Callable[[], Task]] = {
         "descriptions", layers=2, width=64, heads=4, context=64, batch=32, steps=400, autocast=False
     ),
     "gpt": lambda: on_text("python", layers=4, width=256, heads=4, context=128, batch=64, steps=600, autocast=True),
-    "resnet20": lambda: on_cifar(DECODED, epochs=5),
+    "resnet20": lambda: on_cifar(DECODED, epochs=3),
 }
 
 
@@ -249,7 +250,7 @@ def train(task_name: str, optimizer_name: str, lr: float, seed: int, device_name
         optimizer.step()
         return loss
 
-    losses = [loss.item() for loss in steps_of(task, step, device, seed)]
+    losses = torch.stack(list(steps_of(task, step, device, seed))).tolist()
     model.eval()
     correct = total = 0
     sums = []
@@ -310,7 +311,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             lines.append(f"| {task} | {optimizer} | {lr:g} | {members[0]['error']} | | 0 |")
             continue
         losses = [m["loss"] for m in good]
-        spread = statistics.stdev(losses) if len(losses) > 1 else 0.0
+        spread = statistics.stdev(losses) if len(losses) > 1 and all(map(math.isfinite, losses)) else math.nan
         accuracies = [m["accuracy"] for m in good if m["accuracy"] is not None]
         accuracy = f"{statistics.fmean(accuracies):.4f}" if accuracies else ""
         figure = f"{statistics.fmean(losses):.4f} ± {spread:.4f}"
@@ -353,10 +354,10 @@ def main() -> None:
             except multiprocessing.TimeoutError:
                 break
         pool.terminate()
-    print(f"torch {torch.__version__}, {len(rows)} of {len(jobs)} runs in {time.monotonic() - began:.0f} s")
-    print(table(rows))
     if arguments.json:
         arguments.json.write_text(json.dumps(rows))
+    print(f"torch {torch.__version__}, {len(rows)} of {len(jobs)} runs in {time.monotonic() - began:.0f} s")
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def test_float32_kernels_are_torchs_to_a_few_ulp(name: str, setting: str) -> Non
     kernel, plain = PAIRS[name]
     train(kernel(ours, **SETTINGS[setting], fused=True), ours, range(15))
     train(plain(theirs, **SETTINGS[setting], fused=True), theirs, range(15))
-    assert_near(ours, theirs, rtol=1e-6, atol=2e-7)
+    assert_near(ours, theirs, rtol=2e-6, atol=2e-7)  # an ulp a step
 
 
 @pairs
