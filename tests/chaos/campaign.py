@@ -244,7 +244,8 @@ def strike(place: Field, study: str) -> Snapshot:
             time.sleep(5.0 if place.target is Target.DATABASE_5S else 60.0)
             place.postgres.start()
         case _:
-            snapshot = look(place.engine, study, storage=place.storage, killed=set())
+            # What an outage interrupts, it interrupts later: the checkpoints of this moment say nothing of that.
+            snapshot = replace(look(place.engine, study, storage=place.storage, killed=set()), interrupted={})
             with _outage(place):
                 time.sleep(OUTAGE_S)
             if place.postgres is not None and not place.postgres.is_running():
