@@ -15,9 +15,8 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
@@ -28,7 +27,7 @@ from search import states
 from service.api import html_pages, optuna_pages
 from service.api.errors import ApiError, unavailable
 from service.api.openapi import TOKEN, json_body, refusals
-from service.api.requests import Database, RequestKey, parse_body, read_json
+from service.api.requests import Database, JsonBody, RequestKey, parse_body
 from service.database import tokens
 from service.database.engine import make_single_engine
 from service.database.errors import DatabaseUnavailableError
@@ -58,9 +57,7 @@ router = APIRouter(
     responses=refusals(400, 413, 415, 422)
     | {409: {"model": ErrorView, "description": "The request was carried out before; the token is not shown again."}},
 )
-async def create_token(
-    engine: Database, key: RequestKey, raw: Annotated[dict[str, Any], Depends(read_json)]
-) -> NewTokenView:
+async def create_token(engine: Database, key: RequestKey, raw: JsonBody) -> NewTokenView:
     """Make a token. It is in this answer and nowhere else afterwards; the request sent again gets 409 without it."""
     asked = parse_body(TokenRequest, raw, error="invalid_token_request")
     lifetime = None if asked.expires_in_s is None else timedelta(seconds=asked.expires_in_s)

@@ -1,4 +1,4 @@
-"""What a study can name: the tasks and the optimizers, straight from their registries."""
+"""The tasks and the optimizers that a study can name, from their registries."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def get_optimizer(name: str) -> OptimizerView:
 
 
 def known_task(name: str, *, status: int) -> TaskInfo:
-    """The task of that name; `status` is what an unknown one is answered with."""
+    """The task with this name; an unknown one raises ApiError with the status."""
     try:
         return tasks.registry.get(name)
     except UnknownTaskError as error:
@@ -54,7 +54,7 @@ def known_task(name: str, *, status: int) -> TaskInfo:
 
 
 def known_optimizer(name: str, *, status: int) -> OptimInfo:
-    """The optimizer of that name; `status` is what an unknown one is answered with."""
+    """The optimizer with this name; an unknown one raises ApiError with the status."""
     try:
         return admeta.registry.get(name)
     except admeta.errors.UnknownOptimizerError as error:

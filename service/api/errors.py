@@ -1,4 +1,4 @@
-"""Every answer that is not a success: one shape, the right status, and what to do next.
+"""Every answer that is not a success: one form, the right status, and the next step.
 
 Owns `ApiError` and the handlers that turn each exception into an `ErrorView`. `service.api.invalid` finds which field
 breaks which rule. What addresses there are, and what each takes, is read from the OpenAPI description.
@@ -70,7 +70,7 @@ class ApiError(Exception):
         super().__init__(detail)
 
     def response(self) -> Response:
-        """The answer that says it."""
+        """The response for it."""
         return answer(self.status, self.view, headers=self.headers)
 
 
@@ -86,13 +86,13 @@ def invalid_definition(
 
 
 def answer(status: int, view: ErrorView, *, headers: Mapping[str, str] | None = None) -> Response:
-    """The response that carries an error; fields that do not apply are left out."""
+    """The response for an error; fields that do not apply are left out."""
     body = view.model_dump_json(exclude_defaults=True)
     return Response(body, status_code=status, media_type="application/json", headers=dict(headers or {}))
 
 
 def install(app: FastAPI) -> None:
-    """Give the application a handler for every exception there is."""
+    """Give the application a handler for every exception."""
     handlers: dict[type[Exception], Callable[[Request, Any], Awaitable[Response]]] = {
         ApiError: _refused,
         RequestValidationError: _bad_query,
@@ -202,15 +202,15 @@ async def _unexpected(request: Request, error: Exception) -> Response:
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     view = ErrorView(
         error="internal_error",
-        detail=f"{request.method} {request.url.path} met an error of ours ({type(error).__name__}).",
-        hint="It is in the service's log with its traceback; please report it.",
+        detail=f"{request.method} {request.url.path} failed with an error of the service ({type(error).__name__}).",
+        hint="The service's log has its traceback; please report it.",
     )
-    # Starlette answers this one outside of all middleware, which would add these.
+    # Starlette sends this answer outside of all middleware, which would add these headers.
     return answer(500, view, headers={**SECURITY_HEADERS, "Content-Security-Policy": DATA_POLICY})
 
 
 def _allowed_methods(request: Request) -> list[str]:
-    """The methods that the request's path takes, sorted; empty where nothing is there."""
+    """The methods that the request's path allows, sorted; none where the path does not exist."""
     methods: set[str] = set()
     for operations in _matching(request):
         methods |= {method.upper() for method in operations}

@@ -35,22 +35,25 @@ _EXAMPLE = (
 )
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Server-sent events; the data of each is an EventView. `event: gap` says that events were "
-        "forgotten since the id you gave. A comment every 15 s keeps the connection.",
+        "description": "Server-sent events; the data of each is an EventView. `event: gap` says that events "
+        "after the id you gave were deleted. A comment every 15 s keeps the connection open.",
         "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}},
     },
 }
 _MAX_ID = 2**63
 LastEventId = Annotated[
-    int | None, Header(alias="Last-Event-ID", ge=0, lt=_MAX_ID, description="Browsers send it; goes before `after`.")
+    int | None,
+    Header(alias="Last-Event-ID", ge=0, lt=_MAX_ID, description="Sent by browsers; takes precedence over `after`."),
 ]
 
 
 class EventFilters(Filters):
-    """Where to begin, and whether to stay."""
+    """Where to begin, and whether to follow."""
 
-    after: int | None = Field(default=None, ge=0, lt=_MAX_ID, description="Events after this id; 0: all that are kept.")
-    follow: bool = Field(default=True, description="false: end after the events that there are now.")
+    after: int | None = Field(
+        default=None, ge=0, lt=_MAX_ID, description="Events after this id; 0: all that are stored."
+    )
+    follow: bool = Field(default=True, description="false: end after the events that are stored now.")
 
 
 @router.get("/events", response_class=Response, response_model=None, responses=_STREAM)
@@ -69,7 +72,7 @@ def all_events(
     response_model=None,
     responses={
         **_STREAM,
-        204: {"description": "The study has ended, and nothing happened after the id you gave: do not come back."},
+        204: {"description": "The study has ended, and there is no event after the id you gave: do not ask again."},
         404: {"model": ErrorView, "description": "No study has this id or name."},
     },
 )
@@ -80,9 +83,11 @@ def study_events(
     filters: Annotated[EventFilters, Query()],
     last_event_id: LastEventId = None,
 ) -> Response:
-    """Events of one study, those that are kept and then those that happen. The stream ends with the study."""
+    """Events of one study, those that are stored and then those that happen. The stream ends with the study."""
     study_id, state = study_state(engine, study)
-    oldest, newest = events.kept_range(engine)  # after the state: an ended study's last event is among these
+    oldest, newest = events.kept_range(
+        engine
+    )  # read after the state, so that these include an ended study's last event
     after = _first(last_event_id, filters.after, 0)
     if state.is_terminal and after <= newest:
         left = events.read_events(engine, after=after, until=newest, study_id=study_id, limit=1)
@@ -97,7 +102,7 @@ def _stream(
 ) -> EventStream:
     oldest, newest = kept
     opening = b""
-    if after > newest or 0 < after < oldest - 1:  # of another database, or forgotten
+    if after > newest or 0 < after < oldest - 1:  # of another database, or deleted
         opening = gap(study_id, after=after, oldest=oldest)
         after = oldest - 1
     feed: Feed = request.app.state.feed

@@ -1,4 +1,4 @@
-"""How the service is: its health, its metrics, and the machines that studies run on.
+"""The state of the service: its health, its metrics, and the machines that studies run on.
 
 Health is for people (`/healthz`), for what restarts the service (`/livez`) and for what sends it requests (`/readyz`).
 """
@@ -53,12 +53,12 @@ def get_readiness(engine: Database, request: Request, response: Response) -> Hea
 
 @router.get("/livez")
 async def get_liveness() -> dict[str, str]:
-    """Whether the process answers at all; where it does not, start it anew. A database that is away is no reason to."""
+    """Whether the process answers at all; restart it where it does not. It does without a database too."""
     return {"status": "ok"}
 
 
 def _database(engine: Engine, app: FastAPI) -> str:
-    """ok, or why the database cannot be read or written; written to once in `_CHECK_EVERY_S` at most."""
+    """ok, or why the database cannot be read or written; checked once in `_CHECK_EVERY_S` at most."""
     checked_at, answer = getattr(app.state, "database_check", (-math.inf, ""))
     if time.monotonic() - checked_at < _CHECK_EVERY_S:
         return str(answer)
@@ -73,7 +73,7 @@ def _database(engine: Engine, app: FastAPI) -> str:
 
 @router.get("/v1/version")
 async def get_version() -> VersionView:
-    """What runs here."""
+    """The versions of the service and of what it uses."""
     return _version()
 
 
@@ -97,7 +97,7 @@ def get_metrics(request: Request) -> Response:
 
 @cluster.get("/v1/cluster")
 def get_cluster(engine: Database, request: Request) -> ClusterView:
-    """Nodes with their processors and GPUs, the runs on them, and the studies that wait."""
+    """Nodes with their processors and GPUs, the runs on them, and the queued studies."""
     supervisor = request.app.state.supervisor
     ray: str = supervisor.ray_status()
     nodes = [] if ray == "starting" or ray.startswith("unavailable") else supervisor.nodes()

@@ -1,7 +1,7 @@
-"""From pydantic's errors to a list a person can act on: field, value, rule.
+"""pydantic's errors as a list that a person can act on: field, value, rule.
 
-Owns the wording. pydantic's locations name union members and validators besides the keys that a user wrote; here a
-field is the path through the user's own document.
+pydantic's locations contain union members and validators besides the keys that a user wrote; here a field is the path
+through the user's own document.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from service.models import FieldError
 from tasks.errors import TaskError
 
 DERIVED = frozenset({"label", "space", "fixed", "objective"})
-"""Fields that a definition has but a user may leave out: they follow from the others."""
+"""Fields of a definition that a user may leave out, because they follow from the others."""
 
 MAX_TEXT = 120
 MAX_RULE = 1000
 MAX_FIELDS = 20
 _MAX_EXPLAINED = 5 * MAX_FIELDS
-"""Faults that are put into words; the others are cut before, since a body can have thousands."""
+"""Errors that are explained; the others are cut before, since a body can have thousands."""
 _NAME_RULE = "must be 1 to 100 letters, digits, '-', '_' or '.', starting with a letter or digit"
 _WORDING = (
     ("Input should ", "must "),
@@ -46,7 +46,7 @@ Location = tuple[int | str, ...]
 
 
 def definition_fields(error: ValidationError, raw: Mapping[str, Any]) -> list[FieldError]:
-    """What is wrong with a study definition: the first MAX_FIELDS faults.
+    """What is wrong with a study definition: its first MAX_FIELDS errors.
 
     Args:
         error: pydantic's error.
@@ -57,7 +57,7 @@ def definition_fields(error: ValidationError, raw: Mapping[str, Any]) -> list[Fi
         for one in error.errors(include_url=False)[:_MAX_EXPLAINED]
         if one["type"] != "missing" or one["loc"][-1] not in DERIVED
     )
-    unique = {(field.field, field.rule): field for field in found}  # members of a union repeat one fault
+    unique = {(field.field, field.rule): field for field in found}  # members of a union repeat an error
     return list(unique.values())[:MAX_FIELDS]
 
 
@@ -93,7 +93,7 @@ def shorten(text: str, *, limit: int = MAX_TEXT) -> str:
 
 
 def short_value(value: Any) -> Any:
-    """The value as it may stand in an answer: small values as they are, large ones as cut text."""
+    """The value for an answer: small values as they are, large ones as shortened text."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -101,7 +101,7 @@ def short_value(value: Any) -> Any:
     if isinstance(value, int | float):
         return value if abs(value) < 2**63 and math.isfinite(value) else shorten(str(value))
     encoder = json.JSONEncoder(ensure_ascii=False, default=str)
-    text = "".join(islice(encoder.iterencode(value), MAX_TEXT + 1))  # of a large value only the beginning is written
+    text = "".join(islice(encoder.iterencode(value), MAX_TEXT + 1))  # only the beginning of a large value is encoded
     return value if len(text) <= MAX_TEXT and isinstance(value, dict | list) else shorten(text)
 
 
@@ -131,7 +131,7 @@ def _tag_error(error: ErrorDetails, path: Location, value: Any) -> FieldError:
 
 
 def _user_path(error: ErrorDetails, raw: Any) -> tuple[Location, Any]:
-    """The error's location without the parts that are pydantic's, and the user's value there."""
+    """The error's location without the parts that pydantic adds, and the user's value there."""
     path: list[int | str] = []
     value = raw
     for part in error["loc"]:
@@ -152,7 +152,7 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _known_fields(location: Location, raw: Mapping[str, Any]) -> list[str]:
-    """Names that the definition's schema (or the task's) has at a place."""
+    """Names of the fields at a place of the definition's schema, or of the task's."""
     if location[:1] == ("task",):
         task = raw.get("task")
         try:
@@ -195,5 +195,5 @@ def _dotted(path: Location) -> str:
 
 def _nearest(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    listed = f"known: {', '.join(known)}" if known else "none is taken here"
+    listed = f"known: {', '.join(known)}" if known else "there are none here"
     return f"did you mean '{near[0]}'? {listed}" if near else listed

@@ -51,7 +51,7 @@ PARAMETERS: dict[str, Any] = {
     "token_id": "0123456789ab",
     "trial": 3,
 }
-"""By name. Those without one here (cursor, say) are given out by the service, or say all in their schema."""
+"""By name. The others, for example `cursor`, come from an answer of the service, or their schema says everything."""
 
 _SETTINGS = {"lr": 0.021, "lambd": 0.08, "betas": [0.9, 0.999], "eps": 1e-9, "weight_decay": 0.0001}
 _SEARCH = {
@@ -138,7 +138,7 @@ def describe(app: FastAPI, *, open_paths: Collection[str]) -> Callable[[], dict[
             schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(_definition_schemas())
-            schemas["EventView"] = EventView.model_json_schema()  # no answer by itself: a line of a stream
+            schemas["EventView"] = EventView.model_json_schema()  # not an answer by itself: an event of a stream
             for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own error shape, which is not ours
                 schemas.pop(name, None)
             _replace_validation_errors(schema["paths"])
@@ -179,7 +179,7 @@ def _replace_validation_errors(paths: dict[str, Any]) -> None:
 
 
 def _give_examples(schema: dict[str, Any]) -> None:
-    """An example for every parameter and every answer that stands by itself; an operation's own goes before."""
+    """Add an example to every parameter and answer; an operation's own examples stay."""
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             for parameter in operation.get("parameters", []):
@@ -192,14 +192,14 @@ def _give_examples(schema: dict[str, Any]) -> None:
 
 
 def _describe_access(schema: dict[str, Any], open_paths: Collection[str]) -> None:
-    """Access tokens, and the refusals that stand before every route."""
+    """Add access tokens, and the refusals that every route has."""
     bearer = {"type": "http", "scheme": "bearer", "description": "An access token, adm_…; not on an open service."}
     schema["components"]["securitySchemes"] = {"token": bearer}
     error = {"application/json": {"schema": {"$ref": _COMPONENT.format(model="ErrorView")}}}
     refusals = {
-        "401": "No access token, or one that does not work.",
-        "403": "The access token's scope is too small, or the request comes from a foreign page.",
-        "421": "An open service is asked for under a name that is not this machine's.",
+        "401": "No access token, or an invalid one.",
+        "403": "The access token's scope is too small, or the request comes from another site's page.",
+        "421": "The Host header is not a name of this machine, on a service without access tokens.",
         "429": "Too many wrong access tokens, or too much is queued; Retry-After says when to come back.",
     }
     for path, operations in schema["paths"].items():

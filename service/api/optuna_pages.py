@@ -1,8 +1,8 @@
 """optuna-dashboard on our database, where it is installed (the extra `dashboard`): Optuna's own plots of each search.
 
-Owns the addresses that go to it: its page asks for absolute ones, so it cannot lie under a prefix. Who may change
-something through it is decided in `service.api.auth`: reading is for everybody who may read, the rest for admins,
-because it writes into Optuna's tables behind a running search's back.
+Its page asks for absolute addresses, so it cannot be under a prefix; this module says which addresses are its own.
+`service.api.auth` lets everybody read who may read, but only admins change something through it, because it writes
+into Optuna's tables without a running search noticing.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.errors import answer
+from service.api.middleware import Middleware
 from service.api.requests import Database
 from service.database import queries
 from service.database.optuna_storage import optuna_storage, optuna_study_id
@@ -27,7 +28,7 @@ from service.models import ErrorView
 
 HOME = "/dashboard"
 ROOTS = frozenset({"dashboard", "api", "csv", "static", "artifacts"})
-"""First parts of its addresses; nothing of ours begins so."""
+"""First parts of its addresses; no address of ours begins with one."""
 _WORKERS = 4
 _FAULT = ErrorView(
     error="optuna_dashboard_failed",
@@ -51,26 +52,26 @@ def is_path(path: str) -> bool:
 
 @router.get("/studies/{study}/searches/{label}/optuna")
 def open_search(engine: Database, study: str, label: Annotated[str, Path(max_length=100)]) -> RedirectResponse:
-    """Where optuna-dashboard shows this search; its front page where the search has not begun."""
+    """Redirect to the search in optuna-dashboard; to its front page where the search has not begun."""
     names = {search.label: search.optuna_study for search in queries.get_study_view(engine, study).searches}
     number = optuna_study_id(engine, names[label]) if label in names else None
     return RedirectResponse(HOME if number is None else f"{HOME}/studies/{number}", status_code=307)
 
 
-class OptunaPages:
-    """ASGI middleware, the innermost: hands optuna-dashboard what is its, where it is installed.
+class OptunaPages(Middleware):
+    """Innermost layer: passes requests for optuna-dashboard's addresses to it, where it is installed.
 
-    Imported at the first request for it: it brings plots and tables that most services never show.
+    It is imported at the first such request, because it loads plots and tables that most services never show.
     """
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+        super().__init__(app)
         self._pages: ASGIApp | None = None
         self._starting = anyio.Lock()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not is_path(scope["path"]) or not is_installed():
-            await self._app(scope, receive, send)
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not is_path(scope["path"]) or not is_installed():
+            await self.app(scope, receive, send)
             return
         async with self._starting:
             if self._pages is None:
@@ -84,17 +85,17 @@ def _start(engine: Database) -> ASGIApp:
 
     pages = optuna_dashboard.wsgi(optuna_storage(engine, REQUEST))
 
-    def told_once(environ: Any, start_response: Any) -> Iterable[bytes]:
-        """Without the exceptions that it has answered with a page: a2wsgi would raise them again."""
+    def without_exceptions(environ: Any, start_response: Any) -> Iterable[bytes]:
+        """Without the exceptions that it has already answered with a page: a2wsgi would raise them again."""
         return cast(
             Iterable[bytes], pages(environ, lambda status, headers, _error=None: start_response(status, headers))
         )
 
-    return cast(ASGIApp, WSGIMiddleware(told_once, workers=_WORKERS))
+    return cast(ASGIApp, WSGIMiddleware(without_exceptions, workers=_WORKERS))
 
 
 async def _no_500(pages: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Its own faults, numbers of studies that are not there say, are answered in our shape."""
+    """Answer its failures, for example for the number of a study that does not exist, in the form of our errors."""
     has_failed = False
 
     async def checked(message: Message) -> None:

@@ -1,7 +1,7 @@
-"""What routes take of a request: the database, pages of lists, a JSON body, and the Idempotency-Key.
+"""What routes get: the database, a page of a list, the JSON body of a request, and its Idempotency-Key.
 
-A body is read strictly: Python's own parser takes NaN, integers of any length, lone surrogates and repeated keys, and
-each of these would come back later as a broken answer or a database error. Its limits keep the cost of a body small.
+A body is read strictly: Python's own parser accepts NaN, integers of any length, lone surrogates and repeated keys, and
+each of these would later cause an invalid answer or a database error. The limits bound the time that a body costs.
 """
 
 from __future__ import annotations
@@ -88,6 +88,9 @@ async def read_json(request: Request) -> dict[str, Any]:
             hint="With curl: -H 'Content-Type: application/json'.",
         )
     return await check_in_thread(request, parse_object, await request.body())
+
+
+JsonBody = Annotated[dict[str, Any], Depends(read_json)]
 
 
 async def check_in_thread(request: Request, check: Callable[..., Result], *args: Any) -> Result:
@@ -216,10 +219,10 @@ def parse_body(model: type[Body], raw: dict[str, Any], *, error: str = "invalid_
 async def _request_key(
     engine: Database,
     request: Request,
-    raw: Annotated[dict[str, Any], Depends(read_json)],
+    raw: JsonBody,
     key: Annotated[str | None, Header(alias="Idempotency-Key", description=_KEY_DESCRIPTION)] = None,
 ) -> IdempotencyKey | None:
-    """The key (draft-ietf-httpapi-idempotency-key-header: a string, with quotes or without); None where none came.
+    """The key (draft-ietf-httpapi-idempotency-key-header: a string, with quotes or without); None without the header.
 
     Raises:
         AnsweredBeforeError: the request was carried out before; `replay` sends its answer.

@@ -45,13 +45,13 @@ paper = APIRouter(prefix="/v1/paper", tags=["paper"])
 
 
 class ExportFilters(Filters):
-    """In which form."""
+    """The format of the file."""
 
     format: ExportFormat = Field(default=ExportFormat.CSV, description="latex: the comparison only.")
 
 
 class ImportanceFilters(Filters):
-    """How to tell."""
+    """The method of importance."""
 
     method: ImportanceMethod | None = Field(default=None, description="Default: what suits the number of trials.")
 
@@ -62,7 +62,7 @@ class ImportanceFilters(Filters):
     responses={200: {"content": {form.media_type.split(";")[0]: {"schema": {}} for form in ExportFormat}}},
 )
 def export_study(engine: Database, study: str, filters: Annotated[ExportFilters, Query()]) -> Response:
-    """Download the results: csv and parquet have a row a run, json has the trials, latex the comparison."""
+    """Download the results: csv and parquet have a row for each run, json has the trials, latex has the comparison."""
     view = queries.get_study_view(engine, study)
     chosen = filters.format
     headers = {"Content-Disposition": f'attachment; filename="{view.name}.{chosen.suffix}"'}
@@ -86,7 +86,7 @@ def export_study(engine: Database, study: str, filters: Annotated[ExportFilters,
 def get_importance(
     engine: Database, request: Request, study: str, filters: Annotated[ImportanceFilters, Query()]
 ) -> list[ImportanceView]:
-    """How much each searched parameter mattered, an optimizer's search each."""
+    """How much each searched parameter mattered, for each optimizer's search."""
     view = queries.get_study_view(engine, study)
     storage = _optuna_storage(request, engine)
     return [_importance(engine, search, storage, filters.method) for search in view.searches]
@@ -107,7 +107,7 @@ def _importance(
 
 
 def _optuna_storage(request: Request, engine: Engine) -> optuna.storages.BaseStorage:
-    """One for the application: it remembers the finished trials that it has read."""
+    """One storage for the application: it caches the finished trials that it has read."""
     state = request.app.state
     if not hasattr(state, "optuna_storage"):
         state.optuna_storage = optuna_storage(engine, REQUEST)
@@ -126,7 +126,7 @@ def _all_trials(engine: Engine, study_id: str) -> Iterator[TrialView]:
 
 
 class BestFilters(Filters):
-    """Best of what."""
+    """Which best settings."""
 
     task: str = Field(max_length=100, description="A name from GET /v1/tasks.")
     optimizer: str = Field(max_length=100, description="A name from GET /v1/optimizers.")
@@ -162,23 +162,23 @@ def get_best(engine: Database, filters: Annotated[BestFilters, Query()]) -> Best
 
 
 class StudyForm(StrEnum):
-    """What to ask of a study of the paper."""
+    """The size of a study of the paper."""
 
     FULL = "full"
     SMOKE = "smoke"
 
 
 class FormFilter(Filters):
-    """Which form of a study."""
+    """Which size of a study."""
 
     form: StudyForm = Field(
-        default=StudyForm.FULL, description="smoke: in small, to see that it runs: a tiny model, an epoch, few trials."
+        default=StudyForm.FULL, description="smoke: a tiny model, one epoch and few trials, to see that the study runs."
     )
 
 
 @paper.get("/tables")
 def list_paper_tables(engine: Database) -> list[PaperTableView]:
-    """The paper's result tables, in its order, with how many of their numbers have one of ours beside them."""
+    """The paper's result tables, in its order, with how many of their numbers we have measured."""
     return paper_comparison.table_list(best_results(engine))
 
 
@@ -204,7 +204,7 @@ def list_paper_studies() -> list[PaperStudyView]:
 
 @paper.get("/studies/{paper_study}", responses=_NOT_FOUND)
 def get_paper_study(paper_study: str, asked: Annotated[FormFilter, Query()]) -> PaperStudyView:
-    """One of them with its definition, which POST /v1/studies takes as it is."""
+    """One of these studies with its definition, which POST /v1/studies accepts."""
     try:
         found = find_study(paper_study)
     except SearchError as error:

@@ -22,7 +22,7 @@ RunId = Annotated[int, Path(ge=1, lt=2**63)]
 ATTEMPT, OFFSET, ENDED = "X-Log-Attempt", "X-Log-Offset", "X-Log-Ended"
 _LOG: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Text, whole lines while the attempt goes on. To follow, ask again with `offset` from "
+        "description": "Text, in whole lines while the attempt runs. To follow it, ask again with `offset` from "
         f"{OFFSET} until {ENDED} is true.",
         "content": {
             "text/plain": {"schema": {"type": "string"}, "example": "2026-01-01 12:00:00 epoch 1, step 9: …\n"}
@@ -33,7 +33,7 @@ _LOG: dict[int | str, dict[str, Any]] = {
                 "description": "Where the next part begins, in bytes since the attempt began.",
                 "schema": {"type": "integer"},
             },
-            ENDED: {"description": "true: nothing will be added.", "schema": {"type": "string"}},
+            ENDED: {"description": "true: nothing more will be added.", "schema": {"type": "string"}},
         },
     }
 }
@@ -57,14 +57,14 @@ class LogFilters(Filters):
 
     attempt: int | None = Field(default=None, ge=1, lt=2**31, description="Default: the latest.")
     offset: int = Field(
-        default=0, ge=0, lt=2**63, description=f"Begin here: {OFFSET} of the answer before. 0: all that is kept."
+        default=0, ge=0, lt=2**63, description=f"Where to begin: {OFFSET} of the answer before. 0: all that is stored."
     )
-    tail: int | None = Field(default=None, ge=0, le=1_000_000, description="Only the last so many lines.")
+    tail: int | None = Field(default=None, ge=0, le=1_000_000, description="Only so many lines, the last ones.")
 
 
 @router.get("/studies/{study}/runs")
 def list_runs(engine: Database, study: str, filters: Annotated[RunFilters, Query()]) -> Page[StudyRunView]:
-    """A study's runs: those of the search and those that confirm."""
+    """A study's runs, of the search stage and of the confirm stage."""
     return queries.list_runs(engine, study, **filters.model_dump())
 
 
@@ -84,7 +84,7 @@ def get_run_curve(engine: Database, run: RunId) -> list[PointView]:
 
 @router.get("/runs/{run}/logs", response_class=Response, response_model=None, responses=_LOG)
 def get_run_log(engine: Database, request: Request, run: RunId, filters: Annotated[LogFilters, Query()]) -> Response:
-    """What an attempt of the run printed, tracebacks included; the last 1 MiB is kept. Secrets are blacked out.
+    """What an attempt of the run printed, tracebacks included; the last 1 MiB is kept. Secrets are replaced by ***.
 
     Before the run's first attempt the answer is empty.
     """
@@ -92,7 +92,7 @@ def get_run_log(engine: Database, request: Request, run: RunId, filters: Annotat
     attempt = filters.attempt or max(place.n_attempts, 1)
     if attempt > max(place.n_attempts, 1):
         raise RunNotFoundError(
-            f"run {run} has had {place.n_attempts} attempts, and none has the number {attempt}.",
+            f"run {run} has {place.n_attempts} attempts; there is no attempt {attempt}.",
             hint="Leave `attempt` out for the latest.",
         )
     ended = place.n_attempts > 0 and place.running != attempt

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import Field, ValidationError
 from sqlalchemy import Engine
@@ -21,12 +21,12 @@ from service.api.openapi import CLONE, STUDY_BODY, json_body, refusals
 from service.api.requests import (
     Database,
     Filters,
+    JsonBody,
     Limits,
     PageFilters,
     RequestKey,
     check_in_thread,
     parse_body,
-    read_json,
 )
 from service.database import queries, studies
 from service.database.idempotency import IdempotencyKey
@@ -74,7 +74,7 @@ class TrialFilters(PageFilters):
 
 
 class Submission(Filters):
-    """How to take a study."""
+    """How to read a submitted study."""
 
     space: str | None = Field(
         default=None,
@@ -96,7 +96,7 @@ async def submit_study(
     request: Request,
     response: Response,
     key: RequestKey,
-    raw: Annotated[dict[str, Any], Depends(read_json)],
+    raw: JsonBody,
     asked: Annotated[Submission, Query()],
 ) -> StudyView:
     """Submit a study. 201 the first time, 200 for the same definition again, 409 for another under the same name."""
@@ -122,8 +122,8 @@ def get_study(engine: Database, study: str) -> StudyView:
     openapi_extra=json_body(StudyChanges, example={"notes": "lr too high", "tags": ["baseline"]}),
     responses={**_NOT_FOUND, **refusals(400, 413, 415, 422)},
 )
-async def change_study(engine: Database, study: str, raw: Annotated[dict[str, Any], Depends(read_json)]) -> StudyView:
-    """Change a study's notes and tags; what is left out stays as it is."""
+async def change_study(engine: Database, study: str, raw: JsonBody) -> StudyView:
+    """Change a study's notes and tags; fields that are left out stay as they are."""
     changes = parse_body(StudyChanges, raw)
     return await run_in_threadpool(studies.change_study, engine, study, changes)
 
@@ -142,7 +142,7 @@ def pause_study(engine: Database, study: str) -> StudyView:
 
 @router.post("/{study}/resume", responses=_NOT_NOW)
 def resume_study(engine: Database, study: str) -> StudyView:
-    """Go on with a paused study. 409 unless it is PAUSED."""
+    """Resume a paused study. 409 unless it is PAUSED."""
     return studies.request_resume(engine, study)
 
 
@@ -159,9 +159,9 @@ async def clone_study(
     response: Response,
     study: str,
     key: RequestKey,
-    raw: Annotated[dict[str, Any], Depends(read_json)],
+    raw: JsonBody,
 ) -> StudyView:
-    """Submit a study's definition under another name, with changes. Answers as submitting does."""
+    """Submit a study's definition under another name, with changes. The answers are those of submitting."""
     asked = parse_body(CloneRequest, raw)
     old = await run_in_threadpool(queries.get_study_view, engine, study)
     wanted = merged(old.definition or {}, asked.changes) | {"name": asked.name}
@@ -179,7 +179,7 @@ def remove_study(engine: Database, request: Request, study: str) -> None:
         open_folder(folder).remove_all()
     except OSError as error:
         log.warning("study %s is deleted, but its checkpoints in %s are not: %s; remove them", study_id, folder, error)
-    with suppress(OSError):  # it may never have had one here
+    with suppress(OSError):  # it may have run on another machine only
         driver_log(settings.home, study_id).unlink()
 
 
@@ -197,7 +197,7 @@ def get_trial(engine: Database, study: str, label: str, number: TrialNumber) -> 
 
 @trials.post("/trials/{label}/{number}/cancel", responses={409: {"model": ErrorView}})
 def cancel_trial(engine: Database, study: str, label: str, number: TrialNumber) -> TrialView:
-    """Cancel one trial: its worker is ended, the study goes on. 409 when no run of it waits or trains."""
+    """Cancel one trial: its worker is stopped, the study continues. 409 when none of its runs waits or trains."""
     return studies.request_cancel_trial(engine, study, label, number)
 
 
