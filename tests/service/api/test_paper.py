@@ -90,12 +90,7 @@ def test_a_space_of_ones_own_stays_and_begins_with_the_papers_best(api: TestClie
 @pytest.mark.parametrize(
     ("space", "changes", "field", "rule"),
     [
-        (
-            "paper-best",
-            {"task": {"name": "cifar10", "model": "resnet20"}},
-            "optimizers.0.space",
-            "its models on cifar10",
-        ),
+        ("paper-best", {"task": {"name": "cifar10", "model": "resnet20"}}, "optimizers.0.space", "are resnet110,"),
         ("paper-best", {"optimizers": [{"name": "adamw"}]}, "optimizers.0.space", "it has settings of sgd, sgdm, adam"),
         ("papr", {}, "optimizers.0.space", "did you mean 'paper'?"),
     ],
