@@ -35,6 +35,7 @@ class Trials:
     """The trials of one search.
 
     Args:
+        storage: with Optuna's cache, as `optuna.storages.get_storage` puts it before a database.
         name: of the Optuna study, made where there is none.
         points: calls back the stored curve of a run.
     """
@@ -61,7 +62,7 @@ class Trials:
                 pruner=optuna.pruners.NopPruner(),
                 load_if_exists=True,
             )
-        self._storage = self._study._storage  # the study may have put a cache before the one it was given
+        self._storage, self._study_id = storage, storage.get_study_id_from_name(name)
         self._open: dict[int, optuna.Trial] = {}
         self._incomplete: deque[int] = deque()
         self._queued: deque[int] = deque()
@@ -108,7 +109,7 @@ class Trials:
                     self._storage.set_trial_state_values(self._id(number), state=TrialState.RUNNING)
                 trial = optuna.Trial(self._study, self._id(number))
             else:
-                trial = optuna.Trial(self._study, self._storage.create_new_trial(self._study._study_id))
+                trial = optuna.Trial(self._study, self._storage.create_new_trial(self._study_id))
                 self._n += 1
             params = draw(trial, self._spec.space)
         self._open[trial.number] = trial
@@ -192,5 +193,5 @@ class Trials:
         trial._cached_frozen_trial.intermediate_values[step] = value
 
     def _id(self, number: int) -> int:
-        trial_id: int = self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
+        trial_id: int = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
         return trial_id

@@ -113,13 +113,13 @@ def _quiet() -> None:
 
 
 @pytest.fixture
-def open_sqlite(tmp_path: Path) -> Iterator[Callable[[], optuna.storages.RDBStorage]]:
+def open_sqlite(tmp_path: Path) -> Iterator[Callable[[], optuna.storages.BaseStorage]]:
     """Opens the same file anew, as a restarted driver does."""
     opened: list[optuna.storages.RDBStorage] = []
 
-    def open_storage() -> optuna.storages.RDBStorage:
+    def open_storage() -> optuna.storages.BaseStorage:
         opened.append(optuna.storages.RDBStorage(f"sqlite:///{tmp_path}/optuna.db"))
-        return opened[-1]
+        return optuna.storages.get_storage(opened[-1])
 
     yield open_storage
     for storage in opened:
@@ -177,7 +177,7 @@ def test_an_optimizer_with_one_parameter(sampler: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("sampler", EVERY_SAMPLER, ids=NAMES)
 def test_lists_as_choices_survive_a_restart_on_sqlite(
-    sampler: dict[str, Any], open_sqlite: Callable[[], optuna.storages.RDBStorage]
+    sampler: dict[str, Any], open_sqlite: Callable[[], optuna.storages.BaseStorage]
 ) -> None:
     store, study = begin(sampler, LISTS, n_trials=8, storage=open_sqlite())
     play(store, study, rounds=4)

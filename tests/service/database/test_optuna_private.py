@@ -31,7 +31,7 @@ TABLES = {
     "TrialIntermediateValueModel",
     "TrialHeartbeatModel",
 }
-ATTRIBUTES = {"_trial_id", "_storage", "_study_id", "_thread_local", "_cached_frozen_trial", "_get_trials"}
+ATTRIBUTES = {"_trial_id", "_thread_local", "_cached_frozen_trial", "_get_trials"}
 """Attributes of trials, studies and storages that product code uses; `_trial_id` is an argument of public methods."""
 BACKEND = {
     "_create_new_trial": ["self", "study_id", "template_trial"],
@@ -112,10 +112,12 @@ def test_methods_have_the_parameters_that_we_give(name: str) -> None:
 
 
 def test_trials_and_studies_have_the_attributes() -> None:
-    study = optuna.create_study()
+    storage = optuna.storages.InMemoryStorage()
+    study = optuna.create_study(storage=storage)
     trial = study.ask()
-    assert study._storage.get_trial(trial._trial_id).number == trial.number
-    assert study._storage.get_study_name_from_id(study._study_id) == study.study_name
+    trial.report(0.5, 1)
+    assert trial._cached_frozen_trial.intermediate_values == {1: 0.5}
+    assert storage.get_trial(trial._trial_id).number == trial.number
     study._thread_local.cached_all_trials = None
     assert len(study.trials) == 1
 
