@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 import optuna
-import psutil
 import ray
 from ray import tune
 
@@ -36,7 +31,7 @@ from search.store import Store
 from search.trainable import TrialWorker
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher
 from tasks.config import TrialRef
-from tasks.engine.folders import inside
+from tasks.engine.folders import inside, private_folder
 from tasks.errors import ConfigError, TaskError
 
 logger = logging.getLogger(__name__)
@@ -57,7 +52,7 @@ TUNE_ENVIRONMENT = {
 
 NAMESPACE = "admeta"
 SCRATCH_PREFIX = "admeta-tune-"
-"""Of a driver's folder for Tune; its process id follows."""
+"""Of the name of a driver's folder for Tune."""
 LINGER_S = 2.0
 """Until a driver's actor ends itself, so that its result can still be read."""
 
@@ -158,7 +153,7 @@ def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwit
     logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)  # looks for files we don't write
     worker = tune.with_resources(TrialWorker, _resources)
     worker.__qualname__ = TrialWorker.__qualname__  # Ray calls processes by it: ray::TrialWorker.train
-    with scratch_folder() as folder:
+    with private_folder(SCRATCH_PREFIX) as folder:  # Tune needs one; nothing in it is read back
         tune.Tuner(
             worker,
             tune_config=tune.TuneConfig(
@@ -179,20 +174,6 @@ def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwit
                 verbose=0,
             ),
         ).fit()
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A temporary folder for Tune; nothing in it is read back. The folders of killed drivers are removed."""
-    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH_PREFIX}*"):
-        pid = left.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
-        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{os.getpid()}-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:

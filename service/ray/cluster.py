@@ -10,10 +10,12 @@ import ctypes
 import logging
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _SIGACTION_BYTES = 512  # struct sigaction has 152 bytes on Linux, 16 on macOS; it is only copied as a whole
 
+_folder: Path | None = None
+"""The embedded Ray's folder."""
 _own_node: subprocess.Popen[bytes] | None = None
 """The node through which this process reaches a cluster, if it started one."""
 
@@ -81,8 +85,8 @@ def join(settings: Settings) -> None:
 def start_embedded(**options: Any) -> None:
     """Start a Ray that only this process and its children can use. The children inherit its token by their environment.
 
-    Other users can read neither the environment nor the memory of these processes. RAY_AUTH_MODE, RAY_AUTH_TOKEN and
-    RAY_AUTH_TOKEN_PATH are kept if they are set.
+    Other users can read neither the environment nor the memory of these processes, nor their folder. RAY_AUTH_MODE,
+    RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH are kept if they are set.
 
     Args:
         options: of `ray.init`.
@@ -97,8 +101,16 @@ def start_embedded(**options: Any) -> None:
         )
     elif mode in ("", "token") and not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    global _folder
+    _folder = node.make_ray_folder()
     with _bound_to_loopback():
-        ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **options)
+        ray.init(
+            address="local",
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(_folder),
+            include_dashboard=False,
+            **options,
+        )
 
 
 @contextmanager
@@ -135,6 +147,8 @@ def leave(settings: Settings) -> None:
     started = processes.embedded_ray()
     ray.shutdown()
     processes.end(started)  # its agents would run for another minute
+    if _folder is not None:
+        shutil.rmtree(_folder.parent, ignore_errors=True)
     sharing.leave()  # the cards' multi-process service, which its workers started
 
 

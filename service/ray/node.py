@@ -13,15 +13,18 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Self
 
 import psutil
 
 from service.errors import ServiceError
 from service.ray import processes
+from tasks.engine.folders import make_private_folder
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ GIVE_BACK_TIMEOUT_S = 28.0
 MAX_FAILURES = 5
 """Nodes that may end within _LASTING_S, one after another, before `work` gives up."""
 _LASTING_S = 60.0
+_MAX_PARENT_LENGTH = 16
 _PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 30.0
 _END_TIMEOUT_S = 30.0
@@ -116,6 +120,16 @@ def join_without_capacity(address: str) -> subprocess.Popen[bytes]:
             )
         time.sleep(0.2)
     return node
+
+
+def make_ray_folder() -> Path:
+    """The path for Ray's sockets, logs and runtime environments, within a folder that no other user can open.
+
+    Ray itself makes its folder, and makes it writable for all users. The path is short, because that of a socket below
+    it has at most 107 bytes.
+    """
+    parent = tempfile.gettempdir()
+    return make_private_folder("admeta-ray-", parent=parent if len(parent) <= _MAX_PARENT_LENGTH else "/tmp") / "r"
 
 
 def end_node(node: subprocess.Popen[bytes]) -> None:
@@ -265,7 +279,7 @@ def _start(address: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     environment = {key: value for key, value in os.environ.items() if key != "ADMETA_DATABASE_URL"}
     # A session of its own: Ctrl-C at a terminal must not end it before its runs are given back.
     return subprocess.Popen(
-        [*command, "--disable-usage-stats", *arguments],
+        [*command, "--disable-usage-stats", f"--temp-dir={make_ray_folder()}", *arguments],
         env=environment,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

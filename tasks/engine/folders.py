@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -246,3 +246,30 @@ def find_unneeded(names: Iterable[str], *, keep_best: bool) -> list[str]:
     if keep_best and BEST_CHECKPOINT not in found and (newest := find_best_checkpoint(found)) is not None:
         gone.remove(newest)
     return gone if keep_best or BEST_CHECKPOINT not in found else [*gone, BEST_CHECKPOINT]
+
+
+def make_private_folder(prefix: str, *, parent: str | None = None) -> Path:
+    """Make a temporary folder that no other user can open, and remove those of the prefix whose processes have ended.
+
+    Args:
+        prefix: the beginning of the folder's name; this process's id follows.
+        parent: by default the system's folder for temporary files.
+    """
+    import psutil
+
+    parent = tempfile.gettempdir() if parent is None else parent
+    for left in Path(parent).glob(f"{prefix}*"):
+        pid = left.name.removeprefix(prefix).partition("-")[0]
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-", dir=parent))
+
+
+@contextlib.contextmanager
+def private_folder(prefix: str, *, parent: str | None = None) -> Iterator[Path]:
+    """As `make_private_folder`; removed at the end of the block."""
+    folder = make_private_folder(prefix, parent=parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

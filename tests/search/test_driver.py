@@ -16,10 +16,11 @@ import pytest
 import ray
 
 from search.definition import StudyDefinition
-from search.driver import SCRATCH_PREFIX, DriverOptions, drive, scratch_folder
+from search.driver import SCRATCH_PREFIX, DriverOptions, drive
 from search.records import Lease, StudyRecord
 from search.states import RunState, Stage, StudyState
 from tasks.engine import checkpoint
+from tasks.engine.folders import private_folder
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import define
 
@@ -224,6 +225,6 @@ def test_folders_of_killed_drivers_are_removed(monkeypatch: pytest.MonkeyPatch, 
     left, other = tmp_path / f"{SCRATCH_PREFIX}{dead.pid}-x", tmp_path / f"{SCRATCH_PREFIX}{os.getpid()}-y"
     for folder in (left, other):
         (folder / "study").mkdir(parents=True)
-    with scratch_folder() as own:
+    with private_folder(SCRATCH_PREFIX) as own:
         assert sorted(tmp_path.iterdir()) == sorted([other, own])
     assert list(tmp_path.iterdir()) == [other]

@@ -33,7 +33,8 @@ settings = load({}, home=Path(sys.argv[1]))
 cluster.join(settings)
 ray.get(ray.remote(lambda: os.getpid()).options(runtime_env={"env_vars": {"OF_A_TASK": "1"}}).remote())
 context = ray.get_runtime_context()
-print(context.gcs_address, os.environ["RAY_AUTH_TOKEN"], context.get_session_name(), flush=True)
+session = ray._private.worker._global_node.get_session_dir_path()
+print(context.gcs_address, os.environ["RAY_AUTH_TOKEN"], session, flush=True)
 sys.stdin.read()
 cluster.leave(settings)
 """
@@ -50,7 +51,6 @@ ray.init(address=address, logging_level="ERROR", log_to_driver=False)
 print("a task ran as user", ray.get(ray.remote(lambda: os.getuid()).remote(), timeout=60))
 """
 NOBODY = 65534
-_RAY_FILES = Path("/tmp/ray")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     assert host.stdout is not None
     try:
         address, token, session = host.stdout.readline().split()
-        yield Victim(host.pid, address, token, _RAY_FILES / session)
+        yield Victim(host.pid, address, token, Path(session))
     finally:
         host.communicate("", timeout=60)
 
@@ -142,6 +142,17 @@ def test_no_other_user_reads_the_token(victim: Victim) -> None:
     files = [path for path in victim.session.rglob("*") if path.is_file()]
     assert files
     assert not [path for path in files if victim.token.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("name", ["", "sockets", "runtime_resources", "logs"])
+def test_no_other_user_opens_rays_folder(victim: Victim, name: str) -> None:
+    """Ray makes its folders writable for all: sockets could be replaced there, and code that its workers import."""
+    folder = victim.session / name
+    assert folder.is_dir()
+    become = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
+    for command in (["ls", str(folder)], ["touch", str(folder / "planted")]):
+        assert subprocess.run([*become, *command], capture_output=True, check=False).returncode != 0
+    assert not (folder / "planted").exists()
 
 
 def test_ray_listens_on_loopback_only(victim: Victim) -> None:
