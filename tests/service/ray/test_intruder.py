@@ -90,7 +90,10 @@ exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
 
 def as_stranger(address: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Attack as nobody, with a /tmp of its own that has our packages; all that is started there ends with it."""
-    packages, python = sysconfig.get_path("purelib"), f"/tmp/python/bin/{Path(sys.executable).resolve().name}"
+    packages, python = (
+        str(Path(sysconfig.get_path("purelib")).resolve()),
+        f"/tmp/python/bin/{Path(sys.executable).resolve().name}",
+    )
     return subprocess.run(
         [*UNSHARE, "sh", "-c", ENTER, "sh", sys.base_prefix, packages, python, "-c", STRANGER, address],
         env={
