@@ -45,6 +45,25 @@ def test_importing_the_registry_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_optimizers_train_with_torch_alone() -> None:
+    """What ``pip install admeta-search[optimizers]`` brings beside torch is not imported by them."""
+    code = """
+import sys, warnings
+for name in ("httpx", "numpy", "pydantic", "rich", "typer", "yaml", "scipy", "sklearn", "ray", "optuna", "triton"):
+    sys.modules[name] = None
+warnings.simplefilter("ignore")
+import torch, admeta
+p = torch.nn.Parameter(torch.ones(3))
+for name in ("AdmetaR", "AdmetaS", "Ranger", "AdaBelief", "KernelAdamW"):
+    optimizer = getattr(admeta, name)([p], lr=0.1)
+    for _ in range(7):
+        p.grad = p.detach().clone()
+        optimizer.step()
+assert float(p.detach().norm()) < 3 ** 0.5
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_public_names_resolve_and_are_sorted() -> None:
     assert admeta.__all__ == sorted(admeta.__all__, key=lambda name: (not name.isupper(), name.islower(), name))
     assert all(getattr(admeta, name) is not None for name in admeta.__all__)

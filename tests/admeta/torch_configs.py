@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
+
+pytest.importorskip("torch.testing._internal.common_optimizers", reason="this torch comes without its test helpers")
+
 from torch.testing._internal.common_optimizers import OptimizerInfo
 
 from tests.admeta.cases import DEVICE, IMPLEMENTATIONS
