@@ -34,16 +34,17 @@ class KernelAdam(RuleOptimizer):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups of either.
-        lr: learning rate; a one-element tensor for graph capture.
-        betas: decay rates of m and v, each in [0, 1).
-        eps: added to √v̂.
-        weight_decay: coefficient, ≥ 0; added to the gradient unless ``decoupled_weight_decay``.
-        amsgrad: False; kept so that groups and checkpoints have torch's options.
-        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
+        lr: learning rate; a one-element tensor for graph capture (default: 0.001).
+        betas: decay rates of m and v, each in [0, 1) (default: (0.9, 0.999)).
+        eps: added to √v̂ (default: 1e-08).
+        weight_decay: coefficient, ≥ 0; added to the gradient unless ``decoupled_weight_decay`` (default: 0.0).
+        amsgrad: False; kept so that groups and checkpoints have torch's options (default: False).
+        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient (default:
+            False).
         foreach, fused: implementation; None for the fastest one available.
-        maximize: ascend.
-        capturable: the step may be captured in a CUDA graph.
-        differentiable: autograd follows the step (single-tensor implementation).
+        maximize: ascend (default: False).
+        capturable: the step may be captured in a CUDA graph (default: False).
+        differentiable: autograd follows the step (single-tensor implementation) (default: False).
 
     Raises:
         ValueError: a value is refused; also of a loaded state with ``amsgrad``.
@@ -116,15 +117,16 @@ class KernelRAdam(RuleOptimizer):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups of either.
-        lr: learning rate; a one-element tensor for graph capture.
-        betas: decay rates of m and v, each in [0, 1).
-        eps: added to √v before v's bias is corrected.
-        weight_decay: coefficient, ≥ 0; added to the gradient unless ``decoupled_weight_decay``.
-        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
+        lr: learning rate; a one-element tensor for graph capture (default: 0.001).
+        betas: decay rates of m and v, each in [0, 1) (default: (0.9, 0.999)).
+        eps: added to √v before v's bias is corrected (default: 1e-08).
+        weight_decay: coefficient, ≥ 0; added to the gradient unless ``decoupled_weight_decay`` (default: 0.0).
+        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient (default:
+            False).
         foreach, fused: implementation; None for the fastest one available.
-        maximize: ascend.
-        capturable: the step may be captured in a CUDA graph.
-        differentiable: autograd follows the step (single-tensor implementation).
+        maximize: ascend (default: False).
+        capturable: the step may be captured in a CUDA graph (default: False).
+        differentiable: autograd follows the step (single-tensor implementation) (default: False).
 
     Raises:
         ValueError: a value is refused.

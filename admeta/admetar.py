@@ -38,28 +38,33 @@ class AdmetaR(RuleOptimizer):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups of either.
-        lr: learning rate; a one-element tensor for graph capture.
-        betas: decay rates of the moving averages m of h and v of h², each in [0, 1).
-        eps: added to √v̂.
-        weight_decay: coefficient, ≥ 0; decoupled unless ``decoupled_weight_decay=False``.
-        lambd: inner decay λ of DEMA, in (0, 1). Changing it during a run changes what the state J means.
-        k: updates between synchronisations with the slow weights.
-        preset: "default", "paper", "paper_finetune", "authors" or "released": values of the options left out.
-        dema: "full", "off" (h = g, the −DEMA ablation) or "released" (the released source's scalar-μ bug).
-        nu_scale: scale of the start-up term λ^t·g_1.
-        slow_step: η: "dynamic_0.8", "dynamic_0.5", a constant in (0, 1], or None for no lookahead.
-        rectify: RAdam's rectification; without it, Adam's step from the first update on.
-        rho_min: ρ_t from which steps are rectified, ≥ 4.
-        unrectified: before that, "skip" the step or take an "sgd" one, θ − lr·m̂.
-        gate_exp_avg_sq: leave v alone before that.
-        raw_eps: add eps to √v before its bias correction, as the authors' source does, instead of to √v̂.
-        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
-        state_dtype: "float32": at least float32; "bfloat16" (or torch.bfloat16): half the memory.
-        rounding: of bfloat16 parameters after an update, to the "nearest" or "stochastic".
+        lr: learning rate; a one-element tensor for graph capture (default: 0.01).
+        betas: decay rates of the moving averages m of h and v of h², each in [0, 1) (default: (0.9, 0.999)).
+        eps: added to √v̂ (default: 1e-09).
+        weight_decay: coefficient, ≥ 0; decoupled unless ``decoupled_weight_decay=False`` (default: 0.0).
+        lambd: inner decay λ of DEMA, in (0, 1). Changing it during a run changes what the state J means (default: 0.1).
+        k: updates between synchronisations with the slow weights (default: 6).
+        preset: "default", "paper", "paper_finetune", "authors" or "released": values of the options left out
+            (default: 'default').
+        dema: "full", "off" (h = g, the −DEMA ablation) or "released" (the released source's scalar-μ bug) (default:
+            'full').
+        nu_scale: scale of the start-up term λ^t·g_1 (default: 1.0).
+        slow_step: η: "dynamic_0.8", "dynamic_0.5", a constant in (0, 1], or None for no lookahead (default:
+            'dynamic_0.8').
+        rectify: RAdam's rectification; without it, Adam's step from the first update on (default: True).
+        rho_min: ρ_t from which steps are rectified, ≥ 4 (default: 5.0).
+        unrectified: before that, "skip" the step or take an "sgd" one, θ − lr·m̂ (default: 'skip').
+        gate_exp_avg_sq: leave v alone before that (default: False).
+        raw_eps: add eps to √v before its bias correction, as the authors' source does, instead of to √v̂ (default:
+            False).
+        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient (default:
+            True).
+        state_dtype: "float32": at least float32; "bfloat16" (or torch.bfloat16): half the memory (default: 'float32').
+        rounding: of bfloat16 parameters after an update, to the "nearest" or "stochastic" (default: 'nearest').
         foreach, fused: implementation; None for the fastest one available.
-        maximize: ascend.
-        capturable: the step may be captured in a CUDA graph.
-        differentiable: autograd follows the step (single-tensor implementation).
+        maximize: ascend (default: False).
+        capturable: the step may be captured in a CUDA graph (default: False).
+        differentiable: autograd follows the step (single-tensor implementation) (default: False).
 
     Raises:
         ValueError: a value is refused. UnknownPresetError (a ValueError): no such preset.

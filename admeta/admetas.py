@@ -4,8 +4,7 @@ Paper: Chen et al., "Bidirectional Looking with A Novel Double Exponential Movin
 Non-adaptive Momentum Optimizers", ICML 2023, Algorithm 2.
 Deviations: the one-state form of DEMA (exact, no cancellation); slow weights start at θ_0, not at 0.
 At λ = 0.9 steps are 5.1 times those of SGD with momentum 0.9 at one lr, and β past 0.302 shrinks the stable
-step size (admeta.theory.stability_limit). Groups have a ``momentum`` of None, because OneCycleLR and CyclicLR refuse
-optimizers without one; what they set there has no effect.
+step size (admeta.theory.stability_limit).
 """
 
 # ruff: noqa: B008 - a FromPreset is a constant
@@ -31,22 +30,27 @@ class AdmetaS(RuleOptimizer):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups of either.
-        lr: learning rate; a one-element tensor for graph capture.
-        beta: outer decay β of m, in [0, 1); the paper's values are 0.1–0.4.
-        lambd: inner decay λ of DEMA, in (0, 1). Changing it during a run changes what the state J means.
-        k: updates between synchronisations with the slow weights.
-        weight_decay: coefficient, ≥ 0; added to the gradient unless ``decoupled_weight_decay``.
-        preset: "default", "paper", "paper_finetune", "authors" or "released": values of the options left out.
-        dema: "full", "off" (h = g, the −DEMA ablation) or "released" (the released source's scalar-μ bug).
-        nu_scale: scale of the start-up term λ^t·g_1.
-        slow_step: η: "dynamic_0.8", "dynamic_0.5", a constant in (0, 1], or None for no lookahead.
-        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
-        state_dtype: "float32": at least float32; "bfloat16" (or torch.bfloat16): half the memory.
-        rounding: of bfloat16 parameters after an update, to the "nearest" or "stochastic".
+        lr: learning rate; a one-element tensor for graph capture (default: 0.01).
+        beta: outer decay β of m, in [0, 1); the paper's values are 0.1–0.4 (default: 0.2).
+        lambd: inner decay λ of DEMA, in (0, 1). Changing it during a run changes what the state J means (default: 0.9).
+        k: updates between synchronisations with the slow weights (default: 6).
+        weight_decay: coefficient, ≥ 0; added to the gradient unless ``decoupled_weight_decay`` (default: 0.0).
+        preset: "default", "paper", "paper_finetune", "authors" or "released": values of the options left out
+            (default: 'default').
+        dema: "full", "off" (h = g, the −DEMA ablation) or "released" (the released source's scalar-μ bug) (default:
+            'full').
+        nu_scale: scale of the start-up term λ^t·g_1 (default: 1.0).
+        slow_step: η: "dynamic_0.8", "dynamic_0.5", a constant in (0, 1], or None for no lookahead (default:
+            'dynamic_0.8').
+        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient (default:
+            False).
+        state_dtype: "float32": at least float32; "bfloat16" (or torch.bfloat16): half the memory (default: 'float32').
+        rounding: of bfloat16 parameters after an update, to the "nearest" or "stochastic" (default: 'nearest').
+        momentum: None; OneCycleLR and CyclicLR refuse optimizers without it, and what they set there has no effect.
         foreach, fused: implementation; None for the fastest one available.
-        maximize: ascend.
-        capturable: the step may be captured in a CUDA graph.
-        differentiable: autograd follows the step (single-tensor implementation).
+        maximize: ascend (default: False).
+        capturable: the step may be captured in a CUDA graph (default: False).
+        differentiable: autograd follows the step (single-tensor implementation) (default: False).
 
     Raises:
         ValueError: a value is refused. UnknownPresetError (a ValueError): no such preset.
@@ -70,13 +74,14 @@ class AdmetaS(RuleOptimizer):
         decoupled_weight_decay: bool = False,
         state_dtype: StateDtype | torch.dtype = "float32",
         rounding: Rounding = "nearest",
+        momentum: None = None,
         foreach: bool | None = None,
         fused: bool | None = None,
         maximize: bool = False,
         capturable: bool = False,
         differentiable: bool = False,
     ) -> None:
-        super().__init__(params, {**locals(), "momentum": None})
+        super().__init__(params, {**locals()})
 
     @staticmethod
     def rule_of(group: dict[str, Any]) -> UpdateRule:

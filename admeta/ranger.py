@@ -25,22 +25,23 @@ class Ranger(RuleOptimizer):
 
     Args:
         params: parameters, (name, parameter) pairs, or groups of either.
-        lr: learning rate; a one-element tensor for graph capture.
-        betas: decay rates of m and v, each in [0, 1).
-        eps: added to √v̂.
-        weight_decay: coefficient, ≥ 0; decoupled unless ``decoupled_weight_decay=False``.
-        k: updates between synchronisations with the slow weights.
-        slow_step: η, a constant in (0, 1] (also "dynamic_0.8", "dynamic_0.5"), or None for no lookahead.
-        rho_min: ρ_t from which steps are rectified, ≥ 4.
-        unrectified: before that, "skip" the step or take an "sgd" one, θ − lr·m̂.
-        centralize: subtract its mean by row from every gradient of two or more dimensions.
-        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient.
-        state_dtype: "float32": at least float32; "bfloat16" (or torch.bfloat16): half the memory.
-        rounding: of bfloat16 parameters after an update, to the "nearest" or "stochastic".
+        lr: learning rate; a one-element tensor for graph capture (default: 0.001).
+        betas: decay rates of m and v, each in [0, 1) (default: (0.95, 0.999)).
+        eps: added to √v̂ (default: 1e-05).
+        weight_decay: coefficient, ≥ 0; decoupled unless ``decoupled_weight_decay=False`` (default: 0.0).
+        k: updates between synchronisations with the slow weights (default: 6).
+        slow_step: η, a constant in (0, 1] (also "dynamic_0.8", "dynamic_0.5"), or None for no lookahead (default: 0.5).
+        rho_min: ρ_t from which steps are rectified, ≥ 4 (default: 5.0).
+        unrectified: before that, "skip" the step or take an "sgd" one, θ − lr·m̂ (default: 'sgd').
+        centralize: subtract its mean by row from every gradient of two or more dimensions (default: True).
+        decoupled_weight_decay: θ ← (1 − lr·weight_decay)·θ instead of adding weight_decay·θ to the gradient (default:
+            True).
+        state_dtype: "float32": at least float32; "bfloat16" (or torch.bfloat16): half the memory (default: 'float32').
+        rounding: of bfloat16 parameters after an update, to the "nearest" or "stochastic" (default: 'nearest').
         foreach, fused: implementation; None for the fastest one available.
-        maximize: ascend.
-        capturable: the step may be captured in a CUDA graph.
-        differentiable: autograd follows the step (single-tensor implementation).
+        maximize: ascend (default: False).
+        capturable: the step may be captured in a CUDA graph (default: False).
+        differentiable: autograd follows the step (single-tensor implementation) (default: False).
 
     Raises:
         ValueError: a value is refused.

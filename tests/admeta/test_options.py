@@ -94,6 +94,23 @@ def test_defaults_are_seen_in_the_signature_and_presets_differ_from_them() -> No
     assert admeta.AdmetaR(make_params(), preset="released", raw_eps=False).defaults["raw_eps"] is False
 
 
+@pytest.mark.parametrize("name", ["AdmetaR", "AdmetaS", "Ranger", "AdaBelief", "KernelAdam", "KernelRAdam"])
+def test_docstrings_tell_the_defaults_and_wrappers_can_construct_from_them(name: str) -> None:
+    import inspect
+    import re
+
+    cls = getattr(admeta, name)
+    signature = inspect.signature(cls.__init__).parameters
+    entries = re.sub(r"\n {12}", " ", cls.__doc__).splitlines()  # one a line
+    told = [found.groups() for e in entries if (found := re.match(r" {8}(\w+): .*\(default: (.+?)\)\.$", e))]
+    assert len(told) >= 8
+    for option, value in told:
+        default = signature[option].default
+        assert value == repr(getattr(default, "value", default)), option
+    made = cls(make_params())
+    assert cls(make_params(), **made.defaults).defaults == made.defaults
+
+
 def stored(optimizer: torch.optim.Optimizer, params: list[Parameter]) -> dict[str, Any]:
     train(optimizer, params, range(2))
     return copy.deepcopy(optimizer.state_dict())
