@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import search.paper
-from search.paper import Cell, Measured, PaperResult
+import search.paper.comparison
+import search.paper.tables
+from search.paper.comparison import Cell, Measured
 from search.paper.definitions import PaperStudy, paper_studies, smoke
+from search.paper.tables import PaperResult
 from service.database.queries import BestResult
 from service.models import (
     OurNumberView,
@@ -38,7 +40,7 @@ def measured(found: Sequence[BestResult], origin: dict[int, BestResult]) -> list
 
 def table_list(found: Sequence[BestResult]) -> list[PaperTableView]:
     """All the paper's result tables, without their cells."""
-    return [_listed(name, n_ours=n) for name, n in search.paper.count_ours(measured(found, {})).items()]
+    return [_listed(name, n_ours=n) for name, n in search.paper.comparison.count_ours(measured(found, {})).items()]
 
 
 def table_view(name: str, found: Sequence[BestResult]) -> PaperTableCellsView:
@@ -48,7 +50,7 @@ def table_view(name: str, found: Sequence[BestResult]) -> PaperTableCellsView:
         SearchError: there is no such table.
     """
     origin: dict[int, BestResult] = {}
-    table = search.paper.compare_table(name, measured(found, origin))
+    table = search.paper.comparison.compare_table(name, measured(found, origin))
     return PaperTableCellsView(
         **_listed(name, n_ours=table.n_ours).model_dump(),
         columns=[list(column) for column in table.columns],
@@ -59,12 +61,12 @@ def table_view(name: str, found: Sequence[BestResult]) -> PaperTableCellsView:
 
 
 def _listed(name: str, *, n_ours: int) -> PaperTableView:
-    table = search.paper.result_tables()[name]
+    table = search.paper.tables.result_tables()[name]
     return PaperTableView(
         name=name,
         number=table.number,
         caption=table.caption,
-        n_cells=len(search.paper.results(table=name)),
+        n_cells=len(search.paper.tables.results(table=name)),
         n_ours=n_ours,
         studies=[study.name for study in paper_studies().values() if study.table == name],
     )
@@ -126,7 +128,7 @@ def _paper_number(paper: PaperResult) -> PaperNumberView:
 def _our_number(cell: Cell, ours: Measured, result: BestResult) -> OurNumberView:
     best = result.best
     return OurNumberView(
-        text=search.paper.cell_texts(cell)[1],
+        text=search.paper.comparison.cell_texts(cell)[1],
         mean=ours.mean,
         std=ours.std,
         n=ours.n,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks.reproduction.facts import StudyFacts
-from search import paper
 from search.analysis import mean_ranks
+from search.paper import comparison, tables
 from service.models import ComparisonRow, PairView, SpreadView
 
 OURS = ("admetar", "admetas")
@@ -185,6 +185,8 @@ def _of_paper(study: StudyFacts, row: ComparisonRow) -> str:
     metric = study.view.metric.removeprefix("val_")
     if theirs is None or "preset" in (row.settings or {}):
         return ""
-    variant = paper.variant_of(task=study.view.task, model=theirs, optimizer=row.optimizer, settings=row.settings or {})
-    found = paper.results(task=study.view.task, model=theirs, optimizer=row.optimizer, metric=metric)
+    variant = comparison.variant_of(
+        task=study.view.task, model=theirs, optimizer=row.optimizer, settings=row.settings or {}
+    )
+    found = tables.results(task=study.view.task, model=theirs, optimizer=row.optimizer, metric=metric)
     return next((one.text.replace("±", " ± ") for one in found if one.variant == variant), "")

@@ -19,18 +19,18 @@ from search.paper.tables import PaperResult, result_tables, results
 NOTHING = "–"
 
 _Key = tuple[str, str | None, str, str, str | None]
-"""Task, the paper's model, optimizer, metric, variant: what a result must share with a cell to stand in it."""
+"""Task, the paper's model, optimizer, metric and variant: equal for a cell and the result shown in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One of our results, as the comparison of a study gives it.
+    """One of our results.
 
     Attributes:
         task, model, optimizer: by the product's names.
         metric: without `val_` or `test_`, as in `PaperResult`.
         mean, std: in the metric's own unit (fractions for accuracies); std None for n < 2.
-        n: confirm runs that it is the mean of.
+        n: number of confirm runs.
         variant: the paper's name of an ablation; None for the main result.
     """
 
@@ -46,7 +46,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One cell: the paper's number (None where it prints none) and ours (None where we have none)."""
+    """One cell: the paper's number and ours; None if there is none."""
 
     paper: PaperResult | None
     ours: Measured | None
@@ -80,8 +80,8 @@ def compare_table(table: str, measured: Sequence[Measured]) -> TableComparison:
 
     Args:
         table: our name of it (`search.paper.result_tables`).
-        measured: our results. A model counts as the paper's where `search.paper.model_id` says so. Where several fit
-            a cell the first is shown, so give the best evidence first.
+        measured: our results, the most reliable first: if several fit a cell, the first is shown. `model_id` decides
+            which models count as the paper's.
 
     Raises:
         SearchError: there is no such table.
@@ -109,7 +109,7 @@ def compare_table(table: str, measured: Sequence[Measured]) -> TableComparison:
 
 
 def count_ours(measured: Sequence[Measured]) -> dict[str, int]:
-    """By table, how many of its numbers have one of ours beside them: `n_ours` of each, without making the tables."""
+    """`n_ours` of each table, without building the tables."""
     ours = _by_key(measured)
     return {table: sum(_key(paper) in ours for paper in results(table=table)) for table in result_tables()}
 
@@ -126,7 +126,7 @@ def _key(paper: PaperResult) -> _Key:
 
 
 def cell_texts(cell: Cell) -> tuple[str, str]:
-    """The paper's number and ours as they are printed: in the paper's unit, ours with its n."""
+    """The texts of the paper's number and of ours, in the paper's unit; ours with its n."""
     paper = cell.paper.text if cell.paper else NOTHING
     if cell.ours is None:
         return paper, NOTHING
@@ -154,16 +154,16 @@ def _head_and_rows(table: TableComparison) -> tuple[list[str], list[list[str]]]:
 
 
 FINETUNED = "finetune"
-"""The variant of results whose training started from trained weights: no settings tell it."""
+"""The variant of results whose training started from trained weights, which settings do not show."""
 _SEARCHED = frozenset({"lr"})
-"""Settings that any search may come to: they alone make no result a variant."""
+"""Settings that any search may find: a change of these alone is not a variant."""
 
 
 def variant_of(*, task: str, model: str | None, optimizer: str, settings: Mapping[str, Any]) -> str | None:
     """The paper's name of the ablation that these settings are; None for the optimizer's main result.
 
-    A variant is met where all its changes are among the settings; of several the one with the most changes. One that
-    changes nothing but the learning rate is not told from a main result that found that rate itself.
+    A result is of a variant if the settings include all its changes; of several variants, of the one with the most. A
+    variant that only changes the learning rate cannot be distinguished from a main result that found that rate.
 
     Args:
         task, optimizer: as the product names them.

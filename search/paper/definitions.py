@@ -26,12 +26,12 @@ from tasks.config import TaskConfig, TrialRef
 
 @dataclass(frozen=True, kw_only=True)
 class PaperStudy:
-    """One of them.
+    """A study of the paper.
 
     Attributes:
-        name: its file's, without .yaml; the study itself is called paper-<name>.
+        name: the file's name without .yaml; the study is named paper-<name>.
         table: our name of the table whose cells it fills.
-        notes: what it departs in from the paper, and other things to know: the head of its file.
+        notes: differences from the paper and other remarks: the comment at the top of its file.
     """
 
     name: str
@@ -42,10 +42,10 @@ class PaperStudy:
 
 @lru_cache(maxsize=1)
 def paper_studies() -> Mapping[str, PaperStudy]:
-    """All of them by name, in the order of the paper's tables; one that starts from another's trial comes after it.
+    """All studies by name, in the order of the paper's tables; one that starts from another's trial comes after it.
 
     Raises:
-        SearchError: this installation has none.
+        SearchError: this installation has no studies.
     """
     folder = files("search.paper").joinpath("studies")
     texts = (
@@ -55,7 +55,7 @@ def paper_studies() -> Mapping[str, PaperStudy]:
     )
     if not texts:
         raise SearchError(
-            f"{folder} holds no study; a checkout has it as a link to studies/paper (git config core.symlinks true)"
+            f"{folder} has no studies; in a checkout it is a link to studies/paper (git config core.symlinks true)"
         )
     order = {name: i for i, name in enumerate(result_tables())}
     found = [_read(name, text) for name, text in sorted(texts.items())]
@@ -64,10 +64,10 @@ def paper_studies() -> Mapping[str, PaperStudy]:
 
 
 def paper_study(name: str) -> PaperStudy:
-    """The one of that name.
+    """The study of this name.
 
     Raises:
-        SearchError: there is none.
+        SearchError: there is no such study.
     """
     known = paper_studies()
     if name not in known:
@@ -88,20 +88,20 @@ def _read(name: str, text: str) -> PaperStudy:
 
 SUFFIX = "-smoke"
 SMALL_MODELS = ("tiny", "resnet20", "linear")
-"""What is trained instead, the first that the task knows; a task that knows none keeps its model."""
+"""The first of these that the task has is trained instead; a task that has none keeps its model."""
 
 AT_MOST: Mapping[str, float] = MappingProxyType(
     {"epochs": 1, "batch_size": 8, "accumulation": 1, "max_length": 96, "doc_stride": 16, "max_length_s": 0.5}
 )
-"""Fields of the task that are cut down to this, where it has them."""
+"""Upper limits for fields of the task."""
 
-VAL_FRACTION = 0.5  # so that a class of two samples is in training and in validation
+VAL_FRACTION = 0.5  # a class of two samples is then in training and in validation
 N_TRIALS = 2
 N_SEEDS = 1
 
 
 def smoke(definition: StudyDefinition) -> StudyDefinition:
-    """The study in small. It starts from the small form of the study that the whole one starts from."""
+    """The small form of a study. If the study starts from another study, the small form starts from that one's."""
     raw = definition.to_json()
     return StudyDefinition.model_validate(
         {
@@ -116,7 +116,7 @@ def smoke(definition: StudyDefinition) -> StudyDefinition:
                 "seeds": definition.confirm.seeds[:N_SEEDS],
             },
             "resources": {"cpus": 1, "gpus": 0},
-            "checkpoint_every_s": 0,  # a study may start from its trials, however short they are
+            "checkpoint_every_s": 0,  # another study may start from its trials, however short they are
         }
     )
 

@@ -15,21 +15,21 @@ from search.paper.tables import EMPTY, Part, Table, read, read_tables
 
 
 class PaperModel(Part):
-    """A model of the paper, and our models' names that count as it."""
+    """A model of the paper, and the names of our models that count as it."""
 
     title: str
     ours: list[str]
 
 
 class OptimizerSetup(Part):
-    """How the paper searched one optimizer: the printed grid (None: not printed) and what it held fixed."""
+    """How the paper searched one optimizer: the printed grid (None: not printed) and the constant parameters."""
 
     grid: Mapping[str, list[float]] | None = None
     fixed: Mapping[str, JsonValue] = Field(default_factory=dict)
 
     @property
     def n_configurations(self) -> int | None:
-        """Points of the grid; None where it is not printed."""
+        """Number of points of the grid; None if it is not printed."""
         return math.prod(len(values) for values in self.grid.values()) if self.grid else None
 
 
@@ -38,10 +38,10 @@ class Setup(Part):
 
     Attributes:
         source: the section of the paper.
-        tasks, models: those it holds for, models by the paper's names.
+        tasks, models: where it applies; models by the paper's names.
         variant: None for the main results; "finetune" for the appendix's SGDM and AdmetaS.
         training: fields of our task configuration that the paper states.
-        unprinted: what the authors' configuration files add, in words.
+        unprinted: what the authors' configuration files add.
         optimizers: by name, in the order of the text.
     """
 
@@ -68,7 +68,7 @@ def paper_models() -> Mapping[str, PaperModel]:
 
 
 def model_id(model: str) -> str | None:
-    """The paper's model that one of ours counts as, or that this is; None for a model that the paper doesn't use."""
+    """The paper's model that a model of ours counts as; None for a model that the paper does not use."""
     for name, known in paper_models().items():
         if model == name or model in known.ours:
             return name
@@ -82,7 +82,7 @@ def setups() -> Mapping[str, Setup]:
 
 
 def setup_of(*, task: str, model: str, variant: str | None = None) -> Setup | None:
-    """How the paper trained this task and model (by the paper's name); None where it did not."""
+    """How the paper trained this task and model (by the paper's name); None if it did not."""
     for setup in setups().values():
         if task in setup.tasks and model in setup.models and setup.variant == variant:
             return setup
@@ -97,8 +97,8 @@ class PaperSettings:
         task, optimizer: as the product names them.
         model: the paper's name of it.
         table: our name of the table that prints them.
-        params: what the paper searched: lr, and λ (lambd) or β (beta).
-        fixed: what it held fixed (search.paper.setups).
+        params: the parameters that the paper searched: lr, and λ (lambd) or β (beta).
+        fixed: the parameters that it kept constant.
     """
 
     task: str
@@ -110,7 +110,7 @@ class PaperSettings:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """params and fixed together: what constructs the optimizer."""
+        """`params` and `fixed` together: the constructor's arguments."""
         return {**self.fixed, **self.params}
 
 
@@ -145,7 +145,7 @@ def all_settings() -> tuple[PaperSettings, ...]:
 
 
 def best_settings(*, task: str, model: str, optimizer: str) -> PaperSettings | None:
-    """The paper's best settings, or None where it prints none.
+    """The paper's best settings, or None if it has none.
 
     Args:
         task, optimizer: as the product names them.

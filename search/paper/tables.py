@@ -17,10 +17,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 FACTS = ("task", "model", "optimizer", "metric", "parameter", "unit", "split", "variant")
-"""What a table, a row or a column may say of its cells."""
+"""What a table, a row or a column may state for its cells."""
 
 EMPTY = "-"
-"""A cell in which the paper prints nothing, or a dash."""
+"""A cell that is empty or a dash in the paper."""
 
 
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -33,7 +33,7 @@ class Part(BaseModel):
 
 
 class Facts(Part):
-    """What is said of all cells of a table, a row or a column."""
+    """What a table, a row or a column states for all its cells."""
 
     task: str | None = None
     model: str | None = None
@@ -93,10 +93,10 @@ class Table(Part):
         return self
 
     def cell_facts(self, row: Row, column: Column) -> dict[str, str]:
-        """Everything known of one cell.
+        """All facts of one cell.
 
         Raises:
-            ValueError: table, row and column say different things.
+            ValueError: table, row and column contradict each other.
         """
         merged: dict[str, str] = {}
         for part in (self.facts, column, row):

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 from sqlalchemy import Engine
 
-import search.paper
+import search.paper.tables
 from search.errors import SearchError, TooFewTrialsError
 from search.paper.definitions import paper_studies
 from search.paper.definitions import paper_study as find_study
@@ -185,8 +185,8 @@ def list_paper_tables(engine: Database) -> list[PaperTableView]:
 @paper.get("/tables/{table}", responses=_NOT_FOUND)
 def get_paper_table(engine: Database, table: str) -> PaperTableCellsView:
     """One of the paper's tables, cell by cell: its number, ours, and the difference."""
-    if table not in search.paper.result_tables():
-        known = ", ".join(search.paper.result_tables())
+    if table not in search.paper.tables.result_tables():
+        known = ", ".join(search.paper.tables.result_tables())
         raise ApiError(
             404,
             "paper_table_not_found",

@@ -14,11 +14,13 @@ from typing import Any, Literal
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 
-import search.paper
+import search.paper.comparison
+import search.paper.tables
 from admeta.client import text_tables
 from admeta.client.terminal import tables
 from admeta.registry import known_optimizers
-from search.paper import Measured, PaperResult, TableComparison
+from search.paper.comparison import Measured, TableComparison
+from search.paper.tables import PaperResult
 from search.states import Direction
 from service.api.requests import Database
 from service.dashboard.pages import as_csv, as_text, page
@@ -52,7 +54,7 @@ def get_results(engine: Database, form: Literal["csv", "json", "tex"]) -> Respon
 @router.get("/results/{table}.{form}")
 def get_paper_table(engine: Database, table: str, form: Literal["csv", "json", "tex", "md"]) -> Response:
     """One of the paper's tables with our results."""
-    if table not in search.paper.result_tables():
+    if table not in search.paper.tables.result_tables():
         raise HTTPException(404)
     found = paper_table(table, queries.best_results(engine)).comparison
     match form:
@@ -61,9 +63,9 @@ def get_paper_table(engine: Database, table: str, form: Literal["csv", "json", "
         case "json":
             return JSONResponse(_plain(asdict(found)))
         case "tex":
-            return as_text(search.paper.to_latex(found), name=f"paper-{table}.tex")
+            return as_text(search.paper.comparison.to_latex(found), name=f"paper-{table}.tex")
         case "md":
-            return as_text(search.paper.to_markdown(found), name=f"paper-{table}.md")
+            return as_text(search.paper.comparison.to_markdown(found), name=f"paper-{table}.md")
 
 
 def _plain(value: Any) -> Any:
@@ -210,13 +212,13 @@ class PaperTable:
 
 def paper_tables(found: Sequence[BestResult]) -> list[PaperTable]:
     """All the paper's result tables, with our test results in them."""
-    return [paper_table(name, found) for name in search.paper.result_tables()]
+    return [paper_table(name, found) for name in search.paper.tables.result_tables()]
 
 
 def paper_table(name: str, found: Sequence[BestResult]) -> PaperTable:
     """One of them; the paper's numbers are of test sets (GLUE, SQuAD: development sets), so ours are too."""
     origin: dict[int, BestResult] = {}
-    table = search.paper.compare_table(name, measured(found, origin))
+    table = search.paper.comparison.compare_table(name, measured(found, origin))
     cells = [
         [_paper_cell(cell, origin, place=f"{name}-{i}-{j}") for j, cell in enumerate(row)]
         for i, row in enumerate(table.cells)
@@ -248,8 +250,8 @@ def _row_heads(rows: Sequence[tuple[str, ...]]) -> list[list[tuple[str, int]]]:
     return heads
 
 
-def _paper_cell(cell: search.paper.Cell, origin: dict[int, BestResult], *, place: str) -> PaperCell:
-    paper, ours = search.paper.cell_texts(cell)
+def _paper_cell(cell: search.paper.comparison.Cell, origin: dict[int, BestResult], *, place: str) -> PaperCell:
+    paper, ours = search.paper.comparison.cell_texts(cell)
     if cell.ours is None:
         return PaperCell(paper=paper, ours=None, difference=None, entry=None)
     return PaperCell(

@@ -10,9 +10,10 @@ import yaml
 from pydantic import ValidationError
 
 import admeta.registry
-from search import paper, samplers
+from search import samplers
 from search.assignment import Assignment
 from search.definition import StudyDefinition
+from search.paper import setups
 from search.space import FloatParameter
 from search.states import Stage
 from tests.search.memory_store import MemoryStore
@@ -20,7 +21,7 @@ from tests.search.paper.test_studies import FOLDER
 from tests.search.workers import Cluster, coordinator_for
 
 BUDGET = {"trials_per_optimizer": 5}
-ROWS = [(row.task, row.model, row.optimizer) for row in paper.all_settings()]
+ROWS = [(row.task, row.model, row.optimizer) for row in setups.all_settings()]
 
 
 def parse(task: str, *optimizers: dict[str, Any], model: str = "resnet110", **changes: Any) -> StudyDefinition:
@@ -53,10 +54,10 @@ def first_settings(definition: StudyDefinition) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize(("task", "model", "optimizer"), ROWS, ids=["-".join(row) for row in ROWS])
 def test_every_setting_that_the_paper_prints_seeds_a_search(task: str, model: str, optimizer: str) -> None:
     definition = parse(
-        task, {"name": optimizer, "space": "paper-best"}, model=paper.paper_models()[model].ours[0],
+        task, {"name": optimizer, "space": "paper-best"}, model=setups.paper_models()[model].ours[0],
         budget={"trials_per_optimizer": 1}, confirm={"top_k": 0},
     )  # fmt: skip
-    best = paper.best_settings(task=task, model=model, optimizer=optimizer)
+    best = setups.best_settings(task=task, model=model, optimizer=optimizer)
     assert best is not None
     (search,) = definition.optimizers
     assert search.first == [dict(best.params)]
@@ -79,7 +80,7 @@ def test_the_first_trial_is_the_papers_best_with_every_sampler(sampler: str) -> 
     definition = parse("cifar10", *asked, sampler={"name": sampler}, budget={"trials_per_optimizer": 3})
     found = first_settings(definition)
     for name in ("admetar", "sgdm"):
-        best = paper.best_settings(task="cifar10", model="resnet110", optimizer=name)
+        best = setups.best_settings(task="cifar10", model="resnet110", optimizer=name)
         assert best is not None
         assert {key: found[name].get(key, best.fixed.get(key)) for key in best.arguments} == best.arguments
 

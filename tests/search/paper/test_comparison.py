@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from search.errors import SearchError
-from search.paper import Measured, compare_table, count_ours, result_tables, results, to_latex, to_markdown
+from search.paper.comparison import Measured, compare_table, count_ours, to_latex, to_markdown
+from search.paper.tables import result_tables, results
 
 
 def _ours(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from search.paper import paper_models, result_tables
 from search.paper.definitions import paper_studies
+from search.paper.setups import paper_models
+from search.paper.tables import result_tables
 
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "paper.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `(\w+)` \| (\d+) \| .* \| (.*) \|$", TEXT, flags=re.MULTILINE)

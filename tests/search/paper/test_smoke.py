@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from search.paper import model_id
 from search.paper.definitions import PaperStudy, paper_studies, smoke
+from search.paper.setups import model_id
 from search.states import RunState, Stage, StudyState
 from tasks.config import TrialRef
 from tasks.engine.task import release_data

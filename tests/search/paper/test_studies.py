@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 import admeta.registry
-from search import paper
 from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
+from search.paper import setups, tables
 from search.paper.definitions import paper_studies
 from search.space import CategoricalParameter
 
@@ -51,7 +51,7 @@ def test_study_validates_and_is_named_after_its_file(file: Path) -> None:
 @pytest.mark.parametrize("name", TABLE_1)
 def test_table_1_searches_the_papers_grids(name: str) -> None:
     study = _study(name)
-    setup = paper.setups()["cifar"]
+    setup = setups.setups()["cifar"]
     assert {search.name for search in study.optimizers} == set(setup.optimizers)
     for search in study.optimizers:
         grid = setup.optimizers[search.name].grid or {}
@@ -67,14 +67,14 @@ def test_table_1_searches_the_papers_grids(name: str) -> None:
         **setup.training["schedule"],
         "milestones": tuple(setup.training["schedule"]["milestones"]),
     }
-    assert paper.model_id(study.task.model) in setup.models
+    assert setups.model_id(study.task.model) in setup.models
 
 
 @pytest.mark.parametrize("name", TABLE_1)
 def test_table_1_can_reach_the_papers_best_settings(name: str) -> None:
     study = _study(name)
     for search in study.optimizers:
-        best = paper.best_settings(task=study.task.name, model=study.task.model, optimizer=search.name)
+        best = setups.best_settings(task=study.task.name, model=study.task.model, optimizer=search.name)
         assert best is not None
         for parameter, value in best.params.items():
             found = search.space[parameter]
@@ -92,10 +92,10 @@ def defaults(optimizer: str) -> dict[str, Any]:
 
 def test_ablation_is_the_papers_rows() -> None:
     study = _study("cifar10-ablation")
-    rows = {(row.optimizer, row.variant): row for row in paper.results(table="ablation", metric="accuracy")}
+    rows = {(row.optimizer, row.variant): row for row in tables.results(table="ablation", metric="accuracy")}
     for search in study.optimizers:
         row = rows.pop((search.name, VARIANTS[search.label.removeprefix(search.name).removeprefix("-")]))
-        best = paper.best_settings(task="cifar10", model="resnet110", optimizer=search.name)
+        best = setups.best_settings(task="cifar10", model="resnet110", optimizer=search.name)
         assert best is not None
         point = _only_point(search)
         for name, value in {**best.params, **row.changes}.items():
@@ -106,27 +106,27 @@ def test_ablation_is_the_papers_rows() -> None:
 @pytest.mark.parametrize(("task", "model"), FINE_TUNED)
 def test_tables_2_to_4_have_the_papers_settings_and_budgets(task: str, model: str) -> None:
     study = _study(f"{task.replace('_', '-')}-{model}")
-    setup = paper.setup_of(task=task, model=model)
+    setup = setups.setup_of(task=task, model=model)
     assert setup is not None
-    assert paper.model_id(study.task.model) == model
+    assert setups.model_id(study.task.model) == model
     for field, value in setup.training.items():
         assert getattr(study.task, field) == value, field
     assert [search.name for search in study.optimizers] == list(setup.optimizers)
     for search in study.optimizers:
-        best = paper.best_settings(task=task, model=model, optimizer=search.name)
+        best = setups.best_settings(task=task, model=model, optimizer=search.name)
         assert best is not None
         point = _only_point(search)
         assert {name: point.get(name) for name in best.arguments} == best.arguments
-    assert study.objective.metric.removeprefix("val_") in {result.metric for result in paper.results(task=task)}
+    assert study.objective.metric.removeprefix("val_") in {result.metric for result in tables.results(task=task)}
 
 
 @pytest.mark.parametrize("task", ["cifar10", "cifar100"])
 def test_sgd_lr_is_the_papers_rows(task: str) -> None:
     study = _study(f"{task}-sgd-lr")
-    rows = paper.results(table="sgd_lr", task=task)
+    rows = tables.results(table="sgd_lr", task=task)
     assert len(study.optimizers) == len(rows)
     for search, row in zip(study.optimizers, rows, strict=True):
-        best = paper.best_settings(task=task, model="resnet110", optimizer=row.optimizer)
+        best = setups.best_settings(task=task, model="resnet110", optimizer=row.optimizer)
         assert best is not None
         point = _only_point(search)
         for name, value in {**best.params, **row.changes}.items():
@@ -136,18 +136,18 @@ def test_sgd_lr_is_the_papers_rows(task: str) -> None:
 def test_every_cell_has_a_study() -> None:
     """But for GLUE's average, which is no task, and differences between cells."""
     searched = {
-        (study.table, study.definition.task.name, paper.model_id(study.definition.task.model), search.name)
+        (study.table, study.definition.task.name, setups.model_id(study.definition.task.model), search.name)
         for study in paper_studies().values()
         for search in study.definition.optimizers
     }
-    for cell in paper.results():
+    for cell in tables.results():
         if cell.metric not in ("average", "accuracy_difference"):
             assert (cell.table, cell.task, cell.model, cell.optimizer) in searched, cell
 
 
 def test_table_11_has_the_papers_budgets_on_superb() -> None:
     study = _study("superb-ks-finetune")
-    setup = paper.setup_of(task="superb_ks", model="wav2vec2-base", variant="finetune")
+    setup = setups.setup_of(task="superb_ks", model="wav2vec2-base", variant="finetune")
     assert setup is not None
     for field, value in setup.training.items():
         assert getattr(study.task, field) == value, field
@@ -161,7 +161,7 @@ def test_finetuning_starts_from_the_study_before() -> None:
     assert study.task.init_from is not None
     assert study.task.init_from.study == start.name
     assert study.task.init_from.optimizer == start.optimizers[0].label
-    setup = paper.setup_of(task="cifar10", model="resnet110", variant="finetune")
+    setup = setups.setup_of(task="cifar10", model="resnet110", variant="finetune")
     assert setup is not None
     assert study.task.epochs == setup.training["epochs"]
     assert {search.name for search in study.optimizers} == set(setup.optimizers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from search.paper import variant_of
+from search.paper.comparison import variant_of
 
 
 @pytest.mark.parametrize(

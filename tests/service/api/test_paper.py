@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from search import paper
 from search.definition import StudyDefinition
+from search.paper import tables
 from search.paper.definitions import paper_studies
 from tests.service.fakes import definition
 
@@ -22,15 +22,15 @@ CIFAR: dict[str, Any] = {
 
 def test_the_tables_are_the_papers(shared_api: TestClient) -> None:
     found = shared_api.get("/v1/paper/tables").json()
-    assert [table["name"] for table in found] == list(paper.result_tables())
+    assert [table["name"] for table in found] == list(tables.result_tables())
     studies = [name for table in found for name in table["studies"]]
     assert studies == list(paper_studies())
     assert all(table["n_ours"] == 0 for table in found)
     for table in found:
         view = shared_api.get(f"/v1/paper/tables/{table['name']}").json()
-        layout = paper.result_tables()[table["name"]]
+        layout = tables.result_tables()[table["name"]]
         numbers = [cell["paper"] for row in view["cells"] for cell in row if cell["paper"] is not None]
-        assert len(numbers) == table["n_cells"] == len(paper.results(table=table["name"]))
+        assert len(numbers) == table["n_cells"] == len(tables.results(table=table["name"]))
         assert [row.tokens() for row in layout.rows] == [
             [cell["paper"]["text"] if cell["paper"] else "-" for cell in row] for row in view["cells"]
         ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from search import paper
+from search.paper import tables
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -51,7 +51,7 @@ def test_a_table_as_markdown_and_latex_is_as_the_pages_give_it(say: Say) -> None
     lines = text.splitlines()
     assert lines[0].startswith("|  | CIFAR-10 ResNet-110 | CIFAR-10 PyramidNet |")
     assert lines[-1].startswith("| AdmetaS | 94.12±0.17 / 94.01±0.10 (n=3) | 95.30±0.08 / – |")
-    assert len(lines) == 2 + len(paper.result_tables()["cifar"].rows)
+    assert len(lines) == 2 + len(tables.result_tables()["cifar"].rows)
     _, text, _ = say("paper tables cifar -o latex")
     assert "AdmetaS & 94.12$\\pm$0.17 / 94.01$\\pm$0.10 (n=3)" in text
     assert text.startswith(r"\begin{tabular}{lcccc}")
