@@ -145,6 +145,17 @@ def named_schedule(value: object) -> object:
 
 Epochs = Annotated[int, Field(strict=True, ge=1, le=100_000)]
 BatchSize = Annotated[int, Field(strict=True, ge=1, le=1_000_000, description="samples in one forward pass")]
+Accumulation = Annotated[
+    int, Field(strict=True, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step")
+]
+GradClip = Annotated[Number | None, Field(gt=0.0, description="largest 2-norm of the whole gradient")]
+WeightDecayOn = Annotated[
+    Literal["all", "matrices"],
+    Field(description="matrices: none on biases, norms and other one-dimensional parameters"),
+]
+ValFraction = Annotated[
+    float, Field(strict=True, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+]
 NamedSchedule = Annotated[Schedule, BeforeValidator(named_schedule)]
 
 
@@ -180,15 +191,11 @@ class TaskConfig(Part):
     model: str
     epochs: Epochs
     batch_size: BatchSize
-    accumulation: Count = Field(
-        1, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step"
-    )
+    accumulation: Accumulation = 1
     schedule: NamedSchedule = Schedule()
-    grad_clip: Number | None = Field(None, gt=0.0, description="largest 2-norm of the whole gradient")
+    grad_clip: GradClip = None
     label_smoothing: Number = Field(0.0, ge=0.0, lt=1.0)
-    weight_decay_on: Literal["all", "matrices"] = Field(
-        "all", description="matrices: none on biases, norms and other one-dimensional parameters"
-    )
+    weight_decay_on: WeightDecayOn = "all"
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field("auto", description="auto: bf16 on a GPU, fp32 on a CPU")
     acceleration: Literal["eager", "graph", "compile"] = Field(
         "graph", description="GPU only: graph captures the whole step; compile also compiles the model first"

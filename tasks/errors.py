@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import partial
 
 
 class TaskError(Exception):
@@ -64,7 +65,7 @@ class OutOfMemory(TaskError):  # noqa: N818 - a state of a run
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """Keyword arguments are not pickled by default, and the error is sent from a worker to the driver."""
-        return (_rebuild_out_of_memory, (self.phase, self.device, self.detail))
+        return (partial(OutOfMemory, phase=self.phase, device=self.device, detail=self.detail), ())
 
 
 class RankLost(TaskError):  # noqa: N818 - an event
@@ -77,21 +78,12 @@ class Diverged(TaskError):  # noqa: N818 - a result of a run
     def __init__(self, step: int, *, loss: float, what: str = "loss") -> None:
         self.step = step
         self.loss = loss
+        self.what = what
         super().__init__(f"diverged at step {step}: {what} is {loss}")
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """By message: the error is sent from a worker to the driver."""
-        return (_rebuild_diverged, (self.step, self.loss, str(self)))
-
-
-def _rebuild_out_of_memory(phase: str, device: str, detail: str) -> OutOfMemory:
-    return OutOfMemory(phase=phase, device=device, detail=detail)
-
-
-def _rebuild_diverged(step: int, loss: float, message: str) -> Diverged:
-    error = Diverged(step, loss=loss)
-    error.args = (message,)
-    return error
+        """As of `OutOfMemory`."""
+        return (partial(Diverged, self.step, loss=self.loss, what=self.what), ())
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.5) -> str:

@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.config import BatchSize, Count, Epochs, Flag, NamedSchedule, Number, RelativePath, Schedule, TaskConfig
+from tasks.config import (
+    Accumulation,
+    BatchSize,
+    Epochs,
+    Flag,
+    GradClip,
+    NamedSchedule,
+    Number,
+    RelativePath,
+    Schedule,
+    TaskConfig,
+    ValFraction,
+    WeightDecayOn,
+)
 from tasks.text.config import CHECKPOINT_NAME
 
 WAV2VEC2 = "facebook/wav2vec2-base"
 SPECTROGRAM = "spectrogram"
 TINY = "tiny"
+
+
+SampleRate = Annotated[
+    int, Field(strict=True, ge=4_000, le=48_000, description="Hz; recordings of other rates are resampled")
+]
+ClipSeconds = Annotated[
+    float,
+    Field(
+        strict=True,
+        ge=0.1,
+        le=60.0,
+        description="seconds; training uses a random part of longer recordings, evaluation the middle",
+    ),
+]
 
 
 class AudioConfig(TaskConfig):
@@ -32,21 +59,12 @@ class AudioConfig(TaskConfig):
         "random weights; or a wav2vec 2.0, HuBERT or WavLM checkpoint: its hub name, or its folder in the data folder",
     )
     batch_size: BatchSize = 32
-    accumulation: Count = Field(
-        4, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step"
-    )
+    accumulation: Accumulation = 4
     schedule: NamedSchedule = Schedule(name="linear", warmup=0.1)
-    grad_clip: Number | None = Field(1.0, gt=0.0, description="largest 2-norm of the whole gradient")
-    weight_decay_on: Literal["all", "matrices"] = Field(
-        "matrices", description="matrices: none on biases, norms and other one-dimensional parameters"
-    )
-    sample_rate: Count = Field(16_000, ge=4_000, le=48_000, description="Hz; recordings of other rates are resampled")
-    max_length_s: Number = Field(
-        16.0,
-        ge=0.1,
-        le=60.0,
-        description="seconds; training uses a random part of longer recordings, evaluation the middle",
-    )
+    grad_clip: GradClip = 1.0
+    weight_decay_on: WeightDecayOn = "matrices"
+    sample_rate: SampleRate = 16_000
+    max_length_s: ClipSeconds = 16.0
     freeze_features: Flag = Field(
         default=True, description="checkpoints: their convolutional feature encoder is not trained"
     )
@@ -64,7 +82,7 @@ class SuperbKsConfig(AudioConfig):
 
     name: Literal["superb_ks"] = "superb_ks"
     epochs: Epochs = 5
-    max_length_s: Number = Field(1.0, ge=0.1, le=60.0, description="seconds, as in AudioConfig")
+    max_length_s: ClipSeconds = 1.0
 
 
 class CommonLanguageConfig(AudioConfig):
@@ -77,7 +95,7 @@ class CommonLanguageConfig(AudioConfig):
 class SplitAudioConfig(AudioConfig):
     """Tasks whose validation set is split off the training set."""
 
-    val_fraction: Number = Field(0.1, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+    val_fraction: ValFraction = 0.1
 
 
 class FsddConfig(SplitAudioConfig):
@@ -86,12 +104,10 @@ class FsddConfig(SplitAudioConfig):
     name: Literal["fsdd"] = "fsdd"
     model: str = Field(SPECTROGRAM, description="as in audio_folder")
     epochs: Epochs = 30
-    accumulation: Count = Field(
-        1, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step"
-    )
+    accumulation: Accumulation = 1
     schedule: NamedSchedule = Schedule(name="cosine", warmup=0.1)
-    sample_rate: Count = Field(8_000, ge=4_000, le=48_000, description="Hz; recordings of other rates are resampled")
-    max_length_s: Number = Field(1.0, ge=0.1, le=60.0, description="seconds, as in AudioConfig")
+    sample_rate: SampleRate = 8_000
+    max_length_s: ClipSeconds = 1.0
 
 
 class AudioFolderConfig(SplitAudioConfig):
@@ -100,9 +116,7 @@ class AudioFolderConfig(SplitAudioConfig):
     name: Literal["audio_folder"] = "audio_folder"
     data_dir: RelativePath = Field(description="inside the data folder: a folder, or a .tar, .tar.gz or .tar.xz file")
     epochs: Epochs = 10
-    accumulation: Count = Field(
-        1, ge=1, le=10_000, description="forward passes whose gradients make one optimizer step"
-    )
+    accumulation: Accumulation = 1
     test_fraction: Number = Field(
         0.1, gt=0.0, lt=1.0, description="where there is no test folder: of all recordings, held out for the test"
     )

@@ -6,7 +6,18 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.config import BatchSize, Count, Epochs, NamedSchedule, Number, RelativePath, Schedule, TaskConfig
+from tasks.config import (
+    BatchSize,
+    Count,
+    Epochs,
+    GradClip,
+    NamedSchedule,
+    Number,
+    RelativePath,
+    Schedule,
+    TaskConfig,
+    WeightDecayOn,
+)
 
 
 class GptConfig(TaskConfig):
@@ -22,10 +33,8 @@ class GptConfig(TaskConfig):
     epochs: Epochs = 10
     batch_size: BatchSize = 16
     schedule: NamedSchedule = Schedule(name="cosine", warmup=0.05, final=0.1)
-    grad_clip: Number | None = Field(1.0, gt=0.0, description="largest 2-norm of the whole gradient")
-    weight_decay_on: Literal["all", "matrices"] = Field(
-        "matrices", description="matrices: none on biases, norms and other one-dimensional parameters"
-    )
+    grad_clip: GradClip = 1.0
+    weight_decay_on: WeightDecayOn = "matrices"
     context: Count = Field(128, ge=8, le=8192, description="tokens of a sequence; sequences are full, without padding")
     tokens_per_epoch: Count | None = Field(
         None, ge=1, le=10**12, description="training tokens of an epoch; null: those of the training text, once"

@@ -152,7 +152,7 @@ def _checked(columns: Columns) -> Columns:
     return columns
 
 
-def texts(columns: Columns, name: str) -> list[str]:
+def read_texts(columns: Columns, name: str) -> list[str]:
     """A column as strings.
 
     Raises:
@@ -169,7 +169,7 @@ def texts(columns: Columns, name: str) -> list[str]:
     return list(columns.values[name])
 
 
-def class_names(columns: Columns, name: str) -> list[str]:
+def read_class_names(columns: Columns, name: str) -> list[str]:
     """A column as class names, in one Unicode form (NFC) and without blanks around them.
 
     JSON's numbers and booleans are named by their spelling.
@@ -195,7 +195,7 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def numbers(columns: Columns, name: str) -> list[float]:
+def read_numbers(columns: Columns, name: str) -> list[float]:
     """A column as finite numbers, float32's largest at most.
 
     Raises:

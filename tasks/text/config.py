@@ -6,7 +6,18 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.config import BatchSize, Count, Epochs, NamedSchedule, Number, RelativePath, Schedule, TaskConfig
+from tasks.config import (
+    BatchSize,
+    Count,
+    Epochs,
+    GradClip,
+    NamedSchedule,
+    RelativePath,
+    Schedule,
+    TaskConfig,
+    ValFraction,
+    WeightDecayOn,
+)
 
 TEXT_MODELS = ("tiny", "minilm", "bert-base-uncased", "bert-large-uncased")
 CHECKPOINT_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95}){0,5}"
@@ -33,12 +44,10 @@ class TextConfig(TaskConfig):
     epochs: Epochs = 3
     batch_size: BatchSize = 32
     schedule: NamedSchedule = Schedule(name="linear")
-    grad_clip: Number | None = Field(1.0, gt=0.0, description="largest 2-norm of the whole gradient")
-    weight_decay_on: Literal["all", "matrices"] = Field(
-        "matrices", description="matrices: none on biases, norms and other one-dimensional parameters"
-    )
+    grad_clip: GradClip = 1.0
+    weight_decay_on: WeightDecayOn = "matrices"
     max_length: Count = Field(128, ge=8, le=8192, description="tokens, special ones included; longer texts are cut")
-    val_fraction: Number = Field(0.1, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+    val_fraction: ValFraction = 0.1
 
 
 class GlueConfig(TextConfig):
@@ -58,7 +67,7 @@ class Sst2Config(GlueConfig):
     """SST-2: 67,349 phrases of film reviews, positive or not; accuracy."""
 
     name: Literal["sst2"] = "sst2"
-    val_fraction: Number = Field(0.03, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+    val_fraction: ValFraction = 0.03
 
 
 class MrpcConfig(GlueConfig):
@@ -82,21 +91,21 @@ class QqpConfig(GlueConfig):
     """QQP: 363,846 pairs of questions, duplicates or not; F1."""
 
     name: Literal["qqp"] = "qqp"
-    val_fraction: Number = Field(0.02, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+    val_fraction: ValFraction = 0.02
 
 
 class MnliConfig(GlueConfig):
     """MNLI: 392,702 pairs: entailment, neutral or contradiction; matched and mismatched accuracy."""
 
     name: Literal["mnli"] = "mnli"
-    val_fraction: Number = Field(0.02, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+    val_fraction: ValFraction = 0.02
 
 
 class QnliConfig(GlueConfig):
     """QNLI: 104,743 pairs of a question and a sentence, which answers it or not; accuracy."""
 
     name: Literal["qnli"] = "qnli"
-    val_fraction: Number = Field(0.03, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+    val_fraction: ValFraction = 0.03
 
 
 class RteConfig(GlueConfig):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tasks.data.find import Fail, find_or_fetch, load_from_hub
-from tasks.text.columns import class_names, numbers, read_columns, texts
+from tasks.text.columns import read_class_names, read_columns, read_numbers, read_texts
 from tasks.text.config import GlueConfig
 from tasks.text.sentences import ClassificationTask, RegressionTask, SentenceFiles, Sentences
 
@@ -112,35 +112,27 @@ def glue_files(config: GlueConfig, *, data_dir: Path | None) -> SentenceFiles:
         version=FORMAT,
     )
     is_own = paths["train"].suffix == ".tsv"
+    names = (task.first, task.second, task.label) if is_own else ("first", task.hub_second and "second", "label")
     return SentenceFiles(
         paths=paths,
-        read=partial(_read_tsv if is_own else _read_jsonl, task=task),
+        read=partial(_read, names=names, task=task),
         options={"layout": "tsv" if is_own else "hub"},
         classes=task.classes,
     )
 
 
-def _read_tsv(path: Path, *, task: GlueFiles) -> Sentences:
-    wanted = [name for name in (task.first, task.second, task.label) if name is not None]
+def _read(path: Path, *, names: tuple[str, str | None, str], task: GlueFiles) -> Sentences:
+    """The sentences of a file whose columns have these names: the first text, the second or None, the label."""
+    first, second, label = names
+    wanted = [name for name in (first, second, label) if name is not None]
     # Some rows of QQP break off early; everyone's loader leaves them out.
     columns = read_columns(path, wanted, quotes="none", header=task.header, bad_rows="skip")
     return Sentences(
-        first=texts(columns, task.first),
-        second=None if task.second is None else texts(columns, task.second),
-        labels=class_names(columns, task.label) if task.classes else numbers(columns, task.label),
+        first=read_texts(columns, first),
+        second=None if second is None else read_texts(columns, second),
+        labels=read_class_names(columns, label) if task.classes else read_numbers(columns, label),
         lines=columns.lines,
         n_skipped=columns.n_skipped,
-    )
-
-
-def _read_jsonl(path: Path, *, task: GlueFiles) -> Sentences:
-    wanted = ["first", "label"] if task.hub_second is None else ["first", "second", "label"]
-    columns = read_columns(path, wanted, quotes="none")
-    return Sentences(
-        first=texts(columns, "first"),
-        second=None if task.hub_second is None else texts(columns, "second"),
-        labels=class_names(columns, "label") if task.classes else numbers(columns, "label"),
-        lines=columns.lines,
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from tasks.config import resolve_inside
 from tasks.data.find import open_data_folder
 from tasks.errors import DataError
-from tasks.text.columns import class_names, numbers, read_columns, texts
+from tasks.text.columns import read_class_names, read_columns, read_numbers, read_texts
 from tasks.text.config import OwnTextConfig, TextClassificationConfig, TextRegressionConfig
 from tasks.text.sentences import ClassificationTask, RegressionTask, SentenceData, SentenceFiles, Sentences
 
@@ -44,10 +44,11 @@ def _read(path: Path, *, config: OwnTextConfig) -> Sentences:
     if quotes == "auto":
         quotes = "none" if path.suffix.lower() == ".tsv" else "csv"
     columns = read_columns(path, wanted, quotes=quotes)
+    read_labels = read_numbers if isinstance(config, TextRegressionConfig) else read_class_names
     return Sentences(
-        first=texts(columns, config.text_column),
-        second=None if pair is None else texts(columns, pair),
-        labels=numbers(columns, label) if isinstance(config, TextRegressionConfig) else class_names(columns, label),
+        first=read_texts(columns, config.text_column),
+        second=None if pair is None else read_texts(columns, pair),
+        labels=read_labels(columns, label),
         lines=columns.lines,
     )
 

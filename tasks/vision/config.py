@@ -6,7 +6,16 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from tasks.config import BatchSize, Count, Epochs, NamedSchedule, Number, RelativePath, Schedule, TaskConfig
+from tasks.config import (
+    BatchSize,
+    Count,
+    Epochs,
+    NamedSchedule,
+    RelativePath,
+    Schedule,
+    TaskConfig,
+    ValFraction,
+)
 
 _TORCHVISION = """
 alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161 densenet169 densenet201
@@ -56,7 +65,7 @@ class SplitImageConfig(ImageConfig):
     epochs: Epochs = 160
     batch_size: BatchSize = 128
     schedule: NamedSchedule = Schedule(name="multistep", milestones=(0.5, 0.75), gamma=0.1)
-    val_fraction: Number = Field(0.1, gt=0.0, lt=1.0, description="of the training set, held out for validation")
+    val_fraction: ValFraction = 0.1
 
 
 class Cifar10Config(SplitImageConfig):

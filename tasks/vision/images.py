@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BROKEN = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, struct.error, zlib.error, MemoryError)
+BROKEN = (
+    *(OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, AttributeError, AssertionError),
+    *(ArithmeticError, RuntimeError, MemoryError, struct.error, zlib.error),
+)
 """What Pillow's decoders raise for a broken file."""
 THREADS_FROM_BYTES = 16_384  # mean file size; small files spend their time holding the interpreter's lock
 FORMAT = 3  # of the cached arrays; raise it when decoding changes
@@ -136,11 +139,16 @@ def decode_image(content: bytes, *, size: int) -> NDArray[np.uint8]:
 
     try:
         with Image.open(io.BytesIO(content)) as file:
-            image = _rgb(file)
+            return _crop(_rgb(file), size=size)
     except UnidentifiedImageError as error:
         raise NotAnImageError(f"its {len(content)} bytes are not an image that Pillow can read") from error
     except (*BROKEN, Image.DecompressionBombError) as error:
         raise DataError(str(error) or type(error).__name__) from error
+
+
+def _crop(image: Image.Image, *, size: int) -> NDArray[np.uint8]:
+    from PIL import Image
+
     if image.size != (size, size):
         scale = size / min(image.size)
         whole = [max(size, round(side * scale)) for side in image.size]

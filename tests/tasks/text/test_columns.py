@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import DataError
-from tasks.text.columns import Quotes, class_names, numbers, read_columns, texts
+from tasks.text.columns import Quotes, read_class_names, read_columns, read_numbers, read_texts
 
 
 def written(folder: Path, name: str, content: str | bytes) -> Path:
@@ -32,8 +32,8 @@ def test_tsv_without_quoting_keeps_quotes_and_odd_separators(tmp_path: Path) -> 
 def test_jsonl_keeps_types(tmp_path: Path) -> None:
     path = written(tmp_path, "a.jsonl", '{"t": "x\\ny", "l": true, "more": []}\n\n{"t": "", "l": 3}\n')
     columns = read_columns(path, ["t", "l"], quotes="none")
-    assert texts(columns, "t") == ["x\ny", ""]
-    assert class_names(columns, "l") == ["true", "3"]
+    assert read_texts(columns, "t") == ["x\ny", ""]
+    assert read_class_names(columns, "l") == ["true", "3"]
     assert columns.lines == [1, 3]
 
 
@@ -88,12 +88,12 @@ def test_missing_file_is_told(tmp_path: Path) -> None:
 def test_class_must_be_there(tmp_path: Path, value: str) -> None:
     columns = read_columns(written(tmp_path, "a.jsonl", f'{{"l": {value}}}\n'), ["l"], quotes="none")
     with pytest.raises(DataError, match=r"line 1: l is .*; every row needs a class"):
-        class_names(columns, "l")
+        read_class_names(columns, "l")
 
 
 def test_blanks_around_a_class_make_no_other_one(tmp_path: Path) -> None:
     columns = read_columns(written(tmp_path, "a.csv", "t,l\nx,1\ny, 1\nz,a b \n"), ["l"], quotes="csv")
-    assert class_names(columns, "l") == ["1", "1", "a b"]
+    assert read_class_names(columns, "l") == ["1", "1", "a b"]
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_blanks_around_a_class_make_no_other_one(tmp_path: Path) -> None:
 def test_number_must_be_finite(tmp_path: Path, value: str) -> None:
     columns = read_columns(written(tmp_path, "a.jsonl", f'{{"l": {value}}}\n'), ["l"], quotes="none")
     with pytest.raises(DataError, match=r"line 1: l is .*; it must be a finite number"):
-        numbers(columns, "l")
+        read_numbers(columns, "l")
 
 
 def test_text_must_be_a_string(tmp_path: Path) -> None:
     columns = read_columns(written(tmp_path, "a.jsonl", '{"t": 5}\n'), ["t"], quotes="none")
     with pytest.raises(DataError, match="line 1: t is 5; it must be a string"):
-        texts(columns, "t")
+        read_texts(columns, "t")
     columns = read_columns(written(tmp_path, "a.jsonl", '{"t": "cut \\ud83d"}\n'), ["t"], quotes="none")
     with pytest.raises(DataError, match=r"line 1: t has an unpaired surrogate \('cut \\ud83d'\)"):
-        texts(columns, "t")
+        read_texts(columns, "t")
