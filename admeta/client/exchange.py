@@ -20,7 +20,7 @@ import httpx
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from admeta.client.errors import ClientError
-from admeta.client.models import ErrorView, LogView
+from admeta.client.models import ErrorView, FieldError, LogView
 from admeta.client.route import Route
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -176,8 +176,33 @@ def create(
 ) -> Request:
     """A request that creates something. Its key lets the service recognise repetitions, so it may be repeated."""
     headers = {"Content-Type": "application/json", "Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-    content = json.dumps(body)  # NaN is let through: the service names the field
+    content = json.dumps(_to_json(body, ""))  # NaN is let through: the service names the field
     return Request(method="POST", path=path, query=query or {}, content=content, headers=headers)
+
+
+def _to_json(value: Any, field: str) -> Any:
+    """The value as JSON values: numbers and arrays of NumPy as numbers and lists, paths as text.
+
+    Raises:
+        ClientError: JSON has no form for a value; the error names its field.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(item, f"{field}.{key}" if field else str(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple | range):
+        return [_to_json(item, f"{field}.{position}") for position, item in enumerate(value)]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if hasattr(value, "tolist"):  # a number or an array of NumPy, a tensor of torch
+        return value.tolist()
+    raise ClientError(
+        f"{field} = {value!r} is a {type(value).__name__}, which JSON cannot express.",
+        hint="Use numbers, text, True, False, None, lists and dicts.",
+        status=None,
+        error="invalid_definition",
+        fields=[FieldError(field=field, value=repr(value), rule=f"must not be a {type(value).__name__}")],
+    )
 
 
 def part(name: str) -> str:

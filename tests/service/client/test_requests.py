@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -72,6 +73,32 @@ def test_nan_reaches_the_service_which_names_the_field(asked: Asked) -> None:
     error = caught.value
     assert (error.status, error.error, error.detail, error.hint) == (422, "invalid_definition", "d", "h")
     assert error.fields[0].field == "budget.target"
+
+
+def test_numbers_of_numpy_and_paths_are_sent_as_json(asked: Asked, tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    answers = Canned(201)
+    definition = {
+        "budget": {"trials_per_optimizer": numpy.int64(5), "target": numpy.float32(0.5)},
+        "confirm": {"seeds": range(3)},
+        "task": {"data_dir": tmp_path, "deterministic": numpy.bool_(True)},
+        "choices": numpy.array([0.25, 0.5]),
+        "betas": (0.9, 0.999),
+    }
+    asked(answers, "submit", definition)
+    assert json.loads(answers.requests[0].content) == {
+        "budget": {"trials_per_optimizer": 5, "target": 0.5},
+        "confirm": {"seeds": [0, 1, 2]},
+        "task": {"data_dir": str(tmp_path), "deterministic": True},
+        "choices": [0.25, 0.5],
+        "betas": [0.9, 0.999],
+    }
+
+
+def test_a_value_that_json_cannot_express_is_named(asked: Asked) -> None:
+    with pytest.raises(ClientError, match=r"optimizers\.0\.space\.lr = .* is a set") as caught:
+        asked(Canned(201), "submit", {"optimizers": [{"space": {"lr": {0.1}}}]})
+    assert [field.field for field in caught.value.fields] == ["optimizers.0.space.lr"]
 
 
 def test_token_and_names_are_sent_as_they_must_be(asked: Asked) -> None:
