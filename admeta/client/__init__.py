@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from admeta.client.asynchronous.client import AsyncClient, AsyncSubmission
     from admeta.client.blocking.client import Client, Submission
     from admeta.client.errors import ClientError
+    from admeta.client.exchange import to_dataframe
     from admeta.client.states import TERMINAL_STATES
 
-__all__ = ["TERMINAL_STATES", "AsyncClient", "AsyncSubmission", "Client", "ClientError", "Submission"]
+__all__ = ["TERMINAL_STATES", "AsyncClient", "AsyncSubmission", "Client", "ClientError", "Submission", "to_dataframe"]
 
 _HOME = {
     "TERMINAL_STATES": "states",
@@ -31,6 +32,7 @@ _HOME = {
     "Client": "blocking.client",
     "ClientError": "errors",
     "Submission": "blocking.client",
+    "to_dataframe": "exchange",
 }
 
 

@@ -10,10 +10,10 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -22,6 +22,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from admeta.client.errors import ClientError
 from admeta.client.models import ErrorView, FieldError, LogView
 from admeta.client.route import Route
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Model = TypeVar("Model", bound=BaseModel)
 PAUSES_S = (0.2, 0.4, 0.8)
@@ -239,6 +242,19 @@ def parse_log(run: int, response: httpx.Response) -> LogView:
         )
     except (KeyError, ValueError):
         raise unexpected(response, "a log", n_fields=1) from None
+
+
+def to_dataframe(items: Iterable[BaseModel]) -> DataFrame:
+    """Answers as a pandas DataFrame, a row for each: trials, runs, the points of a curve, the rows of a comparison.
+
+    The fields of an object become columns of their own, as `settings.lr`; lists stay in one column.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    import pandas as pd
+
+    return pd.json_normalize([item.model_dump() for item in items])
 
 
 def check(response: httpx.Response, route: Route) -> httpx.Response:

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack
 import httpx
 
 from admeta.client.asynchronous import following
-from admeta.client.asynchronous.connection import AsyncConnection
+from admeta.client.asynchronous.connection import AsyncConnection, AsyncItems
 from admeta.client.errors import ClientError
 from admeta.client.exchange import Request, change, check, create, get, parse, part
 from admeta.client.models import (
@@ -129,7 +129,7 @@ class AsyncClient:
         optimizer: str | None = None,
         tag: str | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[StudyView]:
+    ) -> AsyncItems[StudyView]:
         """Studies, newest first.
 
         Args:
@@ -250,7 +250,7 @@ class AsyncClient:
         state: str | None = None,
         order: str | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[TrialView]:
+    ) -> AsyncItems[TrialView]:
         """Trials of a study with their runs.
 
         Args:
@@ -286,7 +286,7 @@ class AsyncClient:
         failure: str | None = None,
         order: str | None = None,
         limit: int | None = None,
-    ) -> AsyncIterator[StudyRunView]:
+    ) -> AsyncItems[StudyRunView]:
         """Runs of a study, of the search stage and of the confirm stage.
 
         Args:

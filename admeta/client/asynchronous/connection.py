@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import sleep
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel
@@ -20,12 +20,33 @@ from admeta.client.exchange import (
     get,
     parse,
     parse_list,
+    to_dataframe,
 )
 from admeta.client.models import Page
 from admeta.client.route import find_route
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 Model = TypeVar("Model", bound=BaseModel)
 _PAGE = 100
+
+
+class AsyncItems(Generic[Model]):
+    """The items of a list. Each page is requested when the iteration reaches it."""
+
+    def __init__(self, items: AsyncIterator[Model]) -> None:
+        self._items = items
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Model:
+        return await anext(self._items)
+
+    async def to_dataframe(self) -> DataFrame:
+        """All items that are left as a pandas DataFrame, a row for each: see `admeta.client.to_dataframe`."""
+        return to_dataframe([item async for item in self])
 
 
 class AsyncConnection:
@@ -86,10 +107,15 @@ class AsyncConnection:
         """The answer to a request as a list of models."""
         return parse_list(model, await self.send(request))
 
-    async def read_pages(
+    def read_pages(
         self, model: type[Model], path: str, *, query: Mapping[str, str | int | None], limit: int | None
-    ) -> AsyncIterator[Model]:
+    ) -> AsyncItems[Model]:
         """The items of a list, page by page: `limit` of them, or all."""
+        return AsyncItems(self._read_pages(model, path, query, limit))
+
+    async def _read_pages(
+        self, model: type[Model], path: str, query: Mapping[str, str | int | None], limit: int | None
+    ) -> AsyncIterator[Model]:
         cursor: str | None = None
         left = limit
         while left is None or left > 0:

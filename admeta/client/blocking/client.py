@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack
 import httpx
 
 from admeta.client.blocking import following
-from admeta.client.blocking.connection import Connection
+from admeta.client.blocking.connection import Connection, Items
 from admeta.client.errors import ClientError
 from admeta.client.exchange import Request, change, check, create, get, parse, part
 from admeta.client.models import (
@@ -130,7 +130,7 @@ class Client:
         optimizer: str | None = None,
         tag: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[StudyView]:
+    ) -> Items[StudyView]:
         """Studies, newest first.
 
         Args:
@@ -251,7 +251,7 @@ class Client:
         state: str | None = None,
         order: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[TrialView]:
+    ) -> Items[TrialView]:
         """Trials of a study with their runs.
 
         Args:
@@ -287,7 +287,7 @@ class Client:
         failure: str | None = None,
         order: str | None = None,
         limit: int | None = None,
-    ) -> Iterator[StudyRunView]:
+    ) -> Items[StudyRunView]:
         """Runs of a study, of the search stage and of the confirm stage.
 
         Args:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from time import sleep
-from typing import TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel
@@ -21,12 +21,33 @@ from admeta.client.exchange import (
     get,
     parse,
     parse_list,
+    to_dataframe,
 )
 from admeta.client.models import Page
 from admeta.client.route import find_route
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 Model = TypeVar("Model", bound=BaseModel)
 _PAGE = 100
+
+
+class Items(Generic[Model]):
+    """The items of a list. Each page is requested when the iteration reaches it."""
+
+    def __init__(self, items: Iterator[Model]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Model:
+        return next(self._items)
+
+    def to_dataframe(self) -> DataFrame:
+        """All items that are left as a pandas DataFrame, a row for each: see `admeta.client.to_dataframe`."""
+        return to_dataframe([item for item in self])
 
 
 class Connection:
@@ -89,8 +110,13 @@ class Connection:
 
     def read_pages(
         self, model: type[Model], path: str, *, query: Mapping[str, str | int | None], limit: int | None
-    ) -> Iterator[Model]:
+    ) -> Items[Model]:
         """The items of a list, page by page: `limit` of them, or all."""
+        return Items(self._read_pages(model, path, query, limit))
+
+    def _read_pages(
+        self, model: type[Model], path: str, query: Mapping[str, str | int | None], limit: int | None
+    ) -> Iterator[Model]:
         cursor: str | None = None
         left = limit
         while left is None or left > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from html import escape
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -25,6 +26,23 @@ class View(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, from_attributes=True, ser_json_inf_nan="null")
+
+    def _repr_html_(self) -> str:
+        """The answer as a table, for notebooks."""
+        return _html(self.model_dump(mode="json"))
+
+
+def _html(value: Any) -> str:
+    """A JSON value as HTML: an object as rows of name and value, a list of objects as one table."""
+    if isinstance(value, dict):
+        rows = "".join(f"<tr><th>{escape(str(name))}</th><td>{_html(item)}</td></tr>" for name, item in value.items())
+        return f"<table>{rows}</table>"
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        names = list(dict.fromkeys(name for item in value for name in item))
+        head = "".join(f"<th>{escape(str(name))}</th>" for name in names)
+        rows = "".join(f"<tr>{''.join(f'<td>{_html(item.get(name))}</td>' for name in names)}</tr>" for item in value)
+        return f"<table><tr>{head}</tr>{rows}</table>"
+    return "" if value is None else escape(str(value))
 
 
 class Page(View, Generic[Item]):

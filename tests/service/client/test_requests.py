@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import httpx
 import pytest
 
 from admeta.client import AsyncClient, Client, ClientError
+from admeta.client.models import StudyView
 from tests.service.client.conftest import STUDY, Asked
 from tests.service.client.generate import TARGET, generate
 
@@ -52,7 +54,7 @@ def test_both_clients_have_the_same_methods() -> None:
 
     assert methods(Client) == methods(AsyncClient)
     assert inspect.signature(Client.best).return_annotation == "BestView"
-    assert inspect.signature(AsyncClient.trials).return_annotation == "AsyncIterator[TrialView]"
+    assert inspect.signature(AsyncClient.trials).return_annotation == "AsyncItems[TrialView]"
 
 
 def test_submit_says_whether_the_study_is_new(asked: Asked) -> None:
@@ -263,3 +265,26 @@ def test_the_best_settings_construct_the_optimizer(asked: Asked) -> None:
     assert type(found.params) is dict
     optimizer = AdmetaR(torch.nn.Linear(2, 1).parameters(), **found.params)
     assert optimizer.defaults["lambd"] == 0.2
+
+
+def test_lists_become_dataframes(asked: Asked) -> None:
+    pytest.importorskip("pandas")
+    study = {**STUDY, "definition": {"budget": {"target": 0.9}}}
+    pages = Canned(httpx.Response(200, json={"items": [study, {**study, "name": "second"}], "next_cursor": None}))
+    if asked.kind == "blocking":
+        with Client("http://service", transport=httpx.MockTransport(pages)) as client:
+            frame = client.studies().to_dataframe()
+    else:
+        frame = asyncio.run(
+            AsyncClient("http://service", transport=httpx.MockTransport(pages)).studies().to_dataframe()
+        )
+    assert list(frame["name"]) == ["first", "second"]
+    assert list(frame["definition.budget.target"]) == [0.9, 0.9]
+
+
+def test_answers_show_themselves_in_notebooks() -> None:
+    study = StudyView.model_validate({**STUDY, "reason": "<script>", "tags": ["a"]})
+    html = study._repr_html_()
+    assert "<th>name</th><td>first</td>" in html
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html
