@@ -28,9 +28,11 @@ def recipe_of(definition: StudyDefinition, *, data_fingerprint: str | None = Non
         data_fingerprint: of the data set's files, known once a driver has opened them (`search.placement.check`). None:
             the data are named by the task's `data_dir`, which holds as long as nobody changes that folder.
     """
-    task: Mapping[str, Any] = definition.task.model_dump(mode="json")
+    # Fields at their defaults are left out, so that a release with one more field has the same hashes.
+    task: Mapping[str, Any] = definition.task.model_dump(mode="json", exclude_defaults=True)
     kept = {name: value for name, value in task.items() if name not in WITHOUT_EFFECT}
     if data_fingerprint is not None:
-        kept["data_dir"] = None
-    content = {"task": kept, "data": data_fingerprint, "objective": definition.objective.model_dump(mode="json")}
+        kept.pop("data_dir", None)
+    objective = definition.objective.model_dump(mode="json")
+    content = {"name": definition.task.name, "task": kept, "data": data_fingerprint, "objective": objective}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

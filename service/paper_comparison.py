@@ -12,7 +12,7 @@ import search.paper.tables
 from search.paper.comparison import Cell, Measured
 from search.paper.definitions import PaperStudy, paper_studies, smoke
 from search.paper.tables import PaperResult
-from service.database.queries import BestResult
+from service.database.queries import BestResult, longest_recipes
 from service.models import (
     OurNumberView,
     PaperCellView,
@@ -27,7 +27,7 @@ from service.models import (
 def measured(found: Sequence[BestResult], origin: dict[int, BestResult]) -> list[Measured]:
     """Our test results as the paper's tables take them; `origin` is filled: by `id` of each, where it comes from."""
     made = []
-    for one in found:
+    for one in longest_recipes(found):
         if one.best.model is None:
             continue
         known: dict[str, SpreadView] = {**one.tested, "training_time": one.train_s}

@@ -32,6 +32,7 @@ CLONE: dict[str, Any] = {"name": "digits-second", "changes": {"budget": {"trials
 TOKEN: dict[str, Any] = {"name": "ci", "scope": "write", "expires_in_s": 7_776_000}
 
 PARAMETERS: dict[str, Any] = {
+    "recipe": "3f1c0a9be2d4",
     "Idempotency-Key": "5b7a4d9e-2f63-4a56-9df5-6a8f2c6f0a11",
     "after": 0,
     "attempt": 1,

@@ -132,6 +132,12 @@ class BestFilters(Filters):
     optimizer: str = Field(max_length=100, description="A name from GET /v1/optimizers.")
     model: str | None = Field(default=None, max_length=200, description="Only studies of this model.")
     metric: str | None = Field(default=None, max_length=100, description="Default: the task's own.")
+    recipe: str | None = Field(
+        default=None,
+        max_length=64,
+        pattern="^[0-9a-f]+$",
+        description="Only studies of this recipe, a hash or its beginning. Default: the recipe with most epochs.",
+    )
 
 
 @best.get("/best", responses=_NOT_FOUND)
@@ -149,9 +155,17 @@ def get_best(engine: Database, filters: Annotated[BestFilters, Query()]) -> Best
             hint="Leave it out for the task's own.",
             fields=[FieldError(field="metric", value=metric, rule=rule)],
         )
-    found = queries.best(engine, task=info.name, optimizer=filters.optimizer, model=filters.model, metric=metric)
+    found = queries.best(
+        engine,
+        task=info.name,
+        optimizer=filters.optimizer,
+        model=filters.model,
+        metric=metric,
+        recipe=filters.recipe,
+    )
     if found is None:
         of_model = f" with model '{filters.model}'" if filters.model else ""
+        of_model += f" in a recipe that begins with {filters.recipe}" if filters.recipe else ""
         raise ApiError(
             404,
             "no_result",

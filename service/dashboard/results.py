@@ -90,10 +90,12 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixRow:
-    """One task and model; a cell an optimizer, None where nothing was measured."""
+    """One recipe; a cell an optimizer, None where nothing was measured. Results are only compared within a recipe."""
 
     task: str
     model: str | None
+    epochs: int | None
+    recipe: str | None
     metric: str
     direction: str
     cells: list[Entry | None]
@@ -110,19 +112,31 @@ class Matrix:
 def matrix(found: Sequence[BestResult]) -> Matrix:
     """The main results; variants that the paper calls ablations are in its table of them."""
     main = [one for one in found if one.variant is None]
+    main.sort(key=lambda one: tuple((part is not None, part or 0) for part in _row_key(one)))
     names = {one.best.optimizer for one in main}
     order = [*_PAPERS_ORDER, *known_optimizers()]
     optimizers = sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
     rows: list[MatrixRow] = []
-    for (task, model, metric, direction), group in groupby(main, key=_row_key):
+    for (task, model, epochs, recipe, metric, direction), group in groupby(main, key=_row_key):
         by_name = {one.best.optimizer: one for one in group}
         cells = [entry(by_name.get(name), place=f"m{len(rows)}-{j}") for j, name in enumerate(optimizers)]
-        rows.append(MatrixRow(task=task, model=model, metric=metric, direction=direction, cells=_led(cells, direction)))
+        rows.append(
+            MatrixRow(
+                task=task,
+                model=model,
+                epochs=epochs,
+                recipe=recipe,
+                metric=metric,
+                direction=direction,
+                cells=_led(cells, direction),
+            )
+        )
     return Matrix(optimizers=optimizers, rows=rows)
 
 
-def _row_key(one: BestResult) -> tuple[str, str | None, str, str]:
-    return one.best.task, one.best.model, one.best.metric, one.best.direction
+def _row_key(one: BestResult) -> tuple[str, str | None, int | None, str | None, str, str]:
+    best = one.best
+    return best.task, best.model, best.epochs, best.recipe, best.metric, best.direction
 
 
 def entry(result: BestResult | None, *, place: str) -> Entry | None:
@@ -156,15 +170,15 @@ def shown_value(result: BestResult) -> float | None:
 def _result_rows(found: Sequence[BestResult]) -> Iterator[Sequence[Any]]:
     """All results as a table, with its header."""
     yield (
-        "task", "model", "metric", "direction", "optimizer", "variant", "evidence", "validation", "validation_std",
-        "n", "test", "test_std", "study", "label", "trial", "settings",
+        "task", "model", "epochs", "recipe", "metric", "direction", "optimizer", "variant", "evidence", "validation",
+        "validation_std", "n", "test", "test_std", "study", "label", "trial", "settings",
     )  # fmt: skip
     for one in found:
         best = one.best
         yield (
-            best.task, best.model, best.metric, best.direction, best.optimizer, one.variant, best.evidence,
-            shown_value(one), best.validation.std, best.validation.n, best.test.mean, best.test.std, best.study,
-            best.label, best.trial, tables.settings(best.settings),
+            best.task, best.model, best.epochs, best.recipe, best.metric, best.direction, best.optimizer, one.variant,
+            best.evidence, shown_value(one), best.validation.std, best.validation.n, best.test.mean, best.test.std,
+            best.study, best.label, best.trial, tables.settings(best.settings),
         )  # fmt: skip
 
 
@@ -172,9 +186,17 @@ def to_latex(table: Matrix) -> str:
     """The matrix as a booktabs table: validation mean ± standard deviation, the best of a row in bold."""
     return text_tables.latex(
         ["task", *table.optimizers],
-        [[f"{row.task} {row.model or ''} {row.metric}", *map(_cell_text, row.cells)] for row in table.rows],
+        [
+            [f"{row.task} {row.model or ''} {row.epochs or '?'} epochs {row.metric}", *map(_cell_text, row.cells)]
+            for row in table.rows
+        ],
         bold={(i, j) for i, row in enumerate(table.rows) for j, cell in enumerate(row.cells, 1) if cell and cell.leads},
     )
+
+
+def _row_title(row: MatrixRow) -> str:
+    epochs = [] if row.epochs is None else [f"{row.epochs} epochs"]
+    return " ".join([row.task, *([row.model] if row.model else []), *epochs, row.metric])
 
 
 def _cell_text(cell: Entry | None) -> str:

@@ -108,7 +108,8 @@ class Timed:
 class Study(Timed, Base):
     """A study and its driver. `definition` is the resolved definition; its hash detects repetitions.
 
-    `origin` is what its training starts from, a file or STUDY/LABEL/TRIAL; None: fresh weights.
+    `origin` is what its training starts from, a file or STUDY/LABEL/TRIAL; None: fresh weights. `recipe` is the hash of
+    what makes results comparable (search.recipe); None where an earlier release's definition cannot be read.
     """
 
     __tablename__ = "admeta_studies"
@@ -125,6 +126,8 @@ class Study(Timed, Base):
     metric: Mapped[str] = mapped_column(Name(100))
     direction: Mapped[Direction] = mapped_column(_enum(Direction, length=8))
     origin: Mapped[str | None] = mapped_column(PlainText)
+    recipe: Mapped[str | None] = mapped_column(Name(64))
+    epochs: Mapped[int | None]
     definition: Mapped[dict[str, Any]] = mapped_column(JsonText)
     definition_sha256: Mapped[str] = mapped_column(Name(64))
     priority: Mapped[int]

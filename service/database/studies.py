@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from search.definition import StudyDefinition
 from search.errors import StudyConflictError
+from search.recipe import recipe_of
 from search.states import AttemptState, FailureKind, RunState, StudyState
 from service.database import events, idempotency, progress
 from service.database.engine import reading, writing
@@ -349,6 +350,8 @@ def _study_row(definition: StudyDefinition, content: dict[str, Any], digest: str
         metric=definition.objective.metric,
         direction=definition.objective.direction,
         origin=None if definition.task.init_from is None else str(definition.task.init_from),
+        recipe=recipe_of(definition),
+        epochs=definition.task.epochs,
         definition=content,
         definition_sha256=digest,
         priority=definition.priority,

@@ -123,10 +123,19 @@ class ComparisonView(View):
 
 
 class BestView(View):
-    """The best settings known for a task and optimizer over all studies."""
+    """The best settings known for a task and optimizer over all studies of one recipe."""
 
     task: str
     model: str | None
+    epochs: int | None = Field(default=None, description="Epochs of a full training.")
+    recipe: str | None = Field(
+        default=None,
+        description="Hash of what makes results comparable: the task's configuration, its data and the objective. "
+        "Results of other recipes are not compared with this one.",
+    )
+    other_recipes: list[str] = Field(
+        default=[], description="Further recipes with results of this task and optimizer; ask for one with ?recipe=."
+    )
     optimizer: str
     metric: str
     direction: str

@@ -5,7 +5,7 @@ Only COMPLETE runs with a finite value compete.
 """
 
 from service.database.queries.activity import Totals, active_runs, queued_studies, totals
-from service.database.queries.best import BestResult, best, best_results
+from service.database.queries.best import BestResult, best, best_results, longest_recipes
 from service.database.queries.comparison import comparison
 from service.database.queries.lookup import find_study, study_state
 from service.database.queries.plots import Axis, Curves, History, RunChoice, search_history, study_curves
@@ -43,6 +43,7 @@ __all__ = [
     "list_runs",
     "list_studies",
     "list_trials",
+    "longest_recipes",
     "queued_studies",
     "run_files",
     "search_history",

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Engine, ScalarSelect, Select, asc, case, desc, func, literal, select
 from sqlalchemy.orm import Session, aliased, contains_eager, selectinload
 
@@ -138,17 +138,26 @@ def _first_run_id(direction: Direction) -> ScalarSelect[Any]:
 
 @retried(REQUEST)
 def best(
-    engine: Engine, *, task: str, optimizer: str, model: str | None = None, metric: str | None = None
+    engine: Engine,
+    *,
+    task: str,
+    optimizer: str,
+    model: str | None = None,
+    metric: str | None = None,
+    recipe: str | None = None,
 ) -> BestView | None:
-    """The settings with the best validation result; None where no trial is complete.
+    """The settings with the best validation result within one recipe; None where no trial is complete.
 
-    Studies that train fresh weights come before those that start from trained ones.
+    The recipe is that with most epochs, of several the one used last: results of different recipes cannot be compared.
+    Studies that train fresh weights come before those that start from trained ones. A preset other than the default, or
+    a variant that the paper calls an ablation, is only given where there is nothing else.
 
     Args:
         task: a registered task.
         optimizer: the optimizer's name, whatever label a study gave it.
         model: only studies of this model.
         metric: only studies with this objective; the task's default where None.
+        recipe: only studies whose recipe begins so.
 
     Raises:
         UnknownTaskError: the task is not registered.
@@ -162,16 +171,33 @@ def best(
         Study.direction == direction,
         Search.optimizer == optimizer,
         *([] if model is None else [Study.model == model]),
+        *([] if recipe is None else [Study.recipe.startswith(recipe, autoescape=True)]),
     ]
     in_order = asc if direction is Direction.MINIMIZE else desc
     with reading(engine) as session:
-        for where in ([*wanted, Study.origin.is_(None)], wanted):
+        recipes = _recipes(session, wanted)
+        for origin, chosen in product(([Study.origin.is_(None)], []), recipes):
+            where = [*wanted, *origin, Study.recipe.is_(None) if chosen is None else Study.recipe == chosen]
             for candidates in (_confirmed(*where), _single(*where)):
-                order = candidates.order_by("any_failed", in_order("value"), "first_id").limit(1)
-                if (found := session.execute(order).first()) is not None:
-                    (run,) = _load(session, [found.run_id])
-                    return _best_view(run, _summary(run))
+                rows = session.execute(candidates.order_by("any_failed", in_order("value"), "first_id")).all()
+                if rows:
+                    first = next((row for row in rows if _variant(row) is None), rows[0])
+                    (run,) = _load(session, [first.run_id])
+                    others = [other for other in recipes if other not in (None, chosen)]
+                    return _best_view(run, _summary(run)).model_copy(update={"other_recipes": others})
     return None
+
+
+def _recipes(session: Session, where: Sequence[ColumnElement[bool]]) -> list[str | None]:
+    """The recipes of the studies, those with most epochs first, then those used last."""
+    query = (
+        select(Study.recipe)
+        .join(Search, Search.study_id == Study.id)
+        .where(*where)
+        .group_by(Study.recipe)
+        .order_by(func.coalesce(func.max(Study.epochs), 0).desc(), func.max(Study.created_at).desc())
+    )
+    return list(session.execute(query).scalars())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,11 +227,13 @@ class _Key(NamedTuple):
     direction: Direction
     optimizer: str
     variant: str | None
+    epochs: int | None
+    recipe: str | None
 
 
 @retried(REQUEST)
 def best_results(engine: Engine) -> list[BestResult]:
-    """The best of every (task, model, metric, optimizer, variant), chosen as `best` chooses; in order of the key."""
+    """The best of every (task, model, recipe, metric, optimizer, variant); in order of the key."""
     with reading(engine) as session:
         chosen: dict[_Key, Any] = {}
         for row in [*session.execute(_confirmed()), *session.execute(_single())]:
@@ -213,7 +241,7 @@ def best_results(engine: Engine) -> list[BestResult]:
             if key not in chosen or _order(row) < _order(chosen[key]):
                 chosen[key] = row
         runs = {run.id: run for run in _load(session, [row.run_id for row in chosen.values()])}
-        in_order = sorted(chosen, key=lambda key: tuple(part or "" for part in key))
+        in_order = sorted(chosen, key=lambda key: tuple((part is not None, part or 0) for part in key))
         return [_result(runs[chosen[key].run_id], variant=key.variant) for key in in_order]
 
 
@@ -222,9 +250,16 @@ def _order(row: Any) -> tuple[bool, bool, float, int]:
 
 
 def _key(row: Any) -> _Key:
-    found = variant_of(task=row.task, model=row.model, optimizer=row.optimizer, settings={**row.fixed, **row.params})
-    variant = found if row.origin is None else FINETUNED
-    return _Key(row.task, row.model, row.metric, row.direction, row.optimizer, variant)
+    variant = _variant(row) if row.origin is None else FINETUNED
+    return _Key(row.task, row.model, row.metric, row.direction, row.optimizer, variant, row.epochs, row.recipe)
+
+
+def _variant(row: Any) -> str | None:
+    """The paper's name of an ablation, or the preset where it is not the default one; None for a main result."""
+    settings = {**row.fixed, **row.params}
+    preset = settings.get("preset", "default")
+    found = variant_of(task=row.task, model=row.model, optimizer=row.optimizer, settings=settings)
+    return found or (None if preset == "default" else f"preset {preset}")
 
 
 def _confirmed(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
@@ -260,7 +295,7 @@ def _single(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
 
 
 def _candidates(confirmed: Any, *columns: Any) -> Select[*tuple[Any, ...]]:
-    of_study = Study.task, Study.model, Study.metric, Study.direction, Study.origin
+    of_study = Study.task, Study.model, Study.epochs, Study.recipe, Study.metric, Study.direction, Study.origin
     of_trial = Search.optimizer, Search.fixed, Run.params, Run.id.label("run_id")
     query = select(*of_study, *of_trial, literal(confirmed).label("confirmed"), *columns)
     return query.select_from(Run).join(Run.search).join(Search.study)
@@ -351,24 +386,30 @@ def _searches_like(
 ) -> list[int]:
     """Ids of the optimizer's searches in ended studies of the definition's recipe."""
     query = (
-        select(Search.id, Study.definition)
+        select(Search.id)
         .join(Search.study)
         .where(
-            Study.task == like.task.name,
-            Study.metric == like.objective.metric,
-            Study.direction == like.objective.direction,
+            Study.recipe == recipe_of(like),
             Study.state.in_([state for state in StudyState if state.is_terminal]),
             Search.optimizer == optimizer,
         )
     )
     if studies is not None:
         query = query.where(Study.name.in_(studies))
-    recipe = recipe_of(like)
-    return [id_ for id_, content in session.execute(query) if _recipe(content) == recipe]
+    return list(session.execute(query).scalars())
 
 
-def _recipe(content: Mapping[str, Any]) -> str | None:
-    try:
-        return recipe_of(StudyDefinition.model_validate(content))
-    except ValidationError:  # of a release whose definitions this one cannot read
-        return None
+def longest_recipes(found: Sequence[BestResult]) -> list[BestResult]:
+    """Of each task, model and metric, the results of the recipe with most epochs.
+
+    For tables that name neither epochs nor data: they must not mix recipes.
+    """
+    longest: dict[tuple[str, str | None, str], tuple[int, str]] = {}
+    for one in found:
+        key = (one.best.task, one.best.model, one.best.metric)
+        longest[key] = max(longest.get(key, (0, "")), (one.best.epochs or 0, one.best.recipe or ""))
+    return [
+        one
+        for one in found
+        if longest[one.best.task, one.best.model, one.best.metric] == (one.best.epochs or 0, one.best.recipe or "")
+    ]
