@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Stage
 from service.database import SqlStore
-from service.database.queries import best, best_results
+from service.database.queries import best, best_results, longest_recipes
 from tests.service.database.fill import complete, definition, leased, run
 
 LOST = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged")
@@ -62,3 +62,37 @@ def test_what_started_from_trained_weights_stands_apart(store: SqlStore, engine:
 
 def test_an_empty_database_has_no_best_results(engine: Engine) -> None:
     assert best_results(engine) == []
+
+
+def test_results_of_two_recipes_are_never_ranked_together(store: SqlStore, engine: Engine) -> None:
+    """One epoch on an easy split is not better than twelve: the longer training answers, the other is named."""
+    for name, epochs, value in (("short", 1, 0.9), ("long", 12, 0.8), ("long-again", 12, 0.7)):
+        lease, (search, _) = leased(store, definition(name, task={"name": "digits", "epochs": epochs}))
+        run(store, lease, search, 0, complete(value))
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert (found.study, found.epochs, len(found.other_recipes)) == ("long", 12, 1)
+    short = best(engine, task="digits", optimizer="admetar", recipe=found.other_recipes[0][:12])
+    assert short is not None
+    assert (short.study, short.epochs) == ("short", 1)
+    assert [(one.best.study, one.best.epochs) for one in best_results(engine)] == [("short", 1), ("long", 12)]
+    assert [one.best.study for one in longest_recipes(best_results(engine))] == ["long"]
+
+
+def test_a_preset_is_apart_from_the_default(store: SqlStore, engine: Engine) -> None:
+    released = [
+        {
+            "name": "admetar",
+            "fixed": {"preset": "released"},
+            "space": {"lr": {"type": "categorical", "choices": [0.1]}},
+        },
+        {"name": "sgdm"},
+    ]
+    for name, optimizers, value in (("bug", released, 0.9), ("plain", None, 0.8)):
+        changes = {} if optimizers is None else {"optimizers": optimizers}
+        lease, (search, *_) = leased(store, definition(name, **changes))
+        run(store, lease, search, 0, complete(value))
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert found.study == "plain"
+    assert {one.variant for one in best_results(engine)} == {None, "preset released"}
