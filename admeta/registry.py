@@ -7,7 +7,7 @@ entries (admeta.builtin) and the update rules. Imports no torch; ``create`` does
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from admeta.builtin import OPTIMIZERS
 from admeta.errors import RegistrationError, UnknownOptimizerError
 from admeta.info import OptimInfo
-from admeta.spaces import Categorical, Float, Int, ParamSpace
 from admeta.theory import beta_cliff, stability_limit
 
 if TYPE_CHECKING:
@@ -112,38 +111,26 @@ def _construct(target: str, params: ParamsT, given: Mapping[str, Any]) -> Optimi
     return optimizer
 
 
-def cautions(name: str, space: Mapping[str, ParamSpace], fixed: Mapping[str, object]) -> tuple[str, ...]:
-    """What a study's author should hear about a valid but risky search space; empty when nothing is known.
+def cautions(name: str, ends: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+    """Warnings about settings that are valid but risky; empty if there are none.
 
     Args:
         name: a registered name.
-        space: searched parameters.
-        fixed: held parameters; what neither names has its default.
+        ends: by parameter, the least and greatest value, or all choices, that it can have; others have their default.
     """
     info = get(name)
-    if name != "admetas" or fixed.get("dema", "full") != "full":
+    known = {key: ends.get(key, (parameter.default,)) for key, parameter in info.parameters.items()}
+    if name != "admetas" or "full" not in known["dema"]:
         return ()
-    ends = {
-        key: _extremes(space.get(key) or Categorical((fixed.get(key, info.parameters[key].default),)))
-        for key in ("lr", "beta", "lambd")
-    }
-    if any(not end for end in ends.values()):
+    numbers = [[end for end in known[key] if isinstance(end, int | float)] for key in ("lr", "beta", "lambd")]
+    if not all(numbers):  # a preset sets them
         return ()
-    beta, lambd = max(ends["beta"]), max(ends["lambd"])
+    lr, beta, lambd = map(max, numbers)
     cliff = beta_cliff(lambd)
     if beta <= cliff:
         return ()
-    lr = max(ends["lr"])
     return (
         f"admetas: beta reaches {beta:g}, past the stability cliff β* = {cliff:.3g} at lambd = {lambd:g}: "
         f"at lr = {lr:g} it stays stable only up to curvature {stability_limit(lr, beta, lambd):.3g}, against "
         f"{stability_limit(lr, cliff, lambd):.3g} at β*. Keep beta below {cliff:.3g} or lower lr.",
     )
-
-
-def _extremes(space: ParamSpace) -> tuple[float, ...]:
-    """Smallest and largest number of a space; empty for a space without numbers."""
-    if isinstance(space, Float | Int):
-        return (float(space.low), float(space.high))
-    numbers = [float(c) for c in space.choices if isinstance(c, int | float) and not isinstance(c, bool)]
-    return (min(numbers), max(numbers)) if numbers else ()

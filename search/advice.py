@@ -10,12 +10,11 @@ import math
 from collections.abc import Iterator, Mapping
 
 import admeta.registry
-import admeta.spaces
 import tasks.registry
 from search import pruners, samplers
 from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
-from search.space import CategoricalParameter, FloatParameter, IntParameter, Parameter
+from search.space import CategoricalParameter, FloatParameter, Parameter
 
 GP_TRIALS = 500
 """Trials past which a GP suggestion takes seconds (6 s at 1,000)."""
@@ -84,8 +83,8 @@ def _pruner(definition: StudyDefinition) -> Iterator[str]:
 
 
 def _search(definition: StudyDefinition, search: OptimizerSearch) -> Iterator[str]:
-    space = {name: _to_registry(parameter) for name, parameter in search.space.items()}
-    yield from admeta.registry.cautions(search.name, space, search.fixed)
+    named = search.space.keys() | search.fixed.keys()
+    yield from admeta.registry.cautions(search.name, {name: search.end_points(name) for name in named})
     for warning in _sampler(definition.sampler, search, n_trials=definition.budget.trials_per_optimizer):
         yield f"{search.label}: {warning}"
 
@@ -131,13 +130,3 @@ def _n_configurations(space: Mapping[str, Parameter]) -> float:
             return math.inf
         size *= parameter.grid_size()
     return size
-
-
-def _to_registry(parameter: Parameter) -> admeta.spaces.ParamSpace:
-    match parameter:
-        case FloatParameter():
-            return admeta.spaces.Float(parameter.low, parameter.high, log=parameter.log, step=parameter.step)
-        case IntParameter():
-            return admeta.spaces.Int(parameter.low, parameter.high, log=parameter.log)
-        case CategoricalParameter():
-            return admeta.spaces.Categorical(tuple(parameter.choices))

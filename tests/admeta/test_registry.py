@@ -27,6 +27,10 @@ def samples(space: ParamSpace) -> list[Any]:
     return list(space.choices) if isinstance(space, Categorical) else [space.low, space.high]
 
 
+def ends_of(space: Mapping[str, ParamSpace], fixed: Mapping[str, object]) -> dict[str, list[Any]]:
+    return {name: samples(one) for name, one in space.items()} | {name: [value] for name, value in fixed.items()}
+
+
 def spaces_of(info: OptimInfo) -> list[tuple[Mapping[str, ParamSpace], Mapping[str, object]]]:
     found = [(info.default_space, info.fixed), (info.finetune_space, info.finetune_fixed)]
     for name, space in info.paper_spaces.items():
@@ -110,17 +114,17 @@ def test_default_spaces_keep_admetas_off_the_cliff() -> None:
         lambd = fixed["lambd"]
         assert isinstance(lambd, float)
         assert max(samples(space["beta"])) < beta_cliff(lambd)
-        assert admeta.cautions("admetas", space, fixed) == ()
+        assert admeta.cautions("admetas", ends_of(space, fixed)) == ()
 
 
 def test_the_papers_admetas_grid_gets_a_caution() -> None:
     info = admeta.get("admetas")
-    (text,) = admeta.cautions("admetas", info.paper_spaces["paper"], info.fixed)
+    (text,) = admeta.cautions("admetas", ends_of(info.paper_spaces["paper"], info.fixed))
     assert "beta reaches 0.4" in text
     assert "0.302" in text
-    assert admeta.cautions("admetas", {"lr": Float(0.01, 0.1)}, {"beta": 0.5}) != ()
-    assert admeta.cautions("admetas", {"lr": Float(0.01, 0.1)}, {"beta": 0.5, "dema": "off"}) == ()
-    assert admeta.cautions("adamw", {"lr": Float(0.01, 0.1)}, {}) == ()
+    assert admeta.cautions("admetas", {"lr": [0.01, 0.1], "beta": [0.5]}) != ()
+    assert admeta.cautions("admetas", {"lr": [0.01, 0.1], "beta": [0.5], "dema": ["off"]}) == ()
+    assert admeta.cautions("adamw", {"lr": [0.01, 0.1]}) == ()
 
 
 @pytest.mark.parametrize(

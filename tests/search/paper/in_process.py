@@ -12,7 +12,7 @@ import tasks.runs
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle, Workplace
 from search.definition import StudyDefinition
-from search.driver import _origins
+from search.driver import _origin_folders
 from search.records import Capacity, Lease, StudyRecord
 from search.states import StudyState
 from search.trainable import TrialWorker
@@ -39,7 +39,7 @@ class InProcess:
         lease = self.store.acquire_lease(study.id, owner="test", ttl_s=10)
         assert lease is not None
         self.store.set_study_state(lease, StudyState.RUNNING)
-        origins = _origins(study, self.store, storage=str(self._folder))
+        origins = _origin_folders(study, self.store, storage=str(self._folder))
         tasks.runs.check(definition.task, data_dir=self._data_dir, origins=origins)
         coordinator = self._coordinator(study, lease, origins)
         while not isinstance(assignment := coordinator.next("only"), Idle):
