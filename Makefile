@@ -56,7 +56,7 @@ fuzz: $(READY)
 
 # The blocking client from the one for asyncio. A test fails where the generated files are not current.
 client: $(READY)
-	$(BIN)/python -m tests.service.client.generate
+	$(BIN)/python -m tests.admeta.client.generate
 
 # The pins are those of requirements.lock. uv installs them in parallel; it comes from PyPI like everything else. Bytecode is
 # made once, here: where PYTHONDONTWRITEBYTECODE is set, each worker would make its own, which takes longer than its start.

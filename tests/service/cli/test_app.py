@@ -15,9 +15,11 @@ import typer
 
 from admeta.cli.app import build
 from admeta.cli.output import say
+from admeta.client import Client
 from admeta.client.terminal.fitted_table import FittedTable
 from admeta.client.terminal.tables import console
 from service.settings import Settings
+from tests.service.fakes import live
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -151,3 +153,13 @@ def test_text_of_others_does_not_control_the_terminal(capsys: pytest.CaptureFixt
     table.add_row("a\x1b[2Jb")
     console().print(table)
     assert "a\\x1b[2Jb" in capsys.readouterr().out
+
+
+def test_a_service_on_this_machine_answers_whatever_the_proxy(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere")
+    with live(settings) as url, Client(url) as client:
+        assert client.health().status == "ok"

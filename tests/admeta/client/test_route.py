@@ -11,8 +11,6 @@ import pytest
 
 from admeta.client import AsyncClient, Client, ClientError
 from admeta.client.route import find_route
-from service.settings import Settings
-from tests.service.fakes import live
 
 VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
@@ -49,16 +47,6 @@ def test_this_machine_is_asked_directly(environment: pytest.MonkeyPatch, name: s
     environment.setenv(name, value)
     for url in ("http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "http://127.9.9.9:1", None):
         assert find_route(url).proxy is None
-
-
-def test_a_service_on_this_machine_answers_whatever_the_proxy(
-    environment: pytest.MonkeyPatch, settings: Settings
-) -> None:
-    environment.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    environment.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
-    environment.setenv("SSL_CERT_FILE", "/nowhere")
-    with live(settings) as url, Client(url) as client:
-        assert client.health().status == "ok"
 
 
 def _ask(kind: type[Client | AsyncClient]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from admeta.client import ClientError
 from service.models import StudyView
-from tests.service.client.conftest import STUDY, Asked
+from tests.admeta.client.conftest import STUDY, Asked
 
 REFUSED = httpx.ConnectError("refused")
 

@@ -14,8 +14,8 @@ import pytest
 
 from admeta.client import AsyncClient, Client, ClientError
 from admeta.client.models import StudyView
-from tests.service.client.conftest import STUDY, Asked
-from tests.service.client.generate import TARGET, generate
+from tests.admeta.client.conftest import STUDY, Asked
+from tests.admeta.client.generate import TARGET, generate
 
 ERROR = {"error": "database_unavailable", "detail": "d", "hint": "h"}
 

@@ -10,7 +10,7 @@ from admeta.client.studyfile import dump, load, parse, with_changes
 from search.definition import StudyDefinition
 from service.errors import StudyFileError
 
-STUDIES = Path(__file__).resolve().parents[2] / "studies"
+STUDIES = Path(__file__).resolve().parents[3] / "studies"
 
 
 @pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.name)
