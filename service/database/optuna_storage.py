@@ -199,12 +199,13 @@ class _RetryingStorage:
 
         return call(attempt, self._policy, errors=(SQLAlchemyError, OSError, StorageInternalError), on_retry=note)
 
-    def _transaction(self, write: Callable[[Connection], bool], engine: Engine | None = None) -> bool:
-        """Whether a write of few statements was made; it may be repeated."""
+    def _insert(self, statement: Any, trial_id: int, content: dict[str, Any]) -> bool:
+        """Whether a row of the trial was written; the statement may be repeated."""
+        row = {"b_trial_id": trial_id, **{f"b_{name}": value for name, value in content.items()}}
 
         def attempt() -> bool:
-            with (engine or self._storage.engine).begin() as connection:
-                return write(connection)
+            with self._one_statement.begin() as connection:
+                return connection.execute(statement, row, execution_options=_COUNTED).rowcount > 0
 
         return self._write(attempt)
 
@@ -256,14 +257,14 @@ class _RetryingStorage:
                 "param_value": value,
                 "distribution_json": distribution_to_json(distribution),
             }
-            if self._transaction(lambda c: self._writes.param(c, trial_id, content), self._one_statement):
+            if self._insert(self._writes.param, trial_id, content):
                 return
         self._write(lambda: self._storage._set_trial_param(trial_id, name, value, distribution, known))
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, value: float) -> None:
         stored, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
         content = {"step": step, "intermediate_value": stored, "intermediate_value_type": kind}
-        if not self._transaction(lambda c: self._writes.point(c, trial_id, content), self._one_statement):
+        if not self._insert(self._writes.point, trial_id, content):
             self._write(lambda: self._storage.set_trial_intermediate_value(trial_id, step, value))
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
@@ -304,8 +305,8 @@ def _insert_trial(connection: Connection, study_id: int, template: FrozenTrial) 
 class _Writes:
     """The most frequent writes to a trial, as statements of one dialect, built once.
 
-    Each returns whether it was made. It is not where the trial has ended or a row is missing; then Optuna's own method
-    is called, which raises the error that is due.
+    `param` and `point` write nothing where the trial has ended. Optuna's own methods, which raise the error that is
+    due, are then called.
     """
 
     def __init__(self, dialect: str) -> None:
@@ -319,23 +320,13 @@ class _Writes:
             new = {name: statement.excluded[name] for name in columns}
             return statement.on_conflict_do_update(index_elements=["trial_id", key], set_=new)
 
-        self._param = into_open_trial(
-            _PARAMS, "param_name", "param_value", "distribution_json"
-        ).on_conflict_do_nothing()
+        self.param = into_open_trial(_PARAMS, "param_name", "param_value", "distribution_json").on_conflict_do_nothing()
         point = ("intermediate_value", "intermediate_value_type")
-        self._point = or_replace(into_open_trial(_POINTS, "step", *point), "step", *point)
+        self.point = or_replace(into_open_trial(_POINTS, "step", *point), "step", *point)
         self._value = or_replace(insert_into(_VALUES), "objective", "value", "value_type")
 
-    def param(self, connection: Connection, trial_id: int, content: dict[str, Any]) -> bool:
-        """A parameter's value, unless it is there."""
-        return _execute(connection, self._param, trial_id, content)
-
-    def point(self, connection: Connection, trial_id: int, content: dict[str, Any]) -> bool:
-        """The value at a step, in place of one that is there."""
-        return _execute(connection, self._point, trial_id, content)
-
     def end(self, connection: Connection, trial_id: int, state: TrialState, values: Sequence[float] | None) -> bool:
-        """The trial's end, with its values."""
+        """End the trial with its values; False where it has ended."""
         row = {"b_trial": trial_id, "b_state": state, "b_end": datetime.now()}
         if not connection.execute(_END, row).rowcount:
             return False
@@ -344,8 +335,3 @@ class _Writes:
             content = {"trial_id": trial_id, "objective": objective, "value": stored, "value_type": kind}
             connection.execute(self._value, content)
         return True
-
-
-def _execute(connection: Connection, statement: Any, trial_id: int, content: dict[str, Any]) -> bool:
-    row = {"b_trial_id": trial_id, **{f"b_{name}": value for name, value in content.items()}}
-    return connection.execute(statement, row, execution_options=_COUNTED).rowcount > 0

@@ -38,19 +38,6 @@ from service.models import StudyChanges, StudyView, TrialView
 
 _UNFINISHED = tuple(state for state in StudyState if not state.is_terminal)
 _QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: one submission at a time counts the queue and adds to it
-_OPTUNA_TRIAL_DETAILS = (
-    optuna_models.TrialUserAttributeModel,
-    optuna_models.TrialSystemAttributeModel,
-    optuna_models.TrialParamModel,
-    optuna_models.TrialValueModel,
-    optuna_models.TrialIntermediateValueModel,
-    optuna_models.TrialHeartbeatModel,
-)
-_OPTUNA_STUDY_DETAILS = (
-    optuna_models.StudyDirectionModel,
-    optuna_models.StudyUserAttributeModel,
-    optuna_models.StudySystemAttributeModel,
-)
 
 
 @retried(REQUEST)
@@ -294,13 +281,14 @@ def _check_unused(session: Session, row: Study) -> None:
 
 def _delete_optuna_studies(session: Session, names: Select[str]) -> None:
     """Optuna's own `delete_study` loads every trial, and commits by itself."""
-    study, trial = optuna_models.StudyModel, optuna_models.TrialModel
-    ids = list(session.execute(select(study.study_id).where(study.study_name.in_(names))).scalars())
-    trials = select(trial.trial_id).where(trial.study_id.in_(ids))
-    for detail in _OPTUNA_TRIAL_DETAILS:
-        session.execute(delete(detail.__table__).where(detail.__table__.c.trial_id.in_(trials)))
-    for table in (trial, *_OPTUNA_STUDY_DETAILS, study):
-        session.execute(delete(table.__table__).where(table.__table__.c.study_id.in_(ids)))
+    study, trial = optuna_models.StudyModel.__table__, optuna_models.TrialModel.__table__
+    ids = list(session.execute(select(study.c.study_id).where(study.c.study_name.in_(names))).scalars())
+    trials = select(trial.c.trial_id).where(trial.c.study_id.in_(ids))
+    for table in reversed(optuna_models.BaseModel.metadata.sorted_tables):  # those that refer to others first
+        if "trial_id" in table.c and table is not trial:
+            session.execute(delete(table).where(table.c.trial_id.in_(trials)))
+        elif "study_id" in table.c:
+            session.execute(delete(table).where(table.c.study_id.in_(ids)))
 
 
 @retried(REQUEST)
