@@ -5,6 +5,7 @@ A line may contain a secret by accident, for example in an exception's message, 
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import logging.handlers
@@ -162,12 +163,14 @@ class Repeats(logging.Filter):
                 ended.append(self._passed.popitem(last=False)[1])
             known = self._passed.get(line)
             if known is None:
-                self._passed[line] = _Passed(record, now)
+                self._passed[line] = _Passed(now)
             else:
-                known.record, known.n_repeated = record, known.n_repeated + 1
-                record.about = {**fields, "repeated": known.n_repeated}
+                known.n_repeated += 1
+                known.record = copy.copy(record)
+                known.record.about = {**fields, "repeated": known.n_repeated}
+                known.record.exc_info = None  # a traceback keeps everything alive that its frames hold
         for passed in ended:
-            if passed.n_repeated:
+            if passed.record is not None:
                 self._write(passed.record)
         return known is None
 
@@ -185,11 +188,11 @@ def _write(handler: logging.Handler, record: logging.LogRecord) -> None:
 
 @dataclass
 class _Passed:
-    """A line that was written, its newest repetition, and how many there were."""
+    """A line that was written: when, how often it was repeated since, and the newest repetition."""
 
-    record: logging.LogRecord
     at: float
     n_repeated: int = 0
+    record: logging.LogRecord | None = None
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
