@@ -306,10 +306,12 @@ def _update_on_device(tensors: GroupTensors, rule: UpdateRule, lr: Number) -> No
         _adaptive_step_on_device(tensors, rule, thetas, h, averages, f)
     if rule.slow is not None:
         slows = _widened(tensors.slows, dtype)
-        synced = []
-        for slow, theta, eta in zip(slows, thetas, f.eta, strict=True):
-            slow.lerp_(theta, eta)
-            synced.append(torch.where(eta != 0, slow, theta))
+        moves = list(torch._foreach_sub(thetas, slows))
+        torch._foreach_mul_(moves, f.eta)
+        torch._foreach_add_(slows, moves)
+        taken = (found.eta != 0).to(dtype)  # type: ignore[union-attr]
+        synced = list(torch._foreach_mul(slows, list(taken.unbind())))
+        torch._foreach_add_(synced, torch._foreach_mul(thetas, list((1 - taken).unbind())))
         _put_back_rounded(tensors.slows, slows, ts, shift=16)
         _write_back(tensors.params, synced, rule, ts)
     elif tensors.params[0].dtype != dtype:

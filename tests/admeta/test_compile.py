@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.admeta.cases import DEFAULTS, DEVICE, Case, case_id
+from tests.admeta.cases import DEFAULTS, DEVICE, KERNEL_CLASSES, Case, case_id
 
 pytestmark = [
     pytest.mark.slow,
@@ -64,3 +64,25 @@ def test_a_step_is_traced_once(case: Case, rate: str, flags: dict[str, Any]) -> 
         schedule.step()
     assert counter.frame_count <= (1 if rate == "tensor" else 2)
     assert optimizer.state[params[0]]["step"].item() == 14
+
+
+@pytest.mark.parametrize("flags", [{}, {"foreach": False}], ids=["foreach", "single"])
+@pytest.mark.parametrize("case", [c for c in DEFAULTS if c.optimizer not in KERNEL_CLASSES], ids=case_id)
+def test_a_traced_step_rounds_as_an_eager_one(case: Case, flags: dict[str, Any]) -> None:
+    """Bfloat16 parameters and state: the same random bits from a step count that only the device knows."""
+    torch._dynamo.reset()
+    results = []
+    for traced in (False, True):
+        draws = torch.Generator().manual_seed(0)
+        params = [
+            torch.nn.Parameter(torch.randn(s, generator=draws).to(DEVICE, torch.bfloat16)) for s in ((40, 3), (5,))
+        ]
+        optimizer = case.create(params, **flags, state_dtype="bfloat16", rounding="stochastic")
+        step = torch.compile(optimizer.step, backend="eager") if traced else optimizer.step
+        for _ in range(13):
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=draws).to(DEVICE, torch.bfloat16)
+            step()
+        results.append([p.detach().float() for p in params])
+    for eager, other in zip(*results, strict=True):
+        assert (other - eager).norm() <= 2e-3 * eager.norm()
