@@ -11,7 +11,6 @@ import search.paper.comparison
 import search.paper.tables
 from search.paper.comparison import Cell, Measured
 from search.paper.definitions import PaperStudy, paper_studies, smoke
-from search.paper.tables import PaperResult
 from service.database.queries import BestResult, longest_recipes
 from service.models import (
     OurNumberView,
@@ -105,38 +104,14 @@ def small_study(study: PaperStudy) -> PaperStudyView:
 def _cell(cell: Cell, origin: dict[int, BestResult]) -> PaperCellView:
     paper, ours = cell.paper, cell.ours
     return PaperCellView(
-        paper=None if paper is None else _paper_number(paper),
+        paper=None if paper is None else PaperNumberView.model_validate(paper),
         ours=None if ours is None else _our_number(cell, ours, origin[id(ours)]),
         difference=None if paper is None or ours is None else ours.mean - paper.value,
     )
 
 
-def _paper_number(paper: PaperResult) -> PaperNumberView:
-    return PaperNumberView(
-        text=paper.text,
-        value=paper.value,
-        std=paper.std,
-        task=paper.task,
-        model=paper.model,
-        optimizer=paper.optimizer,
-        metric=paper.metric,
-        split=paper.split,
-        variant=paper.variant,
-    )
-
-
 def _our_number(cell: Cell, ours: Measured, result: BestResult) -> OurNumberView:
-    best = result.best
-    return OurNumberView(
-        text=search.paper.comparison.cell_texts(cell)[1],
-        mean=ours.mean,
-        std=ours.std,
-        n=ours.n,
-        model=ours.model,
-        study=best.study,
-        label=best.label,
-        trial=best.trial,
-    )
+    return OurNumberView(**{**dict(result.best), **vars(ours)}, text=search.paper.comparison.cell_texts(cell)[1])
 
 
 def _measured(one: BestResult, metric: str, spread: SpreadView, mean: float) -> Measured:

@@ -93,9 +93,14 @@ def sign_in_page(target: str, *, status: int = 200, message: str = "") -> Respon
 
 
 def is_page_visit(scope: Scope) -> bool:
-    """Whether a person's browser asks for a page: it prefers HTML, where scripts and the client prefer JSON."""
+    """Whether a person's browser asks for a page."""
+    return scope["method"] == "GET" and prefers_html(scope)
+
+
+def prefers_html(scope: Scope) -> bool:
+    """Whether the request prefers HTML, as a browser's visits and forms do; scripts and the client prefer JSON."""
     first = Headers(scope=scope).get("accept", "").split(",")[0]
-    return scope["method"] == "GET" and first.split(";")[0].strip().lower() == "text/html"
+    return first.split(";")[0].strip().lower() == "text/html"
 
 
 def _own(target: str) -> str:

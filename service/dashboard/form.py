@@ -6,8 +6,10 @@ no place in a form (search spaces by hand, schedules, warm starts) is written in
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cache
 from typing import Any
 
@@ -166,8 +168,74 @@ def _title(path: str) -> str:
     return title[0].upper() + title[1:]
 
 
+def fill(definition: Mapping[str, Any], sections: Sequence[Section]) -> Filled:
+    """The form as it shows a definition, whose other parts go with it as `base`."""
+    fields = [field for section in sections for field in (*section.fields, *section.more)]
+    values = {field.path: to_text(_get(definition, field.path.split("."))) for field in fields}
+    others = {path: to_text(_get(definition, path.split("."))) for path in ("name", "description", "task.name")}
+    model, metric = _get(definition, ["task", "model"]), _get(definition, ["objective", "metric"])
+    return {
+        **{name: [text] for name, text in {**values, **others}.items()},
+        "task.model": [model] if model else [],
+        "objective.metric": [metric or ""],
+        "optimizer": list(dict.fromkeys(one["name"] for one in definition["optimizers"])),
+        "base": [json.dumps(definition)],
+    }
+
+
+def merge(base: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    """The base with what the form says: parts that the form cannot show, such as search spaces, stay as they are."""
+    same_task = base["task"]["name"] == made["task"]["name"]
+    kept = {name: value for name, value in base.items() if name not in ("objective", "description")}
+    merged: dict[str, Any] = {name: _merged(kept.get(name), value) for name, value in made.items()}
+    if not same_task:
+        merged["task"] = made["task"]
+    chosen = {one["name"]: one for one in made["optimizers"]}
+    optimizers = [
+        {**one, **chosen[one["name"]]} if "space" in chosen[one["name"]] else one
+        for one in base["optimizers"]
+        if one["name"] in chosen
+    ]
+    known = {one["name"] for one in optimizers}
+    merged["optimizers"] = [*optimizers, *(one for name, one in chosen.items() if name not in known)]
+    return {**kept, **merged}
+
+
+def _merged(old: Any, new: Any) -> Any:
+    if not isinstance(old, dict) or not isinstance(new, dict) or old.get("name") != new.get("name", old.get("name")):
+        return new
+    return {**old, **new}
+
+
+def _get(definition: Any, keys: Sequence[str]) -> Any:
+    for key in keys:
+        definition = definition.get(key) if isinstance(definition, Mapping) else None
+    return definition
+
+
 def compose(filled: Filled, sections: Sequence[Section]) -> dict[str, Any]:
-    """The definition that a filled form makes; of what is shown on demand, only what is not left at its default."""
+    """The definition that a filled form makes; of what is shown on demand, only what is not left at its default.
+
+    Raises:
+        ValueError: its `base` is not a definition that a page sent.
+    """
+    base = _first(filled, "base")
+    if not base:
+        return _compose(filled, sections, all_fields=Which.CHANGED)
+    try:
+        return merge(json.loads(base), _compose(filled, sections, all_fields=Which.ALL))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"base: {error!r}") from error
+
+
+class Which(Enum):
+    """Which fields that are shown on demand are written: those not at their default, or all, over an older value."""
+
+    CHANGED = "changed"
+    ALL = "all"
+
+
+def _compose(filled: Filled, sections: Sequence[Section], *, all_fields: Which) -> dict[str, Any]:
     task: dict[str, Any] = {"name": _first(filled, "task.name")}
     if model := _first(filled, "task.model"):
         task["model"] = model
@@ -181,9 +249,14 @@ def compose(filled: Filled, sections: Sequence[Section]) -> dict[str, Any]:
         for field in section.fields:
             if text := _first(filled, field.path) if field.path in filled else field.text:
                 _put(made, field.path.split("."), field.read(text))
+            elif all_fields is Which.ALL:
+                _put(made, field.path.split("."), field.default)
         for field in section.more:
             text = _first(filled, field.path)
-            if text and (value := field.read(text)) != field.default:
+            value = field.read(text) if text else None
+            if all_fields is Which.ALL and field.path in filled:
+                _put(made, field.path.split("."), value if text else field.default)
+            elif text and value != field.default:
                 _put(made, field.path.split("."), value)
     return made
 

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from admeta.client.terminal import tables
 from service.api import optuna_pages
-from service.api.html_pages import COOKIE, is_page_visit
+from service.api.html_pages import COOKIE, prefers_html
 from service.models import ErrorView
 
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
@@ -116,6 +116,7 @@ _FILES = {
     "live.js": "live.js",
     "times.js": "times.js",
     "charts.js": "charts.js",
+    "save.js": "save.js",
     "svg.js": "svg.js",
     "search.js": "search.js",
     "heatmap.js": "heatmap.js",
@@ -180,7 +181,7 @@ class FailurePages:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not is_page_visit(scope):
+        if scope["type"] != "http" or not prefers_html(scope):
             await self._app(scope, receive, send)
             return
         held: Message | None = None

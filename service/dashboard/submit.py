@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -34,6 +35,7 @@ from service.database import queries, studies
 from service.errors import StudyFileError
 from service.models import FieldError, StudyView
 from service.settings import Quotas
+from tasks.errors import UnknownTaskError
 
 router = APIRouter(include_in_schema=False)
 FIRST_TASK = "digits"
@@ -105,7 +107,10 @@ def submit_page(
     text = _composed(filled)
     if filters.again is not None:
         old = queries.get_study_view(engine, filters.again)
-        text = to_yaml({**(old.definition or {}), "name": f"{old.name[:90]}-again"})
+        definition = {**(old.definition or {}), "name": f"{old.name[:90]}-again"}
+        text = to_yaml(definition)
+        with suppress(UnknownTaskError):  # the task of an old study may no longer be installed: then the text alone
+            filled = form.fill(definition, _sections(old.task))
     return _page(request, filled, text, check_text(engine, limits, text))
 
 
@@ -166,8 +171,15 @@ def _text(filled: Filled, name: str) -> str:
 
 
 def _composed(filled: Filled) -> str:
-    task = form.task_fields(tasks.registry.get(_text(filled, "task.name")).config)
-    return to_yaml(form.compose(filled, [task, *form.study_sections()]))
+    try:
+        return to_yaml(form.compose(filled, _sections(_text(filled, "task.name"))))
+    except ValueError as error:
+        detail = f"the form cannot be read: {error}."
+        raise ApiError(400, "invalid_form", detail, hint="Reload the page; send JSON to /v1/studies.") from None
+
+
+def _sections(task: str) -> list[form.Section]:
+    return [form.task_fields(tasks.registry.get(task).config), *form.study_sections()]
 
 
 def _page(request: Request, filled: Filled, text: str, verdict: Verdict, *, status: int = 200) -> Response:
@@ -180,6 +192,7 @@ def _page(request: Request, filled: Filled, text: str, verdict: Verdict, *, stat
         tasks=sorted(tasks.registry.all_tasks()),
         optimizers=_optimizers(),
         chosen=list(filled.get("optimizer", ())),
+        base=_text(filled, "base"),
         sections=form.study_sections(),
         **_task_parts(filled),
     )

@@ -38,7 +38,7 @@ const Search = (() => {
         { label: "complete", ...dots(Charts.css("--accent"), Charts.css("--accent")) },
         { label: "pruned", ...dots(Charts.css("--quiet"), Charts.css("--card")) },
         { label: "running", ...dots(Charts.css("--warn"), Charts.css("--card")) },
-        { label: "best so far", stroke: Charts.css("--bad"), width: 2, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) },
+        { label: "best so far", stroke: Charts.css("--bad"), width: 2, stepped: true, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) },
       ],
     });
   }

@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
 import pytest
 
@@ -79,6 +80,15 @@ def drawn(page: Any) -> None:
     page.locator(".fate", has_text="…").first.wait_for(state="detached")
 
 
+def until(page: Any, expression: str) -> None:
+    """Wait until an expression is true; the pages' policy forbids Playwright's own `wait_for_function`."""
+    for _ in range(100):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(f"not true within 10 s: {expression}")
+
+
 @pytest.mark.parametrize("path", [*sorted({*PAGES} - TOLD_TWICE), "/nowhere", "/docs"])
 def test_a_page_draws_fits_and_can_be_used_by_all(browser: Any, address: str, path: str) -> None:
     with visit(browser, address + path, missing=path == "/nowhere") as page:
@@ -137,7 +147,31 @@ def test_a_hidden_curve_takes_its_band_with_it(browser: Any, address: str) -> No
         shown = "document.querySelector('[data-chart=curves] .plot').plot.series.map((one) => one.show)"
         assert page.evaluate(shown)[:7] == [True, False, False, False, True, True, True]
         page.get_by_label("Log scale").check()
-        page.wait_for_function("document.querySelector('[data-chart=curves] .plot').plot.scales.y.distr === 3")
+        until(page, "document.querySelector('[data-chart=curves] .plot').plot.scales.y.distr === 3")
+
+
+@pytest.mark.parametrize(
+    ("path", "figure", "shapes"),
+    [
+        ("/studies/digits-four", "[data-chart=curves]", "polyline"),
+        ("/studies/digits-four/searches/admetar", "[data-part=history]", "circle"),
+        ("/studies/digits-four/searches/admetar", "[data-part=scatter]", "circle"),
+        ("/studies/digits-four/searches/admetar", "[data-part=slices]", "circle"),
+    ],
+)
+def test_a_figure_is_saved(browser: Any, address: str, tmp_path: Path, path: str, figure: str, shapes: str) -> None:
+    with visit(browser, address + path) as page:
+        page.wait_for_selector(f"{figure} .plot svg, {figure} .plot canvas")
+        for kind in ("SVG", "PNG"):
+            with page.expect_download() as waited:
+                page.locator(figure).get_by_role("link", name=kind, exact=True).click()
+            waited.value.save_as(tmp_path / kind)
+        text = (tmp_path / "SVG").read_text()
+        assert ElementTree.fromstring(text).tag.endswith("svg")
+        assert text.count(f"<{shapes}") >= 4
+        assert "style=" not in text
+        assert (tmp_path / "PNG").read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "PNG").stat().st_size > 5000
 
 
 def test_a_page_works_at_the_second_visit(browser: Any, address: str) -> None:
@@ -165,7 +199,7 @@ def test_times_are_the_readers(browser: Any, address: str) -> None:
     page = context.new_page()
     page.goto(f"{address}/studies/digits-four")
     time = page.locator("time").first
-    page.wait_for_function("document.querySelector('time').title !== ''")
+    until(page, "document.querySelector('time').title !== ''")
     assert "GMT+9" in time.get_attribute("title")
     assert re.fullmatch(r"just now|\d+ (s|min|h) ago", time.inner_text())
     context.close()

@@ -212,7 +212,9 @@ def test_the_buttons_of_a_study(pages: TestClient) -> None:
     view = pages.get(f"/v1/studies/{study}").json()
     assert (view["notes"], view["tags"]) == ("too high\nby far", ["a", "b"])
     assert "by-buttons" in pages.get("/?tag=b").text
-    assert pages.post(f"/studies/{study}/annotate", data={"tags": "n/o"}).status_code == 422
+    refused = pages.post(f"/studies/{study}/annotate", data={"tags": "n/o"})
+    assert (refused.status_code, refused.headers["content-type"]) == (422, "text/html; charset=utf-8")
+    assert "tags.0" in refused.text
     assert pages.post(f"/studies/{study}/rename").status_code == 422
     assert pages.post(f"/studies/{study}/delete", follow_redirects=False).headers["location"] == "/"
     assert pages.get(f"/studies/{study}").status_code == 404

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -231,3 +232,62 @@ def test_a_refused_form_is_a_page(pages: TestClient) -> None:
     assert pages.post("/submit/compose", content="task.name=nowhere", headers=HTMX).status_code == 422
     foreign = {**FORM, "Origin": "http://elsewhere.example"}
     assert pages.post("/submit", content="definition=x", headers=foreign).status_code == 403
+
+
+RICH = {
+    "name": "rich",
+    "description": "searched by hand",
+    "task": {"name": "digits", "epochs": 7, "schedule": {"name": "multistep", "milestones": [0.4]}, "split_seed": 3},
+    "optimizers": [
+        {"name": "sgdm", "label": "low", "space": {"lr": {"type": "float", "low": 0.001, "high": 0.01, "log": True}}},
+        {"name": "sgdm", "label": "high", "space": {"lr": {"type": "float", "low": 0.1, "high": 1.0, "log": True}}},
+        {"name": "adamw"},
+    ],
+    "sampler": {"name": "random", "seed": 5},
+    "budget": {"trials_per_optimizer": 16, "max_hours": 2.5, "target": 0.9},
+    "confirm": {"top_k": 2, "seeds": [4, 5]},
+    "max_concurrent_trials": 3,
+    "keep_checkpoints": 1,
+}
+
+
+def _again(**changes: list[str]) -> StudyDefinition:
+    """What the form makes of a filled-in study when the named inputs are changed."""
+    old = StudyDefinition.model_validate(RICH).to_json()
+    sections = [form.task_fields(tasks.registry.get("digits").config), *form.study_sections()]
+    return StudyDefinition.model_validate(form.compose({**form.fill(old, sections), **changes}, sections))
+
+
+def test_a_study_that_goes_through_the_form_is_the_same() -> None:
+    assert _again() == StudyDefinition.model_validate(RICH)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"budget.trials_per_optimizer": ["9"]}, {"budget": {**RICH["budget"], "trials_per_optimizer": 9}}),
+        ({"budget.max_hours": [""]}, {"budget": {"trials_per_optimizer": 16, "target": 0.9}}),
+        ({"description": [""]}, {"description": ""}),
+        ({"optimizer": ["adamw", "adam"]}, {"optimizers": [{"name": "adamw"}, {"name": "adam"}]}),
+        ({"sampler.name": ["qmc"]}, {"sampler": {"name": "qmc"}}),
+        ({"keep_checkpoints": ["5"]}, {"keep_checkpoints": 5}),
+        ({"task.split_seed": ["0"]}, {"task": {**RICH["task"], "split_seed": 0}}),
+    ],
+)
+def test_a_changed_field_changes_nothing_else(changes: dict[str, list[str]], expected: dict[str, Any]) -> None:
+    assert _again(**changes) == StudyDefinition.model_validate({**RICH, **expected})
+
+
+def test_again_fills_the_form(pages: TestClient) -> None:
+    page = pages.get("/submit?again=digits-four").text
+    assert re.search(r'name="budget.trials_per_optimizer" value="16"', page)
+    assert re.search(r'name="budget.target" value="0.9"', page)
+    assert 'name="base"' in page
+    checked = re.findall(r'value="(\w+)" checked', page)
+    assert sorted(checked) == ["adamw", "admetar", "admetas", "sgdm"]
+
+
+@pytest.mark.parametrize("base", ["{", "[]", "1", '{"task": 1}', '{"task": {"name": "x"}, "optimizers": 3}', "\\ud800"])
+def test_a_base_that_no_page_sent_is_refused(pages: TestClient, base: str) -> None:
+    answer = pages.post("/submit/compose", data={"task.name": "digits", "shown_task": "digits", "base": base})
+    assert answer.status_code == 400
