@@ -293,7 +293,7 @@ def test_trials_are_sorted_and_filtered(browser: Any, address: str) -> None:
         page.locator("[name=where]").fill("trial > 9, state = COMPLETE")
         page.get_by_text("4 of 4 trials that fit, 16 in all").wait_for()
         page.locator("[name=where]").fill("size > 9")
-        page.get_by_text("is no condition").wait_for()
+        page.get_by_text("is not a condition").wait_for()
 
 
 def test_a_log_is_shown(browser: Any, address: str) -> None:
