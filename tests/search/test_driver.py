@@ -126,6 +126,31 @@ def test_what_no_run_could_train_fails_the_study_before_its_first_run(tmp_path: 
 
 
 @pytest.mark.usefixtures("local_ray")
+def test_what_is_wrong_with_the_data_is_the_studys_reason_at_once(tmp_path: Path) -> None:
+    """A driver that dies of it would be started again and again, and the reason would not name the file."""
+    rows = "text,label\n" + "".join(f"word {i % 3},{'yes' if i % 2 else 'no'}\n" for i in range(40))
+    for name, text in (("train", rows), ("test", rows), ("val", "text,label\nword,yes\nword,yes\n")):
+        (tmp_path / f"{name}.csv").write_text(text)
+    recording = tmp_path / "calls/train/a/0.wav"
+    recording.parent.mkdir(parents=True)
+    recording.write_bytes(b"RIFF")
+    texts = {"name": "text_classification", "model": "tiny", "batch_size": 8, "val_file": "val.csv"}
+    sounds = {"name": "audio_folder", "model": "spectrogram", "data_dir": "calls"}
+    for name, task, metric, reason in (
+        ("texts", texts, "val_mcc", "all 2 validation rows are of class 'yes', for which val_mcc is undefined"),
+        ("sounds", sounds, "val_accuracy", "recording train/a/0.wav cannot be read"),
+    ):
+        store = MemoryStore()
+        raw = {**digits(name=name).to_json(), "task": task, "objective": {"metric": metric}}
+        study = store.add_study(StudyDefinition.model_validate(raw))
+        drive(study.id, store=store, options=DriverOptions(owner="test", storage=str(tmp_path), data_dir=str(tmp_path)))
+        ended = store.get_study(study.id)
+        assert ended.state is StudyState.FAILED
+        assert str(ended.reason).startswith(reason)
+        assert not store.runs(study.id)
+
+
+@pytest.mark.usefixtures("local_ray")
 def test_a_study_with_runs_is_paused_where_it_cannot_go_on(tmp_path: Path) -> None:
     """A data folder that is away at a restart, say: what the study has stays, and so does its right to go on."""
     store = MemoryStore()
