@@ -50,15 +50,19 @@ def macro_f1(matrix: NDArray[np.int64]) -> float:
 
 
 def matthews(matrix: NDArray[np.int64]) -> float:
-    """Matthews correlation in [−1, 1]; NaN where all predictions or all labels are of one class.
+    """Matthews correlation in [−1, 1]; NaN where all labels are of one class.
+
+    Where all predictions are of one class it is 0, as in scikit-learn and GLUE: they tell nothing of the labels.
 
     Source: Gorodkin, "Comparing two K-category assignments by a K-category correlation coefficient" (2004).
     """
     counts = matrix.astype(np.float64)
     n, hits = counts.sum(), np.trace(counts)
     true, predicted = counts.sum(axis=1), counts.sum(axis=0)
-    spread = (n**2 - (predicted**2).sum()) * (n**2 - (true**2).sum())
-    return float((hits * n - true @ predicted) / math.sqrt(spread)) if spread else math.nan
+    of_labels, of_predictions = n**2 - (true**2).sum(), n**2 - (predicted**2).sum()
+    if not of_labels:
+        return math.nan
+    return float((hits * n - true @ predicted) / math.sqrt(of_labels * of_predictions)) if of_predictions else 0.0
 
 
 def pearson(a: NDArray[Any], b: NDArray[Any]) -> float:

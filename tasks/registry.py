@@ -105,7 +105,7 @@ def _metrics(*maximized: str) -> Mapping[str, Direction]:
 
 
 UNDEFINED: Mapping[str, str] = {
-    "mcc": "all predictions, or all labels, are of one class",
+    "mcc": "all labels are of one class",
     "spearman": "the predictions, or the labels, are all equal",
     "pearson": "the predictions, or the labels, are all equal",
 }

@@ -152,7 +152,7 @@ def test_an_undefined_metric_ends_a_run_at_its_last_epoch_alone(workers: Workers
     end = step(worker).end
     assert end is not None
     assert (end.state, end.failure) == (RunState.FAIL, FailureKind.NO_METRIC)
-    assert "val_mcc is undefined (all predictions, or all labels, are of one class) at epoch 2" in str(end.error)
+    assert "val_mcc is undefined (all labels are of one class) at epoch 2" in str(end.error)
 
 
 def test_divergence_keeps_what_was_trained_before(workers: Workers) -> None:

@@ -31,9 +31,7 @@ def test_classification_scores_equal_scikit_learns(seed: int, n_classes: int) ->
 def test_one_sided_predictions_score_as_scikit_learn_says(predicted: list[int]) -> None:
     labels = [0, 1, 1, 0]
     matrix = confusion(np.array(predicted), np.array(labels), n_classes=2)
-    one_class = len(set(predicted)) == 1  # scikit-learn has 0 for the correlation; it is undefined
-    expected = math.nan if one_class else metrics.matthews_corrcoef(labels, predicted)
-    assert matthews(matrix) == pytest.approx(expected, nan_ok=True)
+    assert matthews(matrix) == pytest.approx(metrics.matthews_corrcoef(labels, predicted))
     assert f1_of(matrix, 1) == pytest.approx(metrics.f1_score(labels, predicted, zero_division=0.0))
 
 
@@ -44,6 +42,11 @@ def test_correlations_equal_scipys_with_ties(seed: int) -> None:
     b = np.round(a + rng.normal(size=80), 0)  # many equal values
     assert pearson(a, b) == pytest.approx(stats.pearsonr(a.astype(np.float64), b).statistic, abs=1e-12)
     assert spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
+
+
+def test_labels_of_one_class_have_no_matthews_correlation() -> None:
+    """scikit-learn has 0 there too; a score that no prediction could change is no result."""
+    assert math.isnan(matthews(confusion(np.array([0, 1, 0]), np.array([1, 1, 1]), n_classes=2)))
 
 
 def test_a_constant_side_has_no_correlation() -> None:
