@@ -36,9 +36,9 @@ NOTES = """## How to read the tables
 - **search best** is the validation value by which the trial was chosen (seed 100). **validation** and **test** are
   mean ± sample standard deviation over the confirm seeds, trained anew; **n** counts them. GLUE's test set is its
   development set, validation is split off the training set. All in points (hundredths).
-- **p to the first**: Welch's t on validation between this row and the first, corrected by Holm for all pairs of the
-  study. The first is first by the same numbers, so this flatters it. With three seeds a pair differs by this test
-  only where the difference is many times the spread; "ties" means not shown, not equal.
+- **p to the first**: this row against the first on validation, adjusted for all pairs of the study (verdicts.md has the
+  test). Verdicts are on the settings that one search of each optimizer found. "Ties" means not shown, not equal: the
+  studies name no margin.
 - **diverged**: search trials whose loss became NaN or infinite. **pruned**: search trials stopped early. **card s**:
   seconds of a card, search and confirmation; a packed run is charged its share.
 - **Best of n**: the expected best validation of n of the search's trials (Dodge et al. 2019, drawn with replacement).
