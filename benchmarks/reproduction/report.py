@@ -56,7 +56,7 @@ def _summary(studies: Sequence[StudyFacts]) -> str:
         "Rank by mean validation over the confirm seeds, in completed studies:\n",
         tables.ranks(studies),
     ]
-    parts += ["\nPairs at the 5 % level on validation, by the test of verdicts.md, adjusted for all pairs of each study:\n"]
+    parts += ["\nPairs at the 5 % level on validation, by the test of verdicts.md, adjusted within each study:\n"]
     parts += [tables.verdicts(studies), ""]
     return "\n".join(parts)
 

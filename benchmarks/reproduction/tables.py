@@ -51,7 +51,7 @@ def against(study: StudyFacts, ours: str) -> str:
             body.append(_difference(pair, ours))
     if not body:
         return ""
-    return markdown([f"{ours} against", ">difference, points", ">simultaneous 95 % interval", ">p (adjusted)", f"{ours}"], body)
+    return markdown([f"{ours} against", ">difference, points", ">95 % interval", ">p (adjusted)", f"{ours}"], body)
 
 
 def verdicts(studies: Sequence[StudyFacts]) -> str:
