@@ -59,7 +59,7 @@ def test_downgrade_refuses_what_would_break(empty_url: str, capsys: pytest.Captu
     leased(SqlStore(engine), definition())
     engine.dispose()
     assert run(["db", "downgrade", "0001", *options]) == 1
-    assert "1 studies are being driven" in capsys.readouterr().err
+    assert "1 studies have a driver now" in capsys.readouterr().err
     assert run(["db", "current", "--database-url", empty_url, "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["found"] == found["needed"]

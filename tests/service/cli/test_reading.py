@@ -83,7 +83,7 @@ def test_logs(say: Say, say_json: Callable[..., Any]) -> None:
     assert (part["text"], part["ended"]) == ("epoch 1\nepoch 2\nthe end\n", True)
     code, _, err = say(f"logs {run} --attempt 9")
     assert code == 1
-    assert "none has the number 9" in err
+    assert "there is no attempt 9" in err
     assert say("logs 999999")[0] == 1
 
 

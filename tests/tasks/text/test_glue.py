@@ -57,7 +57,7 @@ SHARED = [  # rows of train and dev in these copies (MRPC's has one less than th
 def test_glues_own_files_are_read_whole(
     name: str, folder: str, n_train: int, n_dev: int, row: int, label: Any, text: str
 ) -> None:
-    data = shared_data(f"glue/{folder}")
+    data = shared_data(f"glue/{folder}").resolve()
     files = glue_files(config(name), data_dir=data)
     train, dev = files.read(files.paths["train"]), files.read(files.paths["test"])
     assert (len(train.first), len(dev.first), train.n_skipped) == (n_train, n_dev, 0)
