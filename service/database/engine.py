@@ -109,7 +109,17 @@ def connector(url: URL) -> Callable[[], Any]:
         kwargs = {**POSTGRES_CONNECT_ARGS, **kwargs}
         return lambda: dialect.connect(*args, **kwargs)
     kwargs = {"timeout": BUSY_TIMEOUT_S, **kwargs}
-    return lambda: _set_up_sqlite(dialect.connect(*args, **kwargs))
+    is_there = False
+
+    def connect() -> Any:
+        nonlocal is_there
+        if is_there and _identity(str(url.database)) is None:  # SQLite would make an empty file in its place
+            raise _gone(str(url.database))
+        connection = _set_up_sqlite(dialect.connect(*args, **kwargs))
+        is_there = True
+        return connection
+
+    return connect
 
 
 def _set_up_sqlite(connection: Any) -> Any:
@@ -156,12 +166,15 @@ class _SqliteFile:
             self._opened, known["wal"] = self._opened or found, wal
         if self._is_lost or found != self._opened or known["wal"] not in (None, wal):
             self._is_lost = True  # for good: a new connection would find a new log, without what the old one held
-            raise DatabaseFileError(
-                f"The database file {self._path} was deleted or replaced while it was in use; nothing more is "
-                "written to it.",
-                hint=RESTORE_HINT,
-            )
+            raise _gone(self._path)
         connection.exec_driver_sql(_begin.get())
+
+
+def _gone(path: str) -> DatabaseFileError:
+    return DatabaseFileError(
+        f"The database file {path} was deleted or replaced while it was in use; nothing more is written to it.",
+        hint=RESTORE_HINT,
+    )
 
 
 def _identity(path: str) -> tuple[int, int] | None:

@@ -129,7 +129,6 @@ def test_a_driver_that_cannot_work_fails_its_study_with_the_reason(service: Serv
     with service.client as client:
         view = client.submit(study).wait(timeout_s=PATIENCE_S)
     assert view.state == "FAILED"
-    assert "failed 5 times without progress" in str(view.reason)
     assert "BrokenTask was never finished" in str(view.reason)
 
 

@@ -166,7 +166,7 @@ def test_a_study_with_runs_is_paused_where_it_cannot_go_on(tmp_path: Path) -> No
     assert paused.state is StudyState.PAUSED
     assert paused.reason is not None
     assert "CIFAR10 is not in" in paused.reason
-    assert paused.reason.endswith("mend that, then resume the study")
+    assert paused.reason.endswith("correct that, then resume the study")
     [run_of_it] = store.runs(study.id)
     assert run_of_it.state is RunState.WAITING
     assert store.acquire_lease(study.id, owner="next", ttl_s=60.0) is not None, "nobody holds it"

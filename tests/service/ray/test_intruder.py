@@ -82,8 +82,10 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
 
 UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 ENTER = """
+mount -t tmpfs -o mode=1777 tmpfs /mnt && mkdir /mnt/python /mnt/packages &&
+mount --bind "$1" /mnt/python && mount --bind "$2" /mnt/packages && shift 2 &&
 mount -t tmpfs -o mode=1777 tmpfs /tmp && mkdir /tmp/python /tmp/packages &&
-mount --bind "$1" /tmp/python && mount --bind "$2" /tmp/packages && shift 2 &&
+mount --bind /mnt/python /tmp/python && mount --bind /mnt/packages /tmp/packages &&
 exec setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
 """
 

@@ -189,6 +189,7 @@ def test_what_is_refused(data_dir: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 @pytest.mark.parametrize("acceleration", ["graph", "compile"])
 def test_captured_steps_learn_as_eager_ones(data_dir: Path, acceleration: str) -> None:
     runs = {}
