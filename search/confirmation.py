@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from search.analysis import Decision, Plan, Rules, replay
 from search.definition import Confirm, StudyDefinition
@@ -14,7 +13,8 @@ def rules_of(
     confirm: Confirm,
     *,
     direction: Direction,
-    n_seeds: int,
+    n_seeds: int = 0,
+    against: str | None = None,
     test: SignificanceTest = SignificanceTest.MODERATED,
 ) -> Rules:
     """The rules by which a study's optimizers are compared.
@@ -22,12 +22,14 @@ def rules_of(
     Args:
         n_seeds: seeds of the optimizer with most. With `until: decided` the verdicts are those of the last look that
             these allow.
+        against: compare every optimizer with this one only.
     """
-    rules = Rules(direction=direction, test=test, alpha=1 - confirm.confidence, margin=confirm.min_effect)
+    rules = Rules(
+        direction=direction, test=test, alpha=1 - confirm.confidence, margin=confirm.min_effect, against=against
+    )
     plan = _plan(confirm)
-    if plan is None or test is not SignificanceTest.MODERATED or n_seeds < plan.looks[0]:
-        return rules
-    return plan.rules_at(rules, max(i for i, n in enumerate(plan.looks) if n <= n_seeds))
+    look = None if plan is None or test is not SignificanceTest.MODERATED else plan.look_of(n_seeds)
+    return rules if plan is None or look is None else plan.rules_at(rules, look)
 
 
 def next_seeds(
@@ -42,12 +44,11 @@ def next_seeds(
     plan = _plan(confirm)
     if plan is None or len(results) < 2:
         return None, {}
-    rules = rules_of(confirm, direction=definition.objective.direction, n_seeds=0)
     against = None if definition.contrasts is None else definition.contrasts.against
     if against not in (None, *results):
         return None, {}
-    seeds = confirm.all_seeds(definition.training_seed)
-    return replay(results, seeds, replace(rules, against=against), plan)
+    rules = rules_of(confirm, direction=definition.objective.direction, against=against)
+    return replay(results, confirm.all_seeds(definition.training_seed), rules, plan)
 
 
 def describe(decision: Decision, missing: Mapping[str, list[int]]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from search.analysis.best import expected_best_curve
 from search.analysis.checks import AnalysisError
 from search.states import Direction
 
@@ -111,17 +112,16 @@ def best_of_n(
     at_most = np.searchsorted(f_low, quantile, side="left")
     worse = [float(ordered[i]) if i >= 0 else -math.inf for i in at_least]
     better = [float(ordered[i]) if i < n_trials else math.inf for i in at_most]
-    below = np.arange(n_trials) / n_trials
-    with np.errstate(invalid="ignore"):
-        weights = np.array([steps**m - below**m for m in n])
-        counted = np.where(np.isfinite(ordered), ordered, math.nan if worst is None else sign * worst)
-        expected = weights @ counted
+    known = [worst if value is None or not math.isfinite(value) else value for value in values]
+    counted = [value for value in known if value is not None]
     bounds = (worse, better) if direction.is_maximize else (better, worse)
     return BestOfN(
         median=_told(sign * median),
         low=_told([sign * v for v in bounds[0]]),
         high=_told([sign * v for v in bounds[1]]),
-        expected=_told(sign * expected),
+        expected=tuple(expected_best_curve(counted, direction=direction))
+        if len(counted) == n_trials
+        else (None,) * n_trials,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +89,7 @@ def contrasts(
     alpha: float | Sequence[float] = 0.05,
     earlier: Sequence[tuple[float, float]] = (),
     n_draws: int = N_DRAWS,
-) -> list[Contrast]:
+) -> tuple[Contrast, ...]:
     """Compare pairs of groups, with p-values and intervals that hold for all pairs at once.
 
     The posterior of each variance is computed on a grid; means have flat priors. Simultaneous thresholds come from
@@ -117,6 +117,17 @@ def contrasts(
         raise AnalysisError(f"alpha is {alpha}; it must be between 0 and 1")
     if any(len(group.n) != len(spent) for group in groups):
         raise AnalysisError(f"{len(spent)} shares of alpha are given; every group needs its n at as many looks")
+    return _contrasts(tuple(groups), tuple(pairs), spent, tuple(earlier), n_draws)
+
+
+@lru_cache(maxsize=256)  # a page and a driver ask again and again for the same results; nine optimizers take 0.1 s
+def _contrasts(
+    groups: tuple[Group, ...],
+    pairs: tuple[tuple[int, int], ...],
+    spent: tuple[float, ...],
+    earlier: tuple[tuple[float, float], ...],
+    n_draws: int,
+) -> tuple[Contrast, ...]:
     a, b = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
     rng = np.random.default_rng(0)
     variances = _draw_variances(groups, earlier, n_draws, rng)
@@ -131,7 +142,7 @@ def contrasts(
     adjusted = np.minimum(1.0, _adjusted(p_values, tails) / LEVEL)
     decided = np.abs(difference) > limits if len(spent) > 1 else adjusted < sum(spent)
     detectable = limits + special.ndtri(0.8) * np.sqrt((scale**2).mean(axis=1))
-    return [
+    return tuple(
         Contrast(
             a=int(a[i]),
             b=int(b[i]),
@@ -144,7 +155,7 @@ def contrasts(
             detectable=float(detectable[i]),
         )
         for i in range(len(pairs))
-    ]
+    )
 
 
 def _adjusted(p_values: Floats, tails: Floats) -> Floats:

@@ -44,6 +44,10 @@ class Plan:
             numbers.append(min(self.max_seeds, max(numbers[-1] + 1, round(numbers[-1] * GROWTH))))
         return tuple(numbers)
 
+    def look_of(self, n: int) -> int | None:
+        """The last look, counted from 0, that an optimizer with n seeds has reached; None before the first."""
+        return max((i for i, seeds in enumerate(self.looks) if seeds <= n), default=None)
+
     def until(self, look: int) -> Looks:
         """The looks up to this one, counted from 0; alpha is spent in proportion to the seeds."""
         numbers = self.looks[: look + 1]
@@ -89,10 +93,9 @@ def decide(samples: Mapping[str, Sample], rules: Rules, plan: Plan) -> Decision:
         AnalysisError: as `compare`; no optimizer has the seeds of the first look.
     """
     most = max((sample.n for sample in samples.values()), default=0)
-    reached = [i for i, n in enumerate(plan.looks) if n <= most]
-    if not reached:
+    look = plan.look_of(most)
+    if look is None:
         raise AnalysisError(f"the first look needs {plan.looks[0]} runs of an optimizer; there are {most}")
-    look = reached[-1]
     verdicts = compare(samples, plan.rules_at(rules, look))
     behind = {v.b if v.better == v.a else v.a for v in verdicts if v.verdict is Verdict.BETTER}
     leader = _leader({label: sample for label, sample in samples.items() if label not in behind}, rules)

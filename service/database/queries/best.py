@@ -179,13 +179,22 @@ def best(
         for origin, chosen in product(([Study.origin.is_(None)], []), recipes):
             where = [*wanted, *origin, Study.recipe.is_(None) if chosen is None else Study.recipe == chosen]
             for candidates in (_confirmed(*where), _single(*where)):
-                rows = session.execute(candidates.order_by("any_failed", in_order("value"), "first_id")).all()
-                if rows:
-                    first = next((row for row in rows if _variant(row) is None), rows[0])
-                    (run,) = _load(session, [first.run_id])
+                found = _first(session, candidates.order_by("any_failed", in_order("value"), "first_id"))
+                if found is not None:
+                    (run,) = _load(session, [found.run_id])
                     others = [other for other in recipes if other not in (None, chosen)]
                     return _best_view(run, _summary(run)).model_copy(update={"other_recipes": others})
     return None
+
+
+def _first(session: Session, candidates: Select[*tuple[Any, ...]]) -> Any:
+    """The first main result, or else the first of all; None where there is none."""
+    first = None
+    for row in session.execute(candidates).yield_per(100):
+        if _variant(row) is None:
+            return row
+        first = first or row
+    return first
 
 
 def _recipes(session: Session, where: Sequence[ColumnElement[bool]]) -> list[str | None]:

@@ -82,10 +82,9 @@ def _rules(study: Study, samples: Mapping[str, Sample], *, test: SignificanceTes
     contrasts = study.definition.get("contrasts")
     against = contrasts["against"] if contrasts and contrasts["against"] in samples else None
     n = max((sample.n for sample in samples.values()), default=0)
-    rules = rules_of(
-        Confirm.model_validate(study.definition["confirm"]), direction=study.direction, n_seeds=n, test=test
-    )
-    return replace(rules, against=against, unit=unit)
+    confirm = Confirm.model_validate(study.definition["confirm"])
+    rules = rules_of(confirm, direction=study.direction, n_seeds=n, against=against, test=test)
+    return replace(rules, unit=unit)
 
 
 def _place_in_definition(study: Study, search: Search) -> dict[str, Any]:
