@@ -94,7 +94,10 @@ def _engine(url: str | URL, **options: Any) -> Engine:
 
 
 def connector(url: URL) -> Callable[[], Any]:
-    """A function that opens a configured DBAPI connection. It holds the password, so that its engines need not."""
+    """A function that opens a configured DBAPI connection. It holds the password, so that its engines need not.
+
+    An SQLite file must exist; `prepare` creates it.
+    """
     kind = url.get_dialect()
     dialect = kind()
     try:
@@ -108,16 +111,18 @@ def connector(url: URL) -> Callable[[], Any]:
     if dialect.name == "postgresql":
         kwargs = {**POSTGRES_CONNECT_ARGS, **kwargs}
         return lambda: dialect.connect(*args, **kwargs)
-    kwargs = {"timeout": BUSY_TIMEOUT_S, **kwargs}
-    is_there = False
+    kwargs = {"timeout": BUSY_TIMEOUT_S, **kwargs, "uri": True}
+    path = Path(args[0]).absolute()
+    address = f"{path.as_uri()}?mode=rw"  # by default SQLite would make a deleted file anew, empty
 
     def connect() -> Any:
-        nonlocal is_there
-        if is_there and _identity(str(url.database)) is None:  # SQLite would make an empty file in its place
-            raise _gone(str(url.database))
-        connection = _set_up_sqlite(dialect.connect(*args, **kwargs))
-        is_there = True
-        return connection
+        try:
+            return _set_up_sqlite(dialect.connect(address, **kwargs))
+        except sqlite3.OperationalError:
+            if _identity(str(path)) is not None:
+                raise
+            detail = f"The database file {path} does not exist: it was deleted, or never created."
+            raise DatabaseFileError(detail, hint=RESTORE_HINT) from None
 
     return connect
 
@@ -172,7 +177,8 @@ class _SqliteFile:
 
 def _gone(path: str) -> DatabaseFileError:
     return DatabaseFileError(
-        f"The database file {path} was deleted or replaced while it was in use; nothing more is written to it.",
+        f"The database file {path} or its write-ahead log was deleted or replaced while it was in use; "
+        "nothing more is written to it.",
         hint=RESTORE_HINT,
     )
 

@@ -205,7 +205,7 @@ def test_a_connection_opened_while_the_file_was_read_only_is_replaced(
     connect = sqlite3.connect
 
     def connect_so(database: str, **options: Any) -> sqlite3.Connection:
-        return connect(f"file:{database}?mode={'ro' if is_read_only else 'rw'}", uri=True, **options)
+        return connect(database.replace("mode=rw", "mode=ro") if is_read_only else database, **options)
 
     monkeypatch.setattr("sqlite3.dbapi2.connect", connect_so)
     engine = make_engine(f"sqlite:///{path}")

@@ -14,8 +14,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 
 from service.database import SqlStore, make_engine, prepare
-from service.database.engine import make_single_engine
-from service.database.errors import DatabaseUnavailableError, DatabaseVersionError
+from service.database.engine import make_single_engine, sqlite_path
+from service.database.errors import DatabaseFileError, DatabaseUnavailableError, DatabaseVersionError
 from service.database.models import Base
 from service.database.schema import (
     TABLE_PREFIX,
@@ -185,6 +185,11 @@ def test_tables_of_an_older_optuna_are_upgraded(engine: Engine) -> None:
 
 def test_unprepared_database_is_named(empty_url: str) -> None:
     engine = make_engine(empty_url)
+    if (path := sqlite_path(engine.url)) is not None:
+        with pytest.raises(DatabaseFileError, match="does not exist: it was deleted, or never created"):
+            check_current(engine)
+        assert not path.exists()
+        path.touch()
     with pytest.raises(DatabaseVersionError, match="revision None"):
         check_current(engine)
     engine.dispose()
