@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 from tasks.engine.optimizers import build_optimizer
 from tasks.engine.task import load_task
 from tasks.vision.config import Cifar10Config
-from tasks.vision.data import ImageData, ImageSplit
 from tasks.vision.models import build_image_model
+from tasks.vision.task import ImageData, ImageSplit
 
 
 class PilImages(Dataset[tuple[torch.Tensor, int]]):

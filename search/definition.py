@@ -6,8 +6,11 @@ task's metric), so that the stored definition has everything a trial needs.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
+from collections.abc import Mapping
 from itertools import count, islice
 from typing import Annotated, Any, Literal, Self
 
@@ -372,3 +375,30 @@ class StudyDefinition(Strict):
     def to_json(self) -> dict[str, Any]:
         """The resolved definition as plain JSON values; parsing it again gives an equal definition."""
         return self.model_dump(mode="json")
+
+
+WITHOUT_EFFECT = frozenset({"acceleration", "deterministic", "sleep_s"})
+"""Fields of a task that change its speed but, beyond rounding, not its results."""
+
+
+def recipe_of(definition: StudyDefinition, *, data_fingerprint: str | None = None) -> str:
+    """The hash of what makes the results of two studies comparable: 64 hexadecimal digits, equal on any machine.
+
+    Best settings, tables across studies and warm starts are taken from studies of one recipe only. The optimizers with
+    their settings, the sampler, the pruner, the budget and the training seeds, which studies compare, are left out.
+    It covers the task's whole configuration (model, epochs, batch size, schedule, initial weights, …), the data and the
+    objective. `split_seed` is part of it, since it decides which examples validation is measured on; the seeds of runs
+    are no part of a task's configuration.
+
+    Args:
+        data_fingerprint: of the data set's files, known once a driver has opened them (`search.placement.check`). None:
+            the data are named by the task's `data_dir`, which holds as long as nobody changes that folder.
+    """
+    # Fields at their defaults are left out, so that a release with one more field has the same hashes.
+    task: Mapping[str, Any] = definition.task.model_dump(mode="json", exclude_defaults=True)
+    kept = {name: value for name, value in task.items() if name not in WITHOUT_EFFECT}
+    if data_fingerprint is not None:
+        kept.pop("data_dir", None)
+    objective = definition.objective.model_dump(mode="json")
+    content = {"name": definition.task.name, "task": kept, "data": data_fingerprint, "objective": objective}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

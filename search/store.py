@@ -64,7 +64,7 @@ class Store(Protocol):
         confirmed, by their value. A trial with a failed confirm run is left out.
 
         Args:
-            like: only studies whose recipe is this definition's (`search.recipe`).
+            like: only studies whose recipe is this definition's (`search.definition`).
             studies: only studies of these names; None: any.
         """
         ...

@@ -23,8 +23,8 @@ from ray.tune.search import Searcher
 
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle
-from search.preemption import PreemptedError
 from search.states import FailureKind
+from search.trainable import PreemptedError
 from tasks.errors import OutOfMemory
 
 T = TypeVar("T")

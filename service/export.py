@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 import tasks.registry
-from admeta.client import text_tables
+from admeta.client.text import latex
 from search.space import Space
 from service.models import ComparisonView, RunView, SpreadView, TrialView
 
@@ -118,7 +118,7 @@ def to_parquet(trials: Iterable[TrialView], chosen: Columns) -> Iterator[bytes]:
 def to_latex(view: ComparisonView) -> str:
     """The comparison as a booktabs table: mean ± standard deviation over the confirm seeds."""
     test = next((row.test_metric for row in view.rows if row.test_metric), "test")
-    return text_tables.latex(
+    return latex(
         ["optimizer", view.metric, test, "seeds", "trials"],
         [
             [row.label, _spread(row.validation), _spread(row.test), str(row.validation.n), str(row.n_trials)]

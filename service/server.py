@@ -24,13 +24,13 @@ from typing import NoReturn
 import uvicorn
 from fastapi import FastAPI
 
+from admeta.client.errors import ServiceError
 from service.api.auth import check_start
 from service.app import create_app
 from service.connections import limited_protocol, limits_of_this_process
 from service.database.schema import prepare
-from service.errors import ServiceError, SettingsError
 from service.logs import configure
-from service.settings import Settings, make_home
+from service.settings import Settings, SettingsError, make_home
 
 log = logging.getLogger(__name__)
 

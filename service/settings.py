@@ -16,8 +16,8 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
+from admeta.client.errors import ServiceError, StudyFileError
 from admeta.client.text import without_secrets
-from service.errors import SettingsError, StudyFileError
 from tasks.engine.folders import check_address, is_remote
 from tasks.errors import ConfigError
 
@@ -25,6 +25,10 @@ DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 8000
 _ENV_HINT = "Ray's documentation names the fields of runtime environments, docs/cluster.md those to begin with."
 Limit = Annotated[int, Field(ge=1)]
+
+
+class SettingsError(ServiceError):
+    """An environment variable or a flag has a value that cannot be used."""
 
 
 class LogFormat(StrEnum):

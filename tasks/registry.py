@@ -15,20 +15,21 @@ from inspect import getdoc
 from types import MappingProxyType
 from typing import Any, Literal
 
-from tasks.answering.config import SquadV1Config, SquadV2Config
 from tasks.audio.config import AudioFolderConfig, CommonLanguageConfig, FsddConfig, SuperbKsConfig
 from tasks.config import TaskConfig
-from tasks.entities.config import Conll2003Config
 from tasks.errors import TaskError, UnknownTaskError
 from tasks.gpt.config import GptConfig
-from tasks.synthetic.config import SyntheticConfig
+from tasks.synthetic import SyntheticConfig
 from tasks.text.config import (
     ColaConfig,
+    Conll2003Config,
     MnliConfig,
     MrpcConfig,
     QnliConfig,
     QqpConfig,
     RteConfig,
+    SquadV1Config,
+    SquadV2Config,
     Sst2Config,
     StsbConfig,
     TextClassificationConfig,
@@ -180,10 +181,10 @@ TASKS: Mapping[str, TaskInfo] = {
         _text(RteConfig, "text.glue:GlueClassification"),
         _text(
             TextClassificationConfig,
-            "text.own:TextClassificationTask",
+            "text.sentences:TextClassificationTask",
             _metrics("val_accuracy", "val_f1", "val_mcc"),
         ),
-        _text(TextRegressionConfig, "text.own:TextRegressionTask", CORRELATIONS),
+        _text(TextRegressionConfig, "text.sentences:TextRegressionTask", CORRELATIONS),
         _text(SquadV1Config, "answering.task:SquadV1Task", _metrics(*SQUAD)),
         _text(SquadV2Config, "answering.task:SquadV2Task", _metrics(*SQUAD, "val_best_f1", "val_best_exact_match")),
         _text(Conll2003Config, "entities.task:Conll2003Task", _metrics("val_f1", "val_precision", "val_recall")),

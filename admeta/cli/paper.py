@@ -10,9 +10,9 @@ import typer
 from admeta.cli.options import Changes, Output, OutputOption, Url, completed, connect
 from admeta.cli.output import emit, say
 from admeta.cli.studies import Timeout, Wait, report
-from admeta.client import text_tables
 from admeta.client.models import PaperTableCellsView
 from admeta.client.terminal import tables
+from admeta.client.text import head_text, latex, markdown
 
 table_names = completed(lambda client, _: (table.name for table in client.paper_tables()))
 study_names = completed(lambda client, _: (study.name for study in client.paper_studies()))
@@ -112,7 +112,7 @@ def _form(*, smoke: bool) -> str:
 
 
 def _text(view: PaperTableCellsView, output: TableOutput) -> str:
-    head = ["", *map(text_tables.head_text, view.columns)]
+    head = ["", *map(head_text, view.columns)]
     texts = zip(view.rows, tables.paper_texts(view), strict=True)
-    rows = [[text_tables.head_text(name), *cells] for name, cells in texts]
-    return (text_tables.markdown if output is TableOutput.MARKDOWN else text_tables.latex)(head, rows)
+    rows = [[head_text(name), *cells] for name, cells in texts]
+    return (markdown if output is TableOutput.MARKDOWN else latex)(head, rows)

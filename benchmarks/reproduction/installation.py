@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from admeta.client.errors import ClientError
 from service.client import Client
-from service.errors import ClientError
 
 START_PATIENCE_S = 240.0
 STOP_PATIENCE_S = 20.0

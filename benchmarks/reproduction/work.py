@@ -16,12 +16,12 @@ from typing import Any
 
 from sqlalchemy import func, not_, select
 
+from admeta.client.errors import ClientError
 from benchmarks.reproduction.installation import Installation
 from service.client import TERMINAL_STATES, Client
 from service.database.engine import make_engine, reading
 from service.database.lease import lease_is_free
 from service.database.models import Study
-from service.errors import ClientError
 from service.models import StudyView
 from tasks.engine.device import source_commit
 

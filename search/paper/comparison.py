@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from admeta.client import text_tables
+from admeta.client.text import head_text, latex, markdown
 from search.errors import SearchError, nearest_hint
 from search.paper.setups import model_id
 from search.paper.tables import PaperResult, result_tables, results
@@ -137,19 +137,19 @@ def cell_texts(cell: Cell) -> tuple[str, str]:
 
 def to_markdown(table: TableComparison) -> str:
     """The table as Markdown; each cell is `paper / ours`, in percent where the paper's is, ours with its n."""
-    return text_tables.markdown(*_head_and_rows(table))
+    return markdown(*_head_and_rows(table))
 
 
 def to_latex(table: TableComparison) -> str:
     """The table as a LaTeX tabular (needs booktabs); each cell is `paper / ours`, as in Markdown."""
-    return text_tables.latex(*_head_and_rows(table))
+    return latex(*_head_and_rows(table))
 
 
 def _head_and_rows(table: TableComparison) -> tuple[list[str], list[list[str]]]:
     rows = zip(table.rows, table.cells, strict=True)
     return (
-        ["", *map(text_tables.head_text, table.columns)],
-        [[text_tables.head_text(head), *(" / ".join(cell_texts(cell)) for cell in row)] for head, row in rows],
+        ["", *map(head_text, table.columns)],
+        [[head_text(head), *(" / ".join(cell_texts(cell)) for cell in row)] for head, row in rows],
     )
 
 

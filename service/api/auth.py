@@ -31,9 +31,8 @@ from service.api.requests import Database, JsonBody, RequestKey, parse_body
 from service.database import tokens
 from service.database.engine import make_single_engine
 from service.database.errors import DatabaseUnavailableError
-from service.errors import SettingsError
 from service.models import ErrorView, NewTokenView, TokenRequest, TokenView
-from service.settings import Settings, is_loopback
+from service.settings import Settings, SettingsError, is_loopback
 
 log = logging.getLogger(__name__)
 

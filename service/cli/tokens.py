@@ -18,9 +18,9 @@ import typer
 
 from admeta.cli.options import DatabaseUrl, Home, Output, OutputOption, connect
 from admeta.cli.output import emit, say
+from admeta.client.errors import ServiceError
 from admeta.client.terminal import tables
 from search.states import Scope
-from service.errors import ServiceError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

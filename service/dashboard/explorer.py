@@ -28,7 +28,7 @@ from admeta.theory import (
 from service.api.errors import ApiError
 from service.api.requests import Filters
 from service.dashboard.pages import as_csv, page
-from tasks.synthetic.surfaces import SURFACES, heights, largest_curvature
+from tasks.synthetic.surfaces import SURFACES, Descent, heights, largest_curvature, trajectory, updates
 
 router = APIRouter(include_in_schema=False)
 
@@ -39,7 +39,7 @@ N_RESPONSE = 40
 GRID = (64, 48)
 N_LEVELS = 14
 _AT_ONCE = BoundedSemaphore(2)  # each computes paths on a core of its own
-_PATIENCE_S = 2.0
+_LONGEST_WAIT_S = 2.0
 
 SLOW_STEPS: Mapping[str, str | float | None] = {
     "dynamic_0.8": "dynamic_0.8",
@@ -110,12 +110,12 @@ def explore(choice: Choice) -> dict[str, Any]:
         ApiError: 429 while two other requests are computed.
     """
     with _turn():
-        walks = {title: _walk(choice, *made) for title, made in optimizers(choice).items()}
+        descents = {title: _descend(choice, *made) for title, made in optimizers(choice).items()}
         steps = _step_responses(choice)
     return {
         "surface": _surface(choice.surface),
         "start": choice.start,
-        "walks": walks,
+        "descents": descents,
         "filter": _filter(choice),
         "response": steps,
         "stability": _stability(choice),
@@ -125,11 +125,11 @@ def explore(choice: Choice) -> dict[str, Any]:
 
 @contextmanager
 def _turn() -> Iterator[None]:
-    if not _AT_ONCE.acquire(timeout=_PATIENCE_S):
+    if not _AT_ONCE.acquire(timeout=_LONGEST_WAIT_S):
         raise ApiError(
             429,
             "explorer_busy",
-            f"the explorer computes two requests at a time; this one waited {_PATIENCE_S:g} s.",
+            f"the explorer computes two requests at a time; this one waited {_LONGEST_WAIT_S:g} s.",
             hint="Try again in a second.",
             headers={"Retry-After": "1"},
         )
@@ -139,13 +139,11 @@ def _turn() -> Iterator[None]:
         _AT_ONCE.release()
 
 
-def _walk(choice: Choice, name: str, params: dict[str, Any]) -> dict[str, Any]:
-    from tasks.synthetic.walk import Walk, places  # imports torch
-
+def _descend(choice: Choice, name: str, params: dict[str, Any]) -> dict[str, Any]:
     surface = SURFACES[choice.surface]
     start = [*choice.start, *[choice.start[1]] * (surface.dim - 2)]
-    walk = Walk(surface, optimizer=name, params=params, seed=0, start=start)
-    found = list(places(walk, n_steps=choice.n_steps))
+    descent = Descent(surface, optimizer=name, params=params, seed=0, start=start)
+    found = list(trajectory(descent, n_steps=choice.n_steps))
     return {
         "optimizer": name,
         "settings": params,
@@ -194,8 +192,6 @@ def _filter(choice: Choice) -> dict[str, Any]:
 
 def _step_responses(choice: Choice) -> dict[str, Any]:
     """Updates at learning rate 1 after the gradient goes from 0 to 1, as a share of what they settle at."""
-    from tasks.synthetic.walk import updates
-
     known = optimizers(choice)
     gradients = [0.0] * 2 + [1.0] * N_RESPONSE
     final = {"SGDM": 1.0 / (1.0 - choice.ema_beta), "AdmetaS": dema_gain(choice.lambd)}
@@ -239,8 +235,8 @@ def _facts(choice: Choice) -> dict[str, Any]:
 def _path_rows(found: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
     """The paths as a table with a header."""
     yield ("optimizer", "step", "x", "y", "loss")
-    for title, walk in found["walks"].items():
-        for step, (x, y, loss) in enumerate(zip(walk["x"], walk["y"], walk["loss"], strict=True)):
+    for title, descent in found["descents"].items():
+        for step, (x, y, loss) in enumerate(zip(descent["x"], descent["y"], descent["loss"], strict=True)):
             yield (title, step, x, y, loss)
 
 
@@ -269,11 +265,11 @@ def explorer_page(request: Request, choice: Annotated[Choice, Query()]) -> Respo
 
 @router.get("/explorer.json")
 def get_explored(choice: Annotated[Choice, Query()]) -> Response:
-    """Walks, gains, responses and the stable region."""
+    """Descents, gains, responses and the stable region."""
     return JSONResponse(explore(choice))
 
 
 @router.get("/explorer.csv")
-def get_walks(choice: Annotated[Choice, Query()]) -> Response:
+def get_descents(choice: Annotated[Choice, Query()]) -> Response:
     """The paths, a row for each step."""
-    return as_csv(_path_rows(explore(choice)), name="explorer-walks")
+    return as_csv(_path_rows(explore(choice)), name="explorer-descents")

@@ -16,8 +16,8 @@ from fastapi.responses import JSONResponse
 
 import search.paper.comparison
 import search.paper.tables
-from admeta.client import text_tables
 from admeta.client.terminal import tables
+from admeta.client.text import latex
 from admeta.registry import known_optimizers
 from search.paper.comparison import Measured, TableComparison
 from search.paper.tables import PaperResult
@@ -184,7 +184,7 @@ def _result_rows(found: Sequence[BestResult]) -> Iterator[Sequence[Any]]:
 
 def to_latex(table: Matrix) -> str:
     """The matrix as a booktabs table: validation mean ± standard deviation, the best of a row in bold."""
-    return text_tables.latex(
+    return latex(
         ["task", *table.optimizers],
         [
             [f"{row.task} {row.model or ''} {row.epochs or '?'} epochs {row.metric}", *map(_cell_text, row.cells)]

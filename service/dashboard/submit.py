@@ -18,6 +18,7 @@ from sqlalchemy import Engine
 import admeta.registry
 import tasks.registry
 from admeta.client import studyfile
+from admeta.client.errors import StudyFileError
 from admeta.client.terminal import tables
 from search.advice import warnings_for
 from search.definition import StudyDefinition
@@ -32,7 +33,6 @@ from service.dashboard import form
 from service.dashboard.form import Filled
 from service.dashboard.pages import page
 from service.database import queries, studies
-from service.errors import StudyFileError
 from service.models import FieldError, StudyView
 from service.settings import Quotas
 from tasks.errors import UnknownTaskError

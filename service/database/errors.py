@@ -16,8 +16,8 @@
 `StudyNotFoundError`, `StudyConflictError` and `LeaseLostError` are `search.errors`: the driver knows them too.
 """
 
+from admeta.client.errors import ServiceError
 from search.errors import SearchError, StudyNotFoundError
-from service.errors import ServiceError
 
 RESTORE_HINT = (
     "Stop the service, put a backup in the file's place, remove the old file's -wal and -shm beside it, and start the "

@@ -1,27 +1,43 @@
 """The lease by which one driver has a study: when it is free, writing under it, and closing what its holder left.
 
+Owns the rows of a run that a worker's reports change. Its callers record the events (`service.database.events`).
+
 A lease's times are of a clock that all drivers of the study share: the server's on PostgreSQL, the host's with SQLite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages._rdb import models as optuna_models
 from optuna.trial import TrialState
-from sqlalchemy import ColumnElement, DateTime, Engine, bindparam, func, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    DateTime,
+    Engine,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from search.errors import LeaseLostError, SearchError
-from search.records import Lease
+from search.records import AttemptStart, Lease, Point, RunOutcome, changed_points
 from search.states import AttemptState, FailureKind, RunState, StudyState
-from service.database import events, progress
+from service.database import events
 from service.database.engine import reading, writing
-from service.database.models import RUN_IS_UNFINISHED, Attempt, Run, Search, Study
+from service.database.models import RUN_IS_UNFINISHED, Attempt, CurvePoint, Run, Search, Study
 from service.database.retry import REQUEST, retried
 from service.database.types import UtcDateTime
 
@@ -153,7 +169,7 @@ def _close_runs(session: Session, study_id: str, *, error: str) -> None:
     session.execute(
         update(Attempt)
         .where(Attempt.run_id.in_(unfinished.with_only_columns(Run.id)), Attempt.state == AttemptState.RUNNING)
-        .values(state=AttemptState.LOST, error=error, finished_at=progress.attempt_end(now))
+        .values(state=AttemptState.LOST, error=error, finished_at=attempt_end(now))
         .execution_options(synchronize_session=False)
     )
     for run, label in session.execute(unfinished):
@@ -174,3 +190,75 @@ def _open_trials(session: Session, study_id: str) -> list[int]:
         )
     )
     return list(session.execute(query).scalars())
+
+
+def describe_attempt(session: Session, run: Run, start: AttemptStart) -> None:
+    """Record where the run's current attempt runs, if it has not ended."""
+    _change_open(session, run, asdict(start), Attempt.attempt == run.attempt)
+
+
+def add_points(session: Session, run: Run, points: Sequence[Point]) -> list[Point]:
+    """Add points to the run's curve and their cost to its cost; returns those that were new."""
+    stored = []
+    if any(point.epoch <= run.epoch for point in points):
+        query = select(CurvePoint).where(
+            CurvePoint.run_id == run.id, CurvePoint.epoch.in_([point.epoch for point in points])
+        )
+        stored = [row.record(Point) for row in session.execute(query).scalars()]
+    new = changed_points(points, stored=stored)
+    if not new:
+        return new
+    if stored:
+        again = CurvePoint.epoch.in_([point.epoch for point in new])
+        session.execute(delete(CurvePoint).where(CurvePoint.run_id == run.id, again))
+    session.execute(insert(CurvePoint), [{"run_id": run.id, **_columns(point)} for point in new])
+    if new[-1].epoch > run.epoch:
+        run.epoch, run.step = new[-1].epoch, new[-1].step
+    run.cost = sum((point.cost for point in new), run.cost)
+    run.n_epochs += len(new) if run.attempt else 0
+    return new
+
+
+def _columns(point: Point) -> dict[str, Any]:
+    values = asdict(point)
+    cost: dict[str, Any] = values.pop("cost")
+    return values | cost
+
+
+def close_attempt(
+    session: Session,
+    run: Run,
+    state: AttemptState,
+    *,
+    error: str | None,
+    at: datetime,
+    start: AttemptStart | None = None,
+) -> None:
+    """End the run's current attempt; a RUNNING run has one.
+
+    Args:
+        start: where it ran, if that was not reported before.
+    """
+    ended = {"state": state, "error": error, "finished_at": attempt_end(at)}
+    _change_open(session, run, ended if start is None else ended | asdict(start))
+
+
+def attempt_end(at: datetime) -> ColumnElement[datetime]:
+    """SQL: when an attempt ended, not before its start: the clock may have been set back in between."""
+    return case((Attempt.started_at > at, Attempt.started_at), else_=literal(at, UtcDateTime))
+
+
+def finish_run(run: Run, outcome: RunOutcome, *, at: datetime) -> None:
+    """Write the run's end into its row."""
+    run.state, run.value, run.failure = outcome.state, outcome.value, outcome.failure
+    run.error, run.test_metrics = outcome.error, dict(outcome.test_metrics)
+    run.finished_at = at
+
+
+def _change_open(session: Session, run: Run, values: Mapping[str, Any], *where: ColumnElement[bool]) -> None:
+    session.execute(
+        update(Attempt)
+        .where(Attempt.run_id == run.id, Attempt.state == AttemptState.RUNNING, *where)
+        .values(**values)
+        .execution_options(synchronize_session=False)
+    )

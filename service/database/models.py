@@ -109,7 +109,7 @@ class Study(Timed, Base):
     """A study and its driver. `definition` is the resolved definition; its hash detects repetitions.
 
     `origin` is what its training starts from, a file or STUDY/LABEL/TRIAL; None: fresh weights. `recipe` is the hash of
-    what makes results comparable (search.recipe); None where an earlier release's definition cannot be read.
+    what makes results comparable (search.definition); None where an earlier release's definition cannot be read.
     """
 
     __tablename__ = "admeta_studies"

@@ -19,10 +19,20 @@ from search.definition import StudyDefinition
 from search.errors import SearchError, StudyNotFoundError
 from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome, RunRecord, SearchRecord, StudyRecord
 from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
-from service.database import events, progress, retry
+from service.database import events, retry
 from service.database.engine import insert_for, reading, writing
 from service.database.events import EventKind
-from service.database.lease import lease_end, lease_is_free, lease_lost, leased, leased_run
+from service.database.lease import (
+    add_points,
+    close_attempt,
+    describe_attempt,
+    finish_run,
+    lease_end,
+    lease_is_free,
+    lease_lost,
+    leased,
+    leased_run,
+)
 from service.database.models import Attempt, CurvePoint, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
 from service.database.queries.activity import competing_study, driven_studies
@@ -217,7 +227,7 @@ class SqlStore:
                 attempt = session.get(Attempt, (run_id, run.attempt))
                 if attempt is not None and attempt.owner == lease.owner:
                     return run.record(RunRecord)  # the same call was made before, and its answer was lost
-                progress.close(session, run, AttemptState.LOST, error=None, at=now)
+                close_attempt(session, run, AttemptState.LOST, error=None, at=now)
             run.attempt += 1
             run.state = RunState.RUNNING
             run.started_at = run.started_at or now
@@ -232,7 +242,7 @@ class SqlStore:
     ) -> None:
         with leased_run(self.engine, lease, run_id) as (session, run):
             if start is not None:
-                progress.describe(session, run, start)
+                describe_attempt(session, run, start)
             self._add_points(session, run, points, lease)
 
     @_retried
@@ -254,7 +264,7 @@ class SqlStore:
     def _end_attempt(
         self, session: Session, run: Run, lease: Lease, state: AttemptState, *, error: str | None, failure: Any
     ) -> None:
-        progress.close(session, run, state, error=error, at=self._clock())
+        close_attempt(session, run, state, error=error, at=self._clock())
         run.state = RunState.WAITING
         self._record(session, "waiting", run, lease, error=error, failure=failure)
 
@@ -285,14 +295,14 @@ class SqlStore:
                 return run.record(RunRecord)
             with session.no_autoflush:  # the run's row is written once, at the end
                 state, now = AttemptState(outcome.state.value), self._clock()
-                progress.close(session, run, state, error=outcome.error, at=now, start=start)
+                close_attempt(session, run, state, error=outcome.error, at=now, start=start)
                 self._add_points(session, run, points, lease)
-                progress.finish(run, outcome, at=now)
+                finish_run(run, outcome, at=now)
                 self._record(session, "finished", run, lease, error=outcome.error)
             return run.record(RunRecord)
 
     def _add_points(self, session: Session, run: Run, points: Sequence[Point], lease: Lease) -> None:
-        new = progress.add_points(session, run, points)
+        new = add_points(session, run, points)
         if new:
             events.record_points(session, run, new, study_id=lease.study_id, label=self._label(session, run))
 

@@ -19,16 +19,15 @@ from sqlalchemy import Engine, Select, case, delete, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from search.definition import StudyDefinition
+from search.definition import StudyDefinition, recipe_of
 from search.errors import StudyConflictError
-from search.recipe import recipe_of
 from search.states import AttemptState, FailureKind, RunState, StudyState
-from service.database import events, idempotency, progress
+from service.database import events, idempotency
 from service.database.engine import reading, writing
 from service.database.errors import QueueFullError
 from service.database.events import EventKind
 from service.database.idempotency import Answer, IdempotencyKey
-from service.database.lease import lease_is_free
+from service.database.lease import close_attempt, lease_is_free
 from service.database.models import RUN_IS_UNFINISHED, Run, Search, Study
 from service.database.queries import get_study_view, get_trial
 from service.database.queries.lookup import by_name, find_study
@@ -232,7 +231,7 @@ def request_cancel_trial(engine: Engine, study: str, label: str, number: int) ->
 
 def _cancel_run(session: Session, run: Run, *, study_id: str, label: str) -> None:
     now, error = datetime.now(UTC), "the trial was cancelled on request"
-    progress.close(session, run, AttemptState.FAIL, error=error, at=now)
+    close_attempt(session, run, AttemptState.FAIL, error=error, at=now)
     run.state, run.failure, run.error, run.finished_at = RunState.FAIL, FailureKind.CANCELLED, error, now
     events.record_run(session, "finished", run, study_id=study_id, label=label, error=error)
 

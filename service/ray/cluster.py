@@ -24,7 +24,7 @@ from ray._private.state import available_resources_per_node  # Ray has no public
 
 from search.driver import NAMESPACE
 from service.models import NodeView
-from service.ray import node, processes
+from service.ray import node
 from service.settings import Settings
 from tasks.engine import sharing
 
@@ -144,9 +144,9 @@ def leave(settings: Settings) -> None:
         ray.shutdown()
         end_own_node()
         return
-    started = processes.embedded_ray()
+    started = node.embedded_ray()
     ray.shutdown()
-    processes.end(started)  # its agents would run for another minute
+    node.end_processes(started)  # its agents would run for another minute
     if _folder is not None:
         shutil.rmtree(_folder.parent, ignore_errors=True)
     sharing.leave()  # the cards' multi-process service, which its workers started

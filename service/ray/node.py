@@ -2,7 +2,7 @@
 
 Ray's own command starts the node. Owns when it is needed, its arguments, and its end: no new run is placed on it, and
 those that are there are saved and given back within 30 s, which is the notice that spot capacity gives. A run saves
-itself when its worker is told to stop (`search.preemption`).
+itself when its worker is told to stop (`search.trainable`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 import psutil
 
-from service.errors import ServiceError
-from service.ray import processes
+from admeta.client.errors import ServiceError
 from tasks.engine.folders import make_private_folder
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ _MAX_PARENT_LENGTH = 16
 _PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 30.0
 _END_TIMEOUT_S = 30.0
+_SIGTERM_TIMEOUT_S = 5.0
 _DRAIN_TIMEOUT_S = 8.0
 _RAY = (sys.executable, "-m", "ray.scripts.scripts")
 _WORKER = "ray::TrialWorker"
@@ -297,13 +298,13 @@ def give_back(address: str, node: int, *, timeout_s: float = GIVE_BACK_TIMEOUT_S
         Whether all were within the timeout. The others end with the node and go on from older checkpoints.
     """
     deadline = time.monotonic() + timeout_s
-    workers = [process for process in processes.descendants(node) if processes.title(process).startswith(_WORKER)]
+    workers = [process for process in descendants(node) if process_title(process).startswith(_WORKER)]
     if not workers:
         return True
     log.info("told to stop: %d runs here are saved and given back", len(workers))
     _drain(address)  # first, or what is given back would be placed here again
-    processes.tell_to_stop(workers)
-    left = processes.wait_for(workers, timeout_s=max(0.0, deadline - time.monotonic()))
+    tell_to_stop(workers)
+    left = wait_for(workers, timeout_s=max(0.0, deadline - time.monotonic()))
     if left:
         log.warning("%d runs were not given back in time; they go on from their last checkpoints", len(left))
     return not left
@@ -324,3 +325,50 @@ def _drain(address: str) -> None:
             log.warning("Ray was not told that this machine leaves: %s", done.stderr.strip().rpartition("\n")[2])
     except subprocess.TimeoutExpired:
         log.warning("Ray was not told within %.0f s that this machine leaves", _DRAIN_TIMEOUT_S)
+
+
+def descendants(pid: int) -> set[psutil.Process]:
+    """Everything that a process started, and what that started in turn."""
+    with suppress(psutil.Error):
+        return set(psutil.Process(pid).children(recursive=True))
+    return set()
+
+
+def embedded_ray() -> set[psutil.Process]:
+    """This process's raylets and everything that they started."""
+    found: set[psutil.Process] = set()
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):
+            if child.name() == "raylet":
+                found |= {child, *child.children(recursive=True)}
+    return found
+
+
+def process_title(process: psutil.Process) -> str:
+    """The command line, or the title that Ray gave the process; empty where it has ended."""
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def tell_to_stop(processes: Iterable[psutil.Process]) -> None:
+    """Send SIGTERM."""
+    for process in processes:
+        with suppress(psutil.Error):
+            process.terminate()
+
+
+def wait_for(processes: Iterable[psutil.Process], *, timeout_s: float) -> list[psutil.Process]:
+    """Wait until these have ended; returns those that have not after the timeout."""
+    return psutil.wait_procs(list(processes), timeout=timeout_s)[1]
+
+
+def end_processes(processes: Iterable[psutil.Process], *, timeout_s: float = _SIGTERM_TIMEOUT_S) -> None:
+    """Send SIGTERM to those that still run, and SIGKILL to those that still run after the timeout."""
+    running = [process for process in processes if process.is_running()]
+    if running:
+        log.info("ending %d processes that Ray left behind", len(running))
+    tell_to_stop(running)
+    for process in wait_for(running, timeout_s=timeout_s):
+        with suppress(psutil.Error):
+            process.kill()

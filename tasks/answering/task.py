@@ -12,14 +12,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tasks.answering.config import SquadConfig, SquadV1Config, SquadV2Config
-from tasks.answering.scoring import Score, Threshold, best_threshold, score_v1, score_v2
-from tasks.answering.squad import Question, QuestionSet, hold_out_questions, read_squad, squad_files
+from tasks.answering.squad import (
+    Question,
+    QuestionSet,
+    Score,
+    Threshold,
+    best_threshold,
+    hold_out_questions,
+    read_squad,
+    score_v1,
+    score_v2,
+    squad_files,
+)
 from tasks.answering.windows import Span, encode_windows, merge_windows, top_spans
 from tasks.data.hold_out import Rows
 from tasks.data.pretrained import load_config
 from tasks.engine.task import Batch, Split
 from tasks.errors import ConfigError
+from tasks.text.config import SquadConfig, SquadV1Config, SquadV2Config
 from tasks.text.task import TextData, TextTask, prepare
 from tasks.text.tokens import Tokenized, TokenTable
 

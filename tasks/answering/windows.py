@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tasks.answering.config import MAX_QUESTION
 from tasks.answering.squad import Question, QuestionSet
+from tasks.text.config import MAX_QUESTION
 from tasks.text.tokens import TokenTable
 
 AT_ONCE = 1024  # questions given to the tokenizer, which runs them in parallel

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.audio.recordings import FULL_SCALE
-from tasks.data.cache import build_once
+from tasks.data.find import build_once
 from tasks.data.pretrained import ModelSource, build_model, load_config
 from tasks.errors import ConfigError
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.data.cache import build_once
+from tasks.data.find import build_once
 from tasks.data.trees import Tree, decode_in_order
 from tasks.errors import DataError
 

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from tasks.config import resolve_inside
-from tasks.data.cache import build_once, node_lock
+from tasks.data.find import build_once, node_lock
 from tasks.errors import ConfigError, DataError, nearest
 from tasks.text.config import TEXT_MODELS
 

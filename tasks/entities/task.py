@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from tasks.data.hold_out import Rows, hold_out
 from tasks.engine.task import Batch, Split
-from tasks.entities.config import Conll2003Config
 from tasks.entities.conll import OUTSIDE, Sentence, conll_files, read_conll
 from tasks.errors import DataError
+from tasks.text.config import Conll2003Config
 from tasks.text.task import TextData, TextTask, prepare
 from tasks.text.tokens import AT_ONCE, Tokenized, TokenTable
 

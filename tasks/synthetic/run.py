@@ -11,16 +11,13 @@ import random
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tasks.engine.protocol import Cost, Evaluation, Progress
 from tasks.engine.seeds import derive_seed
 from tasks.errors import Diverged
-from tasks.synthetic.config import SyntheticConfig
-from tasks.synthetic.surfaces import SURFACES
-
-if TYPE_CHECKING:
-    from tasks.synthetic.walk import Walk
+from tasks.synthetic import SyntheticConfig
+from tasks.synthetic.surfaces import SURFACES, Descent
 
 
 class SyntheticRun(Progress):
@@ -44,11 +41,9 @@ class SyntheticRun(Progress):
         self._config = config
         self._params = dict(params)
         self._seed = seed
-        self._walk: Walk | None = None
+        self._descent: Descent | None = None
         if config.model != "idle":
-            from tasks.synthetic.walk import Walk
-
-            self._walk = Walk(SURFACES[config.model], optimizer=optimizer, params=params, seed=seed)
+            self._descent = Descent(SURFACES[config.model], optimizer=optimizer, params=params, seed=seed)
 
     @property
     def step_status(self) -> str:
@@ -56,19 +51,19 @@ class SyntheticRun(Progress):
         return "eager: a toy surface"
 
     def advance(self) -> Evaluation:
-        """Walk `steps_per_epoch` steps, then sleep `sleep_s`; raises Diverged where the surface blows up."""
+        """Make `steps_per_epoch` steps, then sleep `sleep_s`; raises Diverged when the loss is no longer finite."""
         self._check_budget()
         begin = time.perf_counter()
         lr = float(self._params.get("lr", 0.01))
-        if self._walk is None:
+        if self._descent is None:
             loss = self._idle_loss(lr)
             self._step += 1
         else:
             n_steps = self._config.epochs * self._config.steps_per_epoch
             for _ in range(self._config.steps_per_epoch):
-                lr = self._walk.step(self._config.schedule.lr_factor(self._step, n_steps=n_steps))
+                lr = self._descent.step(self._config.schedule.lr_factor(self._step, n_steps=n_steps))
                 self._step += 1
-                if not math.isfinite(loss := self._walk.loss()):
+                if not math.isfinite(loss := self._descent.loss()):
                     raise Diverged(self._step, loss=loss)
         if self._config.sleep_s:
             time.sleep(self._config.sleep_s)
@@ -88,22 +83,22 @@ class SyntheticRun(Progress):
         return (math.log10(max(lr, 1e-12)) + 2.0) ** 2 + 1.0 / (self._epoch + 1) + noise
 
     def test(self) -> dict[str, float]:
-        """The surface has no second sample: the loss where the walk stands."""
-        loss = self._idle_loss(float(self._params.get("lr", 0.01))) if self._walk is None else self._walk.loss()
+        """The surface has no second sample: the loss at the current point."""
+        loss = self._idle_loss(float(self._params.get("lr", 0.01))) if self._descent is None else self._descent.loss()
         return {"test_score": 1.0 / (1.0 + loss), "test_loss": loss}
 
     def environment(self) -> dict[str, Any]:
         return {"device": "cpu", "step": self.step_status}
 
     def state_dict(self) -> dict[str, Any]:
-        walk = None if self._walk is None else self._walk.state_dict()
-        return {**self._place(), "walk": walk}
+        state = None if self._descent is None else self._descent.state_dict()
+        return {**self._place(), "walk": state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`; raises CheckpointError for another surface or optimizer."""
         self._return_to(state)
-        if self._walk is not None:
-            self._walk.load_state_dict(state["walk"])
+        if self._descent is not None:
+            self._descent.load_state_dict(state["walk"])
 
     def close(self) -> None:
-        self._walk = None
+        self._descent = None

@@ -1,4 +1,6 @@
-"""The toy surfaces: what is minimised, from where, and how curved it is at its minimum. Imports torch when asked.
+"""The toy surfaces (what is minimised, from where, its curvature at the minimum) and an optimizer's descent on them.
+
+torch is imported when something is computed.
 
 quadratic        0.5·(x² + 25 y²)                   a valley with condition number 25
 rosenbrock       (1 − x)² + 100·(y − x²)²           Rosenbrock, Computer Journal 3 (1960)
@@ -7,10 +9,14 @@ noisy_quadratic  0.5·Σ aᵢ xᵢ², a = 1/i, gradient noise of variance aᵢ  
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from tasks.engine.seeds import derive_seed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,3 +109,107 @@ def largest_curvature(name: str) -> float:
     point[:2] = torch.tensor(surface.minimum)
     hessian = torch.autograd.functional.hessian(surface.value, point)  # type: ignore[no-untyped-call]
     return float(torch.linalg.eigvalsh(hessian)[-1])
+
+
+Position = tuple[float, float, float]
+"""First two coordinates and the loss there."""
+
+
+class Descent:
+    """A point on a surface and the optimizer that moves it.
+
+    Args:
+        optimizer, params: as a trial names them.
+        seed: of the gradient noise, and of the start where none is given.
+        start: coordinates to begin at; by default drawn from [−1, 1).
+    """
+
+    def __init__(
+        self,
+        surface: Surface,
+        *,
+        optimizer: str,
+        params: Mapping[str, Any],
+        seed: int,
+        start: Sequence[float] | None = None,
+    ) -> None:
+        import torch
+
+        from tasks.engine.optimizers import build_optimizer
+
+        torch.set_num_threads(1)
+        self._surface = surface
+        self._noise = torch.Generator().manual_seed(derive_seed(seed, "noise"))
+        if start is None:
+            generator = torch.Generator().manual_seed(derive_seed(seed, "start"))
+            point = torch.rand(surface.dim, generator=generator) * 2.0 - 1.0
+        else:
+            point = torch.tensor(start)
+        self._point = torch.nn.Parameter(point)
+        self._optimizer = build_optimizer([("point", self._point)], name=optimizer, params=params)
+        self._lrs = [group["lr"] for group in self._optimizer.param_groups]
+
+    def loss(self) -> float:
+        return float(self._surface.value(self._point.detach()))
+
+    def position(self) -> Position:
+        x, y = self._point.detach()[:2].tolist()
+        return x, y, self.loss()
+
+    def step(self, factor: float = 1.0) -> float:
+        """One optimizer step at `factor` times the learning rate; returns that rate."""
+        import torch
+
+        for group, lr in zip(self._optimizer.param_groups, self._lrs, strict=True):
+            group["lr"] = lr * factor
+        self._optimizer.zero_grad()
+        loss = self._surface.value(self._point)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if self._surface.noise_scale is not None and self._point.grad is not None:
+            scale = self._surface.noise_scale(self._point.detach())
+            self._point.grad += scale * torch.randn(self._surface.dim, generator=self._noise)
+        self._optimizer.step()
+        return float(self._lrs[0]) * factor
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "point": self._point.detach().clone(),
+            "optimizer": self._optimizer.state_dict(),
+            "noise": self._noise.get_state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._point.data.copy_(state["point"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._noise.set_state(state["noise"])
+
+
+def trajectory(descent: Descent, *, n_steps: int) -> Iterator[Position]:
+    """The positions before the first step and after each; ends before the first that is not finite."""
+    yield descent.position()
+    for _ in range(n_steps):
+        descent.step()
+        position = descent.position()
+        if not all(math.isfinite(number) for number in position):
+            return
+        yield position
+
+
+def updates(optimizer: str, params: Mapping[str, Any], gradients: Sequence[float]) -> list[float]:
+    """The steps that an optimizer makes for a series of gradients of one parameter: −(change) at each.
+
+    The parameter is a scalar in float64 that starts at 0.
+    """
+    import torch
+
+    from tasks.engine.optimizers import build_optimizer
+
+    torch.set_num_threads(1)
+    point = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    made = build_optimizer([("point", point)], name=optimizer, params=params)
+    path = [0.0]
+    for gradient in gradients:
+        point.grad = torch.full_like(point, gradient)
+        made.step()
+        path.append(point.item())
+    return [before - after for before, after in pairwise(path)]

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tasks.data.cache import build_once
+from tasks.data.find import build_once
 from tasks.data.hold_out import Rows
 from tasks.engine.seeds import epoch_order, random_stream
 from tasks.errors import DataError

@@ -17,9 +17,8 @@ from tasks.data.hold_out import stratified_split
 from tasks.engine.device import place_array
 from tasks.errors import DataError
 from tasks.vision.config import Cifar10Config, Cifar100Config, DigitsConfig, ImageFolderConfig
-from tasks.vision.data import ImageData, ImageSplit, measure_normalization, split_tree
 from tasks.vision.images import Decoded, DecodedTree, read_tree
-from tasks.vision.task import ImageTask, NamedModelTask
+from tasks.vision.task import ImageData, ImageSplit, ImageTask, NamedModelTask, measure_normalization, split_tree
 
 N_VAL = 300
 N_TEST = 300

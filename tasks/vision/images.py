@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.data.cache import build_once
+from tasks.data.find import build_once
 from tasks.data.hold_out import Rows
 from tasks.data.trees import ClassFolders, Tree, decode_in_order, open_class_folders
 from tasks.errors import DataError

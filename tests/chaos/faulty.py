@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from tasks.engine.protocol import Evaluation
 from tasks.errors import Diverged
 from tasks.registry import TaskInfo
-from tasks.synthetic.config import SyntheticConfig
+from tasks.synthetic import SyntheticConfig
 from tasks.synthetic.run import SyntheticRun
 
 ENTRY_POINTS = "[admeta.tasks]\nfaulty = tests.chaos.faulty:FAULTY\nbroken = tests.chaos.faulty:BROKEN\n"

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
+from admeta.client.errors import ClientError
 from service.client import Client
-from service.errors import ClientError
 from tests.chaos.processes import descendants, is_alive, kill, title, wait_until
 
 START_PATIENCE_S = 240.0

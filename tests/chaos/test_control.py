@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
+from admeta.client.errors import ClientError
 from service.database.engine import make_engine
-from service.errors import ClientError
 from service.models import StudyView, TrialView
 from tests.chaos.faulty import install
 from tests.chaos.installation import Service

@@ -10,9 +10,8 @@ from typing import Any
 
 import optuna
 
-from search.definition import StudyDefinition
+from search.definition import StudyDefinition, recipe_of
 from search.errors import LeaseLostError, StudyNotFoundError
-from search.recipe import recipe_of
 from search.records import (
     AttemptStart,
     CompetingStudy,

@@ -14,9 +14,9 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError,
 from search.assignment import Report
 from search.coordinator import FREE_FALSE_STARTS, Assignment, Coordinator, Idle
 from search.errors import LeaseLostError
-from search.preemption import PreemptedError
 from search.records import Point, RunOutcome, RunRecord, StudyRecord
 from search.states import FailureKind, RunState
+from search.trainable import PreemptedError
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher, describe
 from tasks.engine.protocol import Cost
 from tests.search.memory_store import MemoryStore

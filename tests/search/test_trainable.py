@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from search.assignment import Assignment, Report
-from search.preemption import PreemptedError, Preemption
 from search.run_log import read_log
 from search.states import FailureKind, RunState, Stage
-from search.trainable import TrialWorker, to_point
+from search.trainable import PreemptedError, Preemption, TrialWorker, to_point
 from tasks.engine import checkpoint
 from tasks.engine.folders import LocalFolder
 from tasks.engine.protocol import Cost, Evaluation

@@ -31,7 +31,7 @@ class Served:
         self.home = home
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli", "serve", "--home", str(home), "--port", "0"],
+            [sys.executable, "-m", "admeta.cli", "serve", "--home", str(home), "--port", "0"],
             env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self.url = self._address()

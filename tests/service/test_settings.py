@@ -9,8 +9,7 @@ from sqlalchemy import text
 
 from service.database.engine import make_engine
 from service.database.schema import prepare
-from service.errors import SettingsError
-from service.settings import is_loopback, load, make_home
+from service.settings import SettingsError, is_loopback, load, make_home
 
 
 def test_nothing_needs_to_be_set() -> None:

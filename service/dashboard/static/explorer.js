@@ -50,32 +50,32 @@
   const py = (y) => { const [, , low, high] = found.surface.window; return H - (H * (y - low)) / (high - low); };
   const bound = (value) => Math.max(-9 * W, Math.min(9 * W, value)).toFixed(1);
 
-  function drawWalk(figure, i) {
-    const walk = found.walks[figure.dataset.walk], until = Math.min(Number(scrub.value), walk.x.length - 1);
+  function drawDescent(figure, i) {
+    const descent = found.descents[figure.dataset.descent], until = Math.min(Number(scrub.value), descent.x.length - 1);
     const surface = found.surface;
     contour = contour || Svg.contours(surface.x, surface.y, surface.height, surface.levels, px, py);
     const svg = Svg.draw("svg", { viewBox: `0 0 ${W} ${H}`, class: "c" + i });
     svg.append(Svg.draw("path", { class: "contour", d: contour }));
     svg.append(Svg.draw("circle", { class: "goal", cx: px(surface.minimum[0]), cy: py(surface.minimum[1]), r: 5 }));
-    const points = walk.x.slice(0, until + 1).map((x, k) => bound(px(x)) + "," + bound(py(walk.y[k])));
+    const points = descent.x.slice(0, until + 1).map((x, k) => bound(px(x)) + "," + bound(py(descent.y[k])));
     svg.append(Svg.draw("polyline", { class: "way", points: points.join(" ") }));
     if (until <= 120) for (const point of points) { const [cx, cy] = point.split(","); svg.append(Svg.draw("circle", { class: "stop", cx, cy, r: 1.8 })); }
     svg.append(Svg.draw("rect", { class: "from", x: px(found.start[0]) - 4, y: py(found.start[1]) - 4, width: 8, height: 8 }));
     const [cx, cy] = points[points.length - 1].split(",");
     svg.append(Svg.draw("circle", { class: "here", cx, cy, r: 5 }));
     figure.querySelector(".plot").replaceChildren(svg);
-    const gone = walk.diverged_at !== null && Number(scrub.value) >= walk.diverged_at;
+    const gone = descent.diverged_at !== null && Number(scrub.value) >= descent.diverged_at;
     const fate = figure.querySelector(".fate");
-    fate.textContent = gone ? `diverged at step ${walk.diverged_at}` : `loss ${Charts.number(walk.loss[until])}`;
+    fate.textContent = gone ? `diverged at step ${descent.diverged_at}` : `loss ${Charts.number(descent.loss[until])}`;
     fate.classList.toggle("bad", gone);
-    figure.title = Object.entries(walk.settings).map(([name, value]) => `${name} = ${JSON.stringify(value)}`).join("\n");
+    figure.title = Object.entries(descent.settings).map(([name, value]) => `${name} = ${JSON.stringify(value)}`).join("\n");
   }
 
   const part = (name) => document.querySelector(`[data-plot=${name}] .plot`);
-  const titles = () => [...document.querySelectorAll("[data-walk]")].map((figure) => figure.dataset.walk);
+  const titles = () => [...document.querySelectorAll("[data-descent]")].map((figure) => figure.dataset.descent);
 
   function loss() {
-    const all = titles().map((title) => found.walks[title].loss);
+    const all = titles().map((title) => found.descents[title].loss);
     const x = Array.from({ length: Math.max(...all.map((one) => one.length)) }, (_, i) => i);
     const data = [x, ...all.map((one) => x.map((i) => (one[i] > 0 && one[i] < 1e12 ? one[i] : null)))];
     Charts.plot(part("loss"), { x: "step", y: "loss (log)", data, logY: true, series: titles().map((label, i) => ({ label, stroke: Charts.color(i), width: 2, points: { show: false } })) });
@@ -132,8 +132,8 @@
     document.getElementById("numbers").replaceChildren(...lines.flatMap(([name, text]) => [Object.assign(document.createElement("dt"), { textContent: name }), Object.assign(document.createElement("dd"), { textContent: text })]));
   }
 
-  function drawWalks() { scrubbed.textContent = scrub.value; document.querySelectorAll("[data-walk]").forEach(drawWalk); }
-  function drawAll() { if (found) { drawWalks(); loss(); gain(); response(); stability(); numbers(); } }
+  function drawDescents() { scrubbed.textContent = scrub.value; document.querySelectorAll("[data-descent]").forEach(drawDescent); }
+  function drawAll() { if (found) { drawDescents(); loss(); gain(); response(); stability(); numbers(); } }
 
   form.addEventListener("input", (event) => {
     const target = event.target;
@@ -151,7 +151,7 @@
     for (const [name, value] of new URLSearchParams(preset)) set(name, value);
     load();
   });
-  document.querySelector(".walks").addEventListener("click", (event) => {
+  document.querySelector(".descents").addEventListener("click", (event) => {
     const svg = event.target.closest("svg");
     if (!svg || !found) return;
     const rect = svg.getBoundingClientRect(), [x0, x1, y0, y1] = found.surface.window;
@@ -159,13 +159,13 @@
     set("y", (y1 - ((event.clientY - rect.top) / rect.height) * (y1 - y0)).toFixed(2));
     load();
   });
-  scrub.addEventListener("input", () => found && drawWalks());
+  scrub.addEventListener("input", () => found && drawDescents());
   function stop() { clearInterval(playing); playing = 0; play.textContent = "Play"; }
   play.addEventListener("click", () => {
     if (playing || !found) return stop();
     if (scrub.value === scrub.max) scrub.value = 0;
     play.textContent = "Stop";
-    playing = setInterval(() => { scrub.value = Number(scrub.value) + 1; drawWalks(); if (scrub.value === scrub.max) stop(); }, 40);
+    playing = setInterval(() => { scrub.value = Number(scrub.value) + 1; drawDescents(); if (scrub.value === scrub.max) stop(); }, 40);
   });
   Charts.onRedraw(drawAll);
   sliders.forEach(toSlider);

@@ -18,9 +18,8 @@ from sqlalchemy.orm import Session, aliased, contains_eager, selectinload
 
 import tasks.registry
 from search.analysis import spread
-from search.definition import StudyDefinition
+from search.definition import StudyDefinition, recipe_of
 from search.paper.comparison import FINETUNED, variant_of
-from search.recipe import recipe_of
 from search.states import Direction, FailureKind, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import CONFIRM, Run, Search, Study

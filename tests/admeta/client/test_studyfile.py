@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from admeta.client.errors import StudyFileError
 from admeta.client.studyfile import dump, load, parse, with_changes
 from search.definition import StudyDefinition
-from service.errors import StudyFileError
 
 STUDIES = Path(__file__).resolve().parents[3] / "studies"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from admeta.client.text_tables import latex, markdown
+from admeta.client.text import latex, markdown
 
 
 def test_markdown() -> None:

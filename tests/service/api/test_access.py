@@ -18,8 +18,7 @@ from service.api.auth import MAX_ADDRESSES, OPEN_PATHS, FailureLimit, check_star
 from service.app import create_app
 from service.database import make_engine
 from service.database.tokens import create_token, find_bearer, list_tokens, revoke_token
-from service.errors import SettingsError
-from service.settings import Settings
+from service.settings import Settings, SettingsError
 from tests.service.fakes import FakeSupervisor, definition
 
 

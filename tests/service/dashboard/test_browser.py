@@ -227,7 +227,7 @@ def test_a_study_is_followed(browser: Any, address: str, filled_home: Path) -> N
 def test_the_explorer_works_out_what_is_chosen(browser: Any, address: str) -> None:
     with visit(browser, f"{address}/explorer?n_steps=20") as page:
         drawn(page)
-        assert page.locator(".walk polyline").count() == 5
+        assert page.locator(".descent polyline").count() == 5
         page.locator("#verdict", has_text="here s = 0.1 ").wait_for()
         page.locator("[name=lr]").fill("0.2")
         page.locator("#verdict", has_text="not stable").wait_for()

@@ -14,9 +14,9 @@ from service.dashboard.explorer import Choice, explore
 def test_everything_is_there_and_small(pages: TestClient) -> None:
     answer = pages.get("/explorer.json?n_steps=20")
     found = answer.json()
-    assert list(found["walks"]) == ["SGDM", "AdmetaS", "Adam", "RAdam", "AdmetaR"]
-    assert all(len(walk["x"]) == len(walk["loss"]) == 21 for walk in found["walks"].values())
-    assert found["walks"]["AdmetaR"]["settings"]["betas"] == [0.2, 0.999]
+    assert list(found["descents"]) == ["SGDM", "AdmetaS", "Adam", "RAdam", "AdmetaR"]
+    assert all(len(descent["x"]) == len(descent["loss"]) == 21 for descent in found["descents"].values())
+    assert found["descents"]["AdmetaR"]["settings"]["betas"] == [0.2, 0.999]
     assert len(answer.content) < 120_000
 
 
@@ -32,23 +32,23 @@ def test_gains_and_responses_settle_at_the_closed_forms() -> None:
 
 
 @pytest.mark.parametrize(("share", "arrives"), [(0.9, True), (1.1, False)])
-def test_the_region_says_what_the_walk_does(share: float, *, arrives: bool) -> None:
+def test_the_region_says_what_the_descent_does(share: float, *, arrives: bool) -> None:
     lr = share * stability_limit(1.0, 0.2, 0.5) / 25.0
     found = explore(Choice(lambd=0.5, beta=0.2, lr=lr, slow_step="none", n_steps=300))
     assert found["stability"]["stable"] is arrives
-    loss = found["walks"]["AdmetaS"]["loss"]
+    loss = found["descents"]["AdmetaS"]["loss"]
     assert (loss[-1] < 1e-3 * loss[0]) is arrives
     assert (loss[-1] > 1e3 * loss[0]) is not arrives
 
 
-def test_a_walk_off_the_numbers_is_told() -> None:
-    walks = explore(Choice(surface="rosenbrock", lr=1.0, n_steps=100))["walks"]
-    assert walks["SGDM"]["diverged_at"] == len(walks["SGDM"]["x"]) < 100
+def test_a_diverged_descent_names_its_last_step() -> None:
+    descents = explore(Choice(surface="rosenbrock", lr=1.0, n_steps=100))["descents"]
+    assert descents["SGDM"]["diverged_at"] == len(descents["SGDM"]["x"]) < 100
 
 
 def test_a_start_of_ones_own(pages: TestClient) -> None:
     found = pages.get("/explorer.json?n_steps=1&x=0.5&y=-0.25").json()
-    assert found["start"] == [0.5, -0.25] == [found["walks"]["Adam"]["x"][0], found["walks"]["Adam"]["y"][0]]
+    assert found["start"] == [0.5, -0.25] == [found["descents"]["Adam"]["x"][0], found["descents"]["Adam"]["y"][0]]
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_what_cannot_be_shown_is_refused(pages: TestClient, query: str) -> None:
 
 
 def test_the_third_waits_and_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explorer, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(explorer, "_LONGEST_WAIT_S", 0.01)
     with explorer._turn(), explorer._turn(), pytest.raises(ApiError) as refused, explorer._turn():
         pass
     assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "1"})
 
 
-def test_walks_as_csv(pages: TestClient) -> None:
+def test_descents_as_csv(pages: TestClient) -> None:
     lines = pages.get("/explorer.csv?n_steps=2").text.splitlines()
     assert lines[0] == "optimizer,step,x,y,loss"
     assert len(lines) == 1 + 5 * 3

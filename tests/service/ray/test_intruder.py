@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from service.ray import processes
+from service.ray import node
 
 pytestmark = [
     pytest.mark.ray,
@@ -132,7 +132,7 @@ def test_the_token_is_all_that_a_stranger_lacks(victim: Victim) -> None:
 
 def test_no_other_user_reads_the_token(victim: Victim) -> None:
     """Neither in a process's arguments nor in its environment nor in a file that Ray writes."""
-    started = processes.descendants(victim.pid)
+    started = node.descendants(victim.pid)
     assert len(started) > 3
     for process in started:
         folder = Path("/proc", str(process.pid))
@@ -163,7 +163,7 @@ def test_no_other_user_opens_rays_folder(victim: Victim, name: str) -> None:
 def test_ray_listens_on_loopback_only(victim: Victim) -> None:
     """A host of the network does not reach it, whatever it knows."""
     sockets: set[str] = set()
-    for process in processes.descendants(victim.pid):
+    for process in node.descendants(victim.pid):
         for link in Path("/proc", str(process.pid), "fd").iterdir():
             try:
                 sockets.add(os.readlink(link))

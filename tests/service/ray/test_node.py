@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from service.ray import node, processes
+from service.ray import node
 from service.ray.node import ClockWatch, JoinError
 
 
@@ -136,7 +136,7 @@ def test_runs_are_given_back(told: list[str], heed: str, given_back: bool) -> No
         assert time.monotonic() - begin < 20
         assert told == ["head:6379"]
         assert Path(f"/proc/{driver}").exists()
-        assert (worker in {p.pid for p in processes.descendants(process.pid)}) is not given_back
+        assert (worker in {p.pid for p in node.descendants(process.pid)}) is not given_back
 
 
 @needs_proc

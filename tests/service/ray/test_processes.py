@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.ray.processes import embedded_ray, end
+from service.ray.node import embedded_ray, end_processes
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc (Linux)")
 SPAWN = "sleep 60 & echo $!; wait"
@@ -27,7 +27,7 @@ def test_a_raylet_and_its_children_are_found_and_ended(tmp_path: Path) -> None:
 
     family = embedded_ray()
     assert {process.pid for process in family} == {raylet.pid, child}
-    end(family)
+    end_processes(family)
     assert not psutil.pid_exists(raylet.pid)
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
     assert other.poll() is None
@@ -43,7 +43,7 @@ def test_a_process_that_ignores_sigterm_is_killed() -> None:
     assert stubborn.stdout is not None
     stubborn.stdout.readline()
     started = time.monotonic()
-    end([psutil.Process(stubborn.pid)], timeout_s=0.3)
+    end_processes([psutil.Process(stubborn.pid)], timeout_s=0.3)
     assert stubborn.wait(timeout=5) == -9
     assert time.monotonic() - started < 5
 
@@ -52,7 +52,7 @@ def test_another_process_under_the_same_number_is_left_alone() -> None:
     with subprocess.Popen(["/bin/sleep", "60"]) as other:
         earlier = psutil.Process(other.pid)
         earlier._ident = (other.pid, 1.0)  # as of a process that started long before
-        end([earlier])
+        end_processes([earlier])
         assert other.poll() is None
         other.kill()
     assert embedded_ray() == set()

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 from ray.runtime_env import RuntimeEnv
 
-from service.errors import SettingsError
-from service.settings import load, read_runtime_env
+from service.settings import SettingsError, load, read_runtime_env
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("admeta", "tasks", "search", "service")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.answering.scoring import Score, bare, best_threshold, score_v1, score_v2
+from tasks.answering.squad import Score, bare, best_threshold, score_v1, score_v2
 
 
 @pytest.mark.parametrize(

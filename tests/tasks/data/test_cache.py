@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.data.cache import build_once, cache_root
+from tasks.data.find import build_once, cache_root
 from tasks.errors import DataError
 
 BUILDER = """
 import sys, time
 from pathlib import Path
-from tasks.data.cache import build_once
+from tasks.data.find import build_once
 
 def build(folder):
     with open(sys.argv[1], "a") as log:

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torchvision.transforms import functional
 
-from tasks.vision.data import measure_normalization
-from tasks.vision.task import EpochDraws
+from tasks.vision.task import EpochDraws, measure_normalization
 
 
 def draws(n: int, pad: int, epoch: int = 3) -> EpochDraws:

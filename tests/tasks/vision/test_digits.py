@@ -7,7 +7,7 @@ import torch
 
 from tasks.engine.task import load_task
 from tasks.registry import parse_config
-from tasks.vision.data import ImageData
+from tasks.vision.task import ImageData
 
 
 def data(**fields: object) -> ImageData:

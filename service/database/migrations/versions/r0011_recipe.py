@@ -8,8 +8,7 @@ import sqlalchemy as sa
 from alembic import op
 from pydantic import ValidationError
 
-from search.definition import StudyDefinition
-from search.recipe import recipe_of
+from search.definition import StudyDefinition, recipe_of
 
 revision = "0011"
 down_revision = "0010"

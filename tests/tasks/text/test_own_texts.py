@@ -295,6 +295,6 @@ def test_an_error_of_a_library_in_the_check_is_the_studys_reason(
     def broken(*args: Any, **options: Any) -> Any:
         raise ValueError("array is too big")
 
-    monkeypatch.setattr("tasks.text.own.read_columns", broken)
+    monkeypatch.setattr("tasks.text.sentences.read_columns", broken)
     with pytest.raises(DataError, match=r"data set of text_classification cannot be loaded \(ValueError: array is"):
         check(config(), data_dir=data_dir)

@@ -1,4 +1,4 @@
-"""Surfaces as they are described, and walks on them."""
+"""Surfaces as they are described, and descents on them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from tasks.synthetic.surfaces import SURFACES, heights, largest_curvature
-from tasks.synthetic.walk import Walk, places, updates
+from tasks.synthetic.surfaces import SURFACES, Descent, heights, largest_curvature, trajectory, updates
 
 
 def test_curvatures_by_hand() -> None:
@@ -27,18 +26,18 @@ def test_heights_are_the_surface(surface) -> None:  # type: ignore[no-untyped-de
     assert min(value for row in grid for value in row) == grid[0][0]
 
 
-def test_a_walk_by_hand() -> None:
-    walk = Walk(SURFACES["quadratic"], optimizer="sgd", params={"lr": 0.02}, seed=0, start=(-1.0, 0.5))
-    first, second = places(walk, n_steps=1)
+def test_a_descent_by_hand() -> None:
+    descent = Descent(SURFACES["quadratic"], optimizer="sgd", params={"lr": 0.02}, seed=0, start=(-1.0, 0.5))
+    first, second = trajectory(descent, n_steps=1)
     assert first == pytest.approx((-1.0, 0.5, 3.625))
     assert second[:2] == pytest.approx((-1.0 + 0.02, 0.5 - 0.02 * 12.5))
 
 
-def test_a_walk_ends_where_numbers_do() -> None:
-    walk = Walk(SURFACES["rosenbrock"], optimizer="sgd", params={"lr": 1.0}, seed=0, start=(-1.2, 1.0))
-    path = list(places(walk, n_steps=100))
+def test_a_descent_ends_at_the_last_finite_loss() -> None:
+    descent = Descent(SURFACES["rosenbrock"], optimizer="sgd", params={"lr": 1.0}, seed=0, start=(-1.2, 1.0))
+    path = list(trajectory(descent, n_steps=100))
     assert 1 < len(path) < 20
-    assert all(math.isfinite(number) for place in path for number in place)
+    assert all(math.isfinite(number) for position in path for number in position)
 
 
 def test_updates_of_momentum_by_hand() -> None:

@@ -1,5 +1,0 @@
-"""`python -m service.cli` is `admeta`."""
-
-from admeta.cli import main
-
-main()
