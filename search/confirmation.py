@@ -51,13 +51,15 @@ def next_seeds(
     return replay(results, confirm.all_seeds(definition.training_seed), rules, plan)
 
 
-def describe(decision: Decision, missing: Mapping[str, list[int]]) -> str:
-    """The decision in words, as a study's reason while it trains further seeds."""
+def describe(decision: Decision) -> str | None:
+    """The decision in words, as a study's reason while it trains further seeds; None where it trains none."""
+    if decision.n_next is None:
+        return None
     n_decided = sum(verdict.verdict is not Verdict.UNDECIDED for verdict in decision.verdicts)
     behind = f"; {', '.join(decision.behind)} decided" if decision.behind else ""
     return (
         f"confirmation, look {decision.look + 1}: {n_decided} of {len(decision.verdicts)} pairs are decided{behind}. "
-        f"{', '.join(missing)} train up to {decision.n_next} seeds each"
+        f"{', '.join(decision.open)} train up to {decision.n_next} seeds each"
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from search.analysis import Decision
 from search.assignment import Assignment, Report
 from search.confirmation import describe, next_seeds
 from search.definition import StudyDefinition
@@ -104,7 +105,9 @@ class Coordinator:
             for record in store.searches(study.id)
         ]
         self._live: dict[str, _LiveRun] = {}
-        self._told_waiting: str | None = None
+        decision, _ = self._next_seeds()
+        self._confirming: str | None = None if decision is None else describe(decision)
+        self._told: str | None = None
         self._false_starts: Counter[int] = Counter()
         self._alone: set[int] = set()
         self._closed = False
@@ -127,24 +130,27 @@ class Coordinator:
 
     def _confirm_further(self) -> bool:
         """Queue the seeds of the next look, where the study confirms until it is decided. True where there are any."""
-        results = {loop.record.label: values for loop in self._loops if (values := loop.confirmed_values())}
         if self._closed or self._spent_limit() is not None:
             return False
-        decision, missing = next_seeds(self._definition, results)
+        decision, missing = self._next_seeds()
         if decision is None or not missing:
             return False
         for loop in self._loops:
             loop.confirm_with(missing.get(loop.record.label, ()))
-        reason = describe(decision, missing)
-        logger.info("study %s: %s", self._study.id, reason)
-        self._store.set_study_state(self._lease, StudyState.RUNNING, reason=reason)
+        self._confirming = describe(decision)
+        logger.info("study %s: %s", self._study.id, self._confirming)
+        self.tell_why_waiting()
         return not all(loop.is_done for loop in self._loops)
+
+    def _next_seeds(self) -> tuple[Decision | None, dict[str, list[int]]]:
+        results = {loop.record.label: values for loop in self._loops if (values := loop.confirmed_values())}
+        return next_seeds(self._definition, results)
 
     def tell_why_waiting(self) -> None:
         """Store in the study's reason what it waits for, if that has changed."""
-        reason = self._workplace.why_none_fits() or self._why_no_worker_starts()
-        if reason != self._told_waiting:
-            self._told_waiting = reason
+        reason = self._workplace.why_none_fits() or self._why_no_worker_starts() or self._confirming
+        if reason != self._told:
+            self._told = reason
             self._store.set_study_state(self._lease, StudyState.RUNNING, reason=reason)
 
     def _why_no_worker_starts(self) -> str | None:

@@ -58,11 +58,12 @@ class Expected:
     """What a study must have made at its end.
 
     Attributes:
+        n_confirm_runs: of each optimizer; a mapping by label where they differ.
         in_order: times can be compared: the clock did not step.
     """
 
     n_trials: int
-    n_confirm_runs: int
+    n_confirm_runs: int | Mapping[str, int]
     n_epochs: int
     steps_per_epoch: int
     in_order: bool = True
@@ -117,8 +118,10 @@ def audit(engine: Engine, study: str, *, expected: Expected, snapshots: list[Sna
 
 
 def _check_counts(verdict: Verdict, runs: list[dict[str, Any]], expected: Expected) -> None:
+    n_confirm = expected.n_confirm_runs
     for label in sorted({run["label"] for run in runs}):
-        for stage, n in (("search", expected.n_trials), ("confirm", expected.n_confirm_runs)):
+        n_seeds = n_confirm if isinstance(n_confirm, int) else n_confirm[label]
+        for stage, n in (("search", expected.n_trials), ("confirm", n_seeds)):
             own = [run for run in runs if run["label"] == label and run["stage"] == stage]
             complete = [run for run in own if run["state"] == "COMPLETE"]
             if len(complete) < n:

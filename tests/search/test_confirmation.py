@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from search.assignment import Assignment
 from search.definition import StudyDefinition
-from search.records import StudyRecord
+from search.records import Lease, StudyRecord
 from search.states import RunState, Stage, StudyState
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define
@@ -92,6 +92,19 @@ def test_what_it_waits_for_is_the_studys_reason() -> None:
     assert told
     assert "adamw, sgdm train up to 4 seeds each" in told[0]
     assert store.get_study(study.id).state is StudyState.RUNNING
+
+
+def test_a_driver_that_takes_over_tells_what_the_study_waits_for() -> None:
+    store = MemoryStore()
+    study = store.add_study(three(min_effect=None))
+    cluster = Cluster(coordinator_for(store, study), noisy(0.03))
+    for _ in cluster.rounds():
+        if told := store.get_study(study.id).reason:
+            break
+    second = coordinator_for(store, study, owner="second")
+    store.set_study_state(Lease(study_id=study.id, owner="second", ttl_s=10), StudyState.RUNNING)
+    next(Cluster(second, noisy(0.03)).rounds())
+    assert store.get_study(study.id).reason == told
 
 
 def test_a_seed_of_the_search_is_never_a_confirm_seed() -> None:

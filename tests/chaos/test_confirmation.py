@@ -1,0 +1,123 @@
+"""A confirmation until it is decided goes on after kills of the driver and of the service, and decides the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from service.database.engine import make_engine
+from service.models import StudyView
+from tests.chaos.installation import Service
+from tests.chaos.ledger import Expected, audit, look
+from tests.chaos.processes import descendants, is_alive, kill, titled, wait_until
+from tests.chaos.studies import quiet_study
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
+
+PATIENCE_S = 240.0
+N_EPOCHS, STEPS_PER_EPOCH = 4, 10
+LEARNING_RATES = {"sgdm": 0.03, "near": 0.02, "slow": 0.001}
+
+
+def three(name: str) -> dict[str, Any]:
+    """Two optimizers between which it stays open who is better, and one that is behind after a few seeds."""
+    return quiet_study(
+        name,
+        task={
+            "name": "synthetic",
+            "model": "noisy_quadratic",
+            "epochs": N_EPOCHS,
+            "steps_per_epoch": STEPS_PER_EPOCH,
+            "sleep_s": 0.1,
+        },
+        optimizers=[
+            {
+                "name": "adam" if label == "slow" else "sgdm",
+                "label": label,
+                "space": {"lr": {"type": "categorical", "choices": [lr]}},
+            }
+            for label, lr in LEARNING_RATES.items()
+        ],
+        sampler={"name": "grid"},
+        budget={"trials_per_optimizer": 1},
+        confirm={"seeds": [0, 1, 2], "until": "decided", "max_seeds": 8},
+    )
+
+
+def seeds_of(engine: Engine, study: str, *states: str) -> Counter[str]:
+    """Confirm runs in one of these states, by label."""
+    query = """SELECT s.label, r.state FROM admeta_runs r JOIN admeta_searches s ON s.id = r.search_id
+        WHERE s.study_id = :study AND r.stage = 'confirm'"""
+    with engine.connect() as connection:
+        return Counter(label for label, state in connection.execute(text(query), {"study": study}) if state in states)
+
+
+def wait_for_a_further_seed(engine: Engine, study: str, *, n: int) -> None:
+    """Until the optimizer in question has n finished confirm runs and another one runs."""
+    wait_until(
+        lambda: seeds_of(engine, study, "COMPLETE")["sgdm"] >= n and bool(seeds_of(engine, study, "RUNNING")),
+        timeout_s=PATIENCE_S,
+        what=f"{n} seeds are confirmed",
+        poll_s=0.05,
+    )
+
+
+def wait_for_the_reason(service: Service, study: str) -> str:
+    """What the study waits for, once it says so."""
+    with service.client as client:
+        told: list[str] = []
+
+        def is_told() -> bool:
+            told[:] = [client.study(study).reason or ""]
+            return told[0].startswith("confirmation, look ")
+
+        wait_until(is_told, timeout_s=PATIENCE_S, what="the study tells what it waits for", poll_s=0.05)
+    return told[0]
+
+
+def verdicts(service: Service, study: StudyView) -> list[dict[str, Any]]:
+    with service.client as client:
+        return [pair.model_dump() for pair in client.comparison(study.id).pairs]
+
+
+def test_kills_change_no_decision(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'admeta.sqlite3'}"
+    with Service(tmp_path, database_url=url) as service:
+        engine = make_engine(url, pool_size=2)
+        with service.client as client:
+            undisturbed = client.submit(three("undisturbed")).wait(timeout_s=PATIENCE_S)
+            disturbed = client.submit(three("disturbed")).study
+        wanted = seeds_of(engine, undisturbed.id, "COMPLETE")
+        assert wanted["sgdm"] == wanted["near"] == 8
+        assert 3 <= wanted["slow"] < 8
+
+        wait_for_a_further_seed(engine, disturbed.id, n=3)
+        assert "train up to" in wait_for_the_reason(service, disturbed.id)
+        workers = titled(descendants(service.pid), "ray::TrialWorker")
+        (driver,) = titled(descendants(service.pid), "ray::DriverActor")
+        kill(driver)
+        wait_until(lambda: not any(map(is_alive, workers)), timeout_s=60, what="the driver's workers are gone")
+        first = look(engine, disturbed.id, storage=tmp_path / "checkpoints", killed=None)
+        n_confirmed = seeds_of(engine, disturbed.id, "COMPLETE")["sgdm"]
+        assert 3 <= n_confirmed < 8
+
+        wait_for_a_further_seed(engine, disturbed.id, n=n_confirmed + 1)
+        assert "train up to" in wait_for_the_reason(service, disturbed.id)
+        service.kill()
+        second = look(engine, disturbed.id, storage=tmp_path / "checkpoints", killed=None)
+        assert seeds_of(engine, disturbed.id, "COMPLETE")["sgdm"] < 8
+        service.start()
+        assert "train up to" in wait_for_the_reason(service, disturbed.id)
+        with service.client as client:
+            assert client.wait(disturbed.id, timeout_s=PATIENCE_S).state == "COMPLETED"
+
+        expected = Expected(n_trials=1, n_confirm_runs=wanted, n_epochs=N_EPOCHS, steps_per_epoch=STEPS_PER_EPOCH)
+        outcome = audit(engine, disturbed.id, expected=expected, snapshots=[first, second])
+        assert outcome.faults == []
+        assert outcome.values == audit(engine, undisturbed.id, expected=expected, snapshots=[]).values
+        assert verdicts(service, disturbed) == verdicts(service, undisturbed)
+        engine.dispose()
