@@ -86,7 +86,7 @@ def export_study(engine: Database, study: str, filters: Annotated[ExportFilters,
 def get_importance(
     engine: Database, request: Request, study: str, filters: Annotated[ImportanceFilters, Query()]
 ) -> list[ImportanceView]:
-    """How much each searched parameter mattered, for each optimizer's search."""
+    """How much each searched parameter mattered for the rank of a trial, for each optimizer's search."""
     view = queries.get_study_view(engine, study)
     storage = _optuna_storage(request, engine)
     return [_importance(engine, search, storage, filters.method) for search in view.searches]
@@ -102,8 +102,11 @@ def _importance(
     except TooFewTrialsError as error:
         reason = str(error)
     else:
-        return ImportanceView(label=search.label, method=result.method, shares=result.shares, n_trials=result.n_trials)
-    return ImportanceView(label=search.label, method=None, shares={}, n_trials=search.n_complete, reason=reason)
+        return ImportanceView(label=search.label, **vars(result))
+    n_complete, n_trials = search.n_complete, search.n_complete + search.n_pruned
+    return ImportanceView(
+        label=search.label, method=None, shares={}, n_trials=n_trials, n_complete=n_complete, reason=reason
+    )
 
 
 def _optuna_storage(request: Request, engine: Engine) -> optuna.storages.BaseStorage:

@@ -8,8 +8,9 @@ import optuna
 import pytest
 
 from search.errors import TooFewTrialsError
-from search.importance import Importance, importance
-from search.states import ImportanceMethod
+from search.importance import importance
+from search.optuna_samplers import FAILURE_KIND
+from search.states import FailureKind, ImportanceMethod
 
 
 def study_of(
@@ -67,22 +68,80 @@ def test_a_single_parameter_has_all_of_it() -> None:
 
 
 def test_too_few_trials_are_counted_in_the_error() -> None:
-    with pytest.raises(TooFewTrialsError, match="'s/admetar' has 9 complete trials; importance needs at least 10"):
+    with pytest.raises(TooFewTrialsError, match="'s/admetar' has 9 trials with a value; importance needs at least 10"):
         importance(study_of(mostly_lr, n_trials=9))
 
 
-def test_pruned_and_failed_trials_do_not_count() -> None:
+def with_ends(n_trials: int, *, kind: FailureKind) -> optuna.Study:
+    """One in four trials is complete; one in four failed, where lr is small; the others are pruned at a value."""
+
     def objective(trial: optuna.Trial) -> float:
         value = mostly_lr(trial)
-        if trial.number % 2:
-            raise optuna.TrialPruned
-        return value
+        if trial.number % 4 == 0:
+            return value
+        if trial.number % 4 == 1:
+            trial.set_user_attr(FAILURE_KIND, kind.value)
+            raise ValueError
+        trial.report(value - 1, step=1)
+        raise optuna.TrialPruned
 
-    with pytest.raises(TooFewTrialsError, match="has 8 complete trials"):
-        importance(study_of(objective, n_trials=16))
-    assert isinstance(importance(study_of(objective, n_trials=40)), Importance)
+    study = optuna.create_study(
+        study_name="s/admetar", direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0)
+    )
+    study.optimize(objective, n_trials=n_trials, catch=ValueError)
+    return study
+
+
+def test_pruned_and_diverged_trials_count_and_accidents_do_not() -> None:
+    found = importance(with_ends(20, kind=FailureKind.DIVERGED))
+    assert (found.n_trials, found.n_complete) == (20, 5)
+    found = importance(with_ends(20, kind=FailureKind.LOST))
+    assert (found.n_trials, found.n_complete) == (15, 5)
+    with pytest.raises(TooFewTrialsError, match="has 9 trials with a value"):
+        importance(with_ends(12, kind=FailureKind.LOST))
+
+
+def test_where_a_parameter_diverges_it_matters() -> None:
+    """By the complete trials alone, lambd is all there is."""
+
+    def objective(trial: optuna.Trial) -> float:
+        lr, lambd = trial.suggest_float("lr", 0, 1), trial.suggest_float("lambd", 0, 1)
+        if lr > 0.5:
+            trial.set_user_attr(FAILURE_KIND, "diverged")
+            raise ValueError
+        return 0.01 * lambd
+
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=0))
+    study.optimize(objective, n_trials=60, catch=ValueError)
+    assert importance(study).shares["lr"] > 0.6
+
+
+@pytest.mark.parametrize("method", ImportanceMethod)
+def test_intervals_contain_the_share_and_shrink_with_trials(method: ImportanceMethod) -> None:
+    few, many = (importance(study_of(mostly_lr, n_trials=n), method=method) for n in (15, 150))
+    for found in (few, many):
+        assert found.intervals.keys() == found.shares.keys()
+        for name, share in found.shares.items():
+            low, high = found.intervals[name]
+            assert 0 <= low <= share <= high <= 1
+    low, high = many.intervals["lr"]
+    assert high - low < few.intervals["lr"][1] - few.intervals["lr"][0]
+
+
+def test_trees_are_those_whose_mean_optuna_gives() -> None:
+    """The order of the features is Optuna's own; a parameter with one value has no share."""
+
+    def objective(trial: optuna.Trial) -> float:
+        trial.suggest_categorical("fixed", ["one"])
+        return mostly_lr(trial)
+
+    found = importance(study_of(objective))
+    assert found.intervals["fixed"] == (0.0, 0.0)
+    low, high = found.intervals["lr"]
+    assert low > 0.5
+    assert found.intervals["k"][1] < 0.5 < high
 
 
 def test_equal_results_have_nothing_to_explain() -> None:
-    with pytest.raises(TooFewTrialsError, match=r"all 12 complete trials .* have the value -?0.0"):
+    with pytest.raises(TooFewTrialsError, match=r"all 12 trials .* have the value -?0.0"):
         importance(study_of(lambda trial: 0.0 * mostly_lr(trial), n_trials=12))

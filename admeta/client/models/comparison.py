@@ -165,7 +165,13 @@ class ImportanceView(View):
     label: str
     method: str | None = Field(description="fanova or ped-anova.")
     shares: dict[str, float] = Field(description="By parameter, largest first, with sum 1; empty: see `reason`.")
-    n_trials: int = Field(description="Complete trials it rests on.")
+    intervals: dict[str, tuple[float, float]] = Field(
+        default={}, description="By parameter, a 90 % interval of its share, from the trees or from resampled trials."
+    )
+    n_trials: int = Field(
+        description="Trials it rests on: complete, pruned (by their last value) and diverged ones (as the worst)."
+    )
+    n_complete: int = Field(default=0, description="Those of them that are complete.")
     reason: str | None = Field(default=None, description="Why there is no result yet.")
 
 

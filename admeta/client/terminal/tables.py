@@ -199,9 +199,14 @@ def importance(views: Iterable[ImportanceView]) -> FittedTable:
     """One line for each optimizer's search: its parameters, the most important first."""
     table = FittedTable("optimizer", "method", "trials", "share of each parameter")
     for view in views:
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in view.shares.items())
+        shares = ", ".join(_share(name, share, view.intervals.get(name)) for name, share in view.shares.items())
         table.add_row(view.label, view.method or "", str(view.n_trials), shares or view.reason or "")
     return table
+
+
+def _share(name: str, share: float, interval: tuple[float, float] | None) -> str:
+    """A share with its interval: lr 80% (71 to 84%)."""
+    return f"{name} {share:.0%}" + (f" ({100 * interval[0]:.0f} to {interval[1]:.0%})" if interval else "")
 
 
 def best(views: Iterable[BestView]) -> FittedTable:

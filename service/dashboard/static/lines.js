@@ -5,13 +5,13 @@
 
   function parallel(found, { merit, complete, pruned }) {
     const box = Search.part("parallel").querySelector(".plot");
-    if (!complete.length) return Charts.say(box, "No trial is complete yet.");
+    if (!complete.length && !pruned.length) return Charts.say(box, "No trial has ended yet.");
     const columns = [...Object.entries(found.params), [found.metric, found.value]];
     const W = 560, H = 320, top = 30, bottom = 14, side = 52;
     const all = [...pruned.slice(-MOST_LINES), ...complete];
     const scales = columns.map(([name, values]) => Svg.scaleOf(all.map((i) => values[i]), found.declared[name]));
     const px = (k) => side + (k * (W - 2 * side)) / Math.max(1, columns.length - 1), py = (s) => H - bottom - s * (H - top - bottom);
-    const svg = Svg.draw("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Each complete trial's parameters and value; the data is linked below" });
+    const svg = Svg.draw("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": "Each trial's parameters and value; the data is linked below" });
     const drawn = complete.slice(-MOST_LINES);
     for (const i of [...pruned.slice(-MOST_LINES), ...drawn]) {
       const points = columns.map(([, values], k) => (values[i] == null ? null : `${px(k).toFixed(1)},${py(scales[k].at(values[i])).toFixed(1)}`)).filter(Boolean);
@@ -30,7 +30,7 @@
 
   function slices(found, { merit, complete, pruned }) {
     const box = Search.part("slices").querySelector(".plot");
-    if (!complete.length) return Charts.say(box, "No trial is complete yet.");
+    if (!complete.length && !pruned.length) return Charts.say(box, "No trial has ended yet.");
     const drawn = complete.slice(-MOST_DOTS), all = [...pruned.slice(-MOST_DOTS), ...drawn];
     const up = Svg.scaleOf(all.map((i) => found.value[i]));
     const panels = Object.entries(found.params).map(([name, values]) => {

@@ -51,13 +51,15 @@ const Search = (() => {
     if (!mine || mine.reason) return Charts.say(box, mine ? mine.reason : "There is no result for this search.");
     const list = document.createElement("dl");
     for (const [name, share] of Object.entries(mine.shares)) {
-      const bar = Svg.draw("svg", { class: "bar", "aria-hidden": "true" }, Svg.draw("rect", { class: "complete", width: 100 * share + "%", height: "100%" }));
-      const percent = Math.round(100 * share) + " %";
+      const [low, high] = (mine.intervals[name] || [share, share]).map((end) => 100 * end);
+      const whisker = { class: "whisker", y1: "50%", y2: "50%", x1: low + "%", x2: high + "%" };
+      const bar = Svg.draw("svg", { class: "bar", "aria-hidden": "true" }, Svg.draw("rect", { class: "complete", width: 100 * share + "%", height: "100%" }), Svg.draw("line", whisker));
+      const percent = `${Math.round(100 * share)} % (${Math.round(low)} to ${Math.round(high)})`;
       const cells = [["dt", name], ["dd", bar], ["dd", percent]].map(([tag, content]) => { const node = document.createElement(tag); node.append(content); return node; });
       cells[2].className = "num";
       list.append(...cells);
     }
-    const method = Object.assign(document.createElement("p"), { className: "quiet", textContent: `${mine.method}, from ${mine.n_trials} complete trials` });
+    const method = Object.assign(document.createElement("p"), { className: "quiet", textContent: `${mine.method}, from ${mine.n_trials} trials, ${mine.n_complete} of them complete; 90 % intervals` });
     box.replaceChildren(list, method);
   }
 

@@ -27,7 +27,7 @@ from service.models import ComparisonView, StudyView
 MAX_POINTS = 200
 """Points of a plot's x: a curve on a page is some 600 pixels wide."""
 _FIRST_PARAMS = ("lr", "lambd")
-_IMPORTANCE_KEY = "admeta:importance:"
+_IMPORTANCE_KEY = "admeta:importance:of-ranks:"
 
 
 class RunChoice(StrEnum):
@@ -240,9 +240,9 @@ def _declared(study: StudyView, label: str) -> dict[str, dict[str, bool]]:
 def search_importance(
     engine: Engine, storage: optuna.storages.BaseStorage, optuna_name: str, *, method: ImportanceMethod | None
 ) -> Importance:
-    """As `search.importance.importance`, cached in the Optuna study until another of its trials completes.
+    """As `search.importance.importance`, cached in the Optuna study until another of its trials ends.
 
-    The importance depends on the complete trials alone, whose parameters and values never change, so their number
+    The importance depends on the finished trials alone, whose parameters and values never change, so their number
     shows whether the cached value is current. Computing it reads every trial and fits a forest, which takes seconds.
 
     Args:
@@ -254,14 +254,16 @@ def search_importance(
     """
     study_id = storage.get_study_id_from_name(optuna_name)
     trial = optuna_models.TrialModel
-    complete = select(func.count()).where(trial.study_id == study_id, trial.state == TrialState.COMPLETE)
+    unfinished = (TrialState.WAITING, TrialState.RUNNING)
+    finished = select(func.count()).where(trial.study_id == study_id, trial.state.not_in(unfinished))
     with reading(engine) as session:
-        n_complete = session.execute(complete).scalar_one()
+        n_finished = session.execute(finished).scalar_one()
     key = _IMPORTANCE_KEY + ("auto" if method is None else method.value)
     known = storage.get_study_system_attrs(study_id).get(key)
-    if known is not None and known["n_complete"] == n_complete:
-        return Importance(method=ImportanceMethod(known["method"]), shares=known["shares"], n_trials=known["n_trials"])
+    if known is not None and known["n_finished"] == n_finished:
+        of = known["importance"]
+        intervals = {name: tuple(ends) for name, ends in of["intervals"].items()}
+        return Importance(**{**of, "method": ImportanceMethod(of["method"]), "intervals": intervals})
     found = importance(optuna.load_study(study_name=optuna_name, storage=storage), method=method)
-    content = {"method": found.method.value, "shares": found.shares, "n_trials": found.n_trials}
-    storage.set_study_system_attr(study_id, key, {"n_complete": n_complete, **content})
+    storage.set_study_system_attr(study_id, key, {"n_finished": n_finished, "importance": vars(found)})
     return found

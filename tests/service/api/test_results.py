@@ -109,5 +109,6 @@ def test_importance_tells_what_mattered_or_why_not(api: TestClient, settings: Se
     assert next(iter(admetar["shares"])) == "lr"
     assert admetar["n_trials"] == 12
     assert sum(admetar["shares"].values()) == pytest.approx(1)
+    assert admetar["intervals"]["lr"][0] <= admetar["shares"]["lr"] <= admetar["intervals"]["lr"][1]
     assert (sgdm["shares"], sgdm["reason"]) == ({}, "no trial of search 'sgdm' has begun")
     assert json.dumps(admetar)

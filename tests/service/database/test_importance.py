@@ -1,4 +1,4 @@
-"""Importance is worked out once for each number of complete trials, and then remembered in the database."""
+"""Importance is worked out once for each number of finished trials, and then remembered in the database."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def add_trials(store: SqlStore, n: int, *, state: optuna.trial.TrialState = optu
         study.tell(trial, value if state is optuna.trial.TrialState.COMPLETE else None, state=state)
 
 
-def test_it_is_worked_out_again_only_after_another_trial_completed(
+def test_it_is_worked_out_again_only_after_another_trial_ended(
     store: SqlStore, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -35,7 +35,7 @@ def test_it_is_worked_out_again_only_after_another_trial_completed(
     add_trials(store, 12)
     first = ask(store)
     assert next(iter(first.shares)) == "lr"
-    add_trials(store, 1, state=optuna.trial.TrialState.PRUNED)  # says nothing that is comparable
+    assert first.intervals["lr"][0] <= first.shares["lr"] <= first.intervals["lr"][1]
     assert ask(SqlStore(engine)) == first  # another service
     assert len(calls) == 1
     assert ask(store, ImportanceMethod.PED_ANOVA).method is ImportanceMethod.PED_ANOVA
@@ -44,6 +44,9 @@ def test_it_is_worked_out_again_only_after_another_trial_completed(
     add_trials(store, 1)
     assert ask(store).n_trials == 13
     assert len(calls) == 3
+    add_trials(store, 1, state=optuna.trial.TrialState.FAIL)
+    assert ask(store).n_trials == 13
+    assert len(calls) == 4
 
 
 def test_nothing_is_remembered_of_what_cannot_be_told(store: SqlStore, engine: Engine) -> None:
@@ -51,5 +54,5 @@ def test_nothing_is_remembered_of_what_cannot_be_told(store: SqlStore, engine: E
         search_importance(engine, store.optuna_storage(), "s/a", method=None)
     add_trials(store, 2)
     for _ in range(2):
-        with pytest.raises(TooFewTrialsError, match="has 2 complete trials"):
+        with pytest.raises(TooFewTrialsError, match="has 2 trials"):
             search_importance(engine, store.optuna_storage(), "s/a", method=None)
