@@ -4,7 +4,8 @@
     ├── UnknownOptimizerError   no optimizer of that name
     ├── UnknownPresetError      no preset of that name
     ├── ParameterError          a parameter's name or value breaks its rule
-    └── RegistrationError       an installed package offers an optimizer that can't be taken
+    ├── RegistrationError       an installed package offers an optimizer that can't be taken
+    └── ImportPathError         what an import path names cannot be loaded
 
 Constructors of the optimizers raise ``ValueError`` with torch's own messages instead.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "AdmetaError",
+    "ImportPathError",
     "ParameterError",
     "RegistrationError",
     "UnknownOptimizerError",
@@ -62,6 +64,10 @@ class UnknownPresetError(AdmetaError, ValueError):
 
 class RegistrationError(AdmetaError):
     """An entry point of the group ``admeta.optimizers`` is refused."""
+
+
+class ImportPathError(AdmetaError, ValueError):
+    """An import path is malformed, not allowed, or names nothing that can be used."""
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:

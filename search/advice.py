@@ -31,7 +31,7 @@ def warnings_for(definition: StudyDefinition) -> list[str]:
 
 def _study(definition: StudyDefinition) -> Iterator[str]:
     metric, direction = definition.objective.metric, definition.objective.direction
-    usual = tasks.registry.get(definition.task.name).metrics[metric]
+    usual = tasks.registry.get(definition.task.name).metrics.get(metric, direction)
     if direction != usual:
         yield f"objective: the study will {direction} {metric}; usually one wants to {usual} it. Check 'direction'."
     budget, epochs = definition.budget, definition.task.epochs

@@ -279,14 +279,18 @@ class StudyDefinition(Strict):
             return raw
         metric = objective.get("metric", info.default_metric)
         direction = objective.get("direction", info.metrics.get(metric) if isinstance(metric, str) else None)
+        if direction is None and info.open_metrics:  # then `direction` is missing
+            return {**raw, "objective": {**objective, "metric": metric}}
         return {**raw, "objective": {**objective, "metric": metric, "direction": direction or "maximize"}}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         info = tasks.registry.get(self.task.name)
         metric = self.objective.metric
-        if metric not in info.metrics:
+        if not info.has_metric(metric):
             message = f"task '{info.name}' has no metric '{metric}'; {nearest_hint(metric, tuple(info.metrics))}"
+            if info.open_metrics:
+                message = "must be letters, digits, '_', '.' or '-', and not begin with 'test_': validation selects"
             raise field_error("unknown_metric", message, at=("objective", "metric"), value=metric)
         self._check_labels()
         self._check_comparison()
@@ -338,6 +342,10 @@ class StudyDefinition(Strict):
             samplers.grid_size(optimizer.space)
         except ValueError as error:
             raise field_error("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
+
+    def imports(self) -> dict[str, str]:
+        """The import paths ("module:name") in the definition, by the field's place: what an operator must allow."""
+        return {f"task.{field}": path for field, path in self.task.imports().items()}
 
     def planned_searches(self) -> list[PlannedSearch]:
         """The searches that the study makes: those of an optimizer one after another, labelled a, a.2, a.3, …"""

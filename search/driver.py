@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -20,6 +20,8 @@ import optuna
 import ray
 from ray import tune
 
+from admeta.errors import ImportPathError
+from admeta.imports import DEFAULT_IMPORTS, check_allowed
 from search import placement
 from search.assignment import Assignment
 from search.coordinator import Coordinator, Workplace, run_folder
@@ -66,12 +68,14 @@ class DriverOptions:
         storage: folder or URI for checkpoints, as workers see it.
         data_dir: data folder, as workers see it.
         lease_ttl_s: after a driver's death, how long no other can take over.
+        allow_imports: modules of which a definition may name objects by import path.
     """
 
     owner: str
     storage: str
     data_dir: str | None = None
     lease_ttl_s: float = 15.0
+    allow_imports: tuple[str, ...] = DEFAULT_IMPORTS
 
 
 def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState | None:
@@ -94,6 +98,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
             store.set_study_state(lease, StudyState.RUNNING)
             study = store.get_study(study_id)
             try:
+                _check_imports(study, options.allow_imports)
                 origins = _origin_folders(study, store, storage=options.storage)
                 placement.check(
                     study.definition,
@@ -122,6 +127,15 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
             return None
     store.release_lease(lease)
     return state
+
+
+def _check_imports(study: StudyRecord, allowed: Sequence[str]) -> None:
+    """Checked as the study was submitted, but perhaps to a service that allowed more; raises ConfigError."""
+    for field, path in study.definition.imports().items():
+        try:
+            check_allowed(path, allowed)
+        except ImportPathError as error:
+            raise ConfigError(f"{field}: {error}") from None
 
 
 def _pause_or_raise(store: Store, lease: Lease, error: TaskError) -> StudyState:
@@ -313,8 +327,11 @@ def find_driver(study_id: str) -> Any | None:
         return None
 
 
-def launch_driver(study_id: str) -> Any:
+def launch_driver(study_id: str, *, runtime_env: Mapping[str, Any] | None = None) -> Any:
     """Start a driver actor for the study, which then waits for its `run` to be called.
+
+    Args:
+        runtime_env: what Ray prepares for the driver and its workers, beside what the connection has; None: no more.
 
     Raises:
         ValueError: the study has one already.
@@ -327,6 +344,7 @@ def launch_driver(study_id: str) -> Any:
             lifetime="detached",
             num_cpus=0,
             resources={"node:__internal_head__": 0.001},  # not on a worker: it may leave, and sees no database
+            runtime_env=None if runtime_env is None else dict(runtime_env),
             max_restarts=0,  # the supervisor starts a new one when the lease has expired
         )
         .remote()

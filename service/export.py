@@ -62,7 +62,7 @@ def columns(definition: Mapping[str, Any]) -> Columns:
             values.setdefault(name, []).append(value)
     numbers = {name for name, known in values.items() if all(_is_number(value) for value in known)}
     return Columns(
-        test_metrics=info.test_metrics,
+        test_metrics=tuple(sorted({*info.test_metrics, info.test_name(definition["objective"]["metric"])})),
         numbers=tuple(sorted(numbers)),
         others=tuple(sorted(values.keys() - numbers)),
     )

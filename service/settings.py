@@ -13,11 +13,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from admeta.client.errors import ServiceError, StudyFileError
 from admeta.client.text import without_secrets
+from admeta.imports import DEFAULT_IMPORTS, is_module_name
 from tasks.engine.folders import check_address, is_remote
 from tasks.errors import ConfigError
 
@@ -29,6 +30,18 @@ Limit = Annotated[int, Field(ge=1)]
 
 class SettingsError(ServiceError):
     """An environment variable or a flag has a value that cannot be used."""
+
+
+def _as_modules(value: Any) -> Any:
+    """The module names in a text with commas."""
+    names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+    for name in names:
+        if not is_module_name(name):
+            raise ValueError("must be module names with commas between them, for example torch.optim,my_module")
+    return names
+
+
+Modules = Annotated[tuple[str, ...], BeforeValidator(_as_modules)]
 
 
 class LogFormat(StrEnum):
@@ -47,12 +60,15 @@ class Quotas:
         max_running: studies that this service drives at a time.
         max_trials: trials and confirm runs of one study, over all its optimizers; more get 422.
         max_body_bytes: size of a request's body; more get 413.
+        allow_imports: modules whose objects, and those of modules below them, a definition may name by import path
+            ("my_module:train"); any other path gets 422. What is named runs on the workers as their user.
     """
 
     max_queued: Limit = 1000
     max_running: Limit = 4
     max_trials: Limit = 100_000
     max_body_bytes: Limit = 1 << 20
+    allow_imports: Modules = DEFAULT_IMPORTS
 
 
 _LIMITS = tuple(Quotas.__dataclass_fields__)
@@ -71,6 +87,8 @@ class Settings:
             variables may be secret.
         storage: checkpoints: a folder that all workers see, or the address of a bucket (s3://…, gs://…).
         data: folder of the data sets.
+        code: folder of the modules of one's own that drivers and trials can import. Ray sends it to their nodes as it
+            is when a study's driver starts. None: none.
         host, port: where to listen.
         require_token: ask for access tokens on loopback too; any other address always does.
         log_format: format of the log's lines.
@@ -84,6 +102,7 @@ class Settings:
     runtime_env: Mapping[str, Any] | None = Field(default=None, repr=False)
     storage: str
     data: Path
+    code: Path | None = None
     host: str = DEFAULT_HOST
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
     require_token: bool = False
@@ -135,6 +154,7 @@ def load(environ: Mapping[str, str], **flags: Any) -> Settings:
             runtime_env=read_runtime_env(Path(env_file).expanduser()) if env_file else None,
             storage=_storage(given("storage", str(home / "checkpoints"))),
             data=Path(given("data", home / "data")).expanduser().absolute(),
+            code=_folder(given("code"), flag="--code"),
             require_token=given("require_token", False),  # noqa: FBT003
             log_format=given("log_format", LogFormat.TEXT),
             quotas=Quotas(**{name: value for name, value in limits.items() if value is not None}),
@@ -184,6 +204,7 @@ def _refusal(error: ValidationError) -> SettingsError:
     problem = error.errors()[0]
     name = str(problem["loc"][-1])
     rule = problem["msg"].replace("Input should", "must").replace("String should", "must")
+    rule = rule.removeprefix("Value error, ")
     value = without_secrets(str(problem["input"]))
     if name == "database_url":
         rule = "must look like dialect://…, for example sqlite:////var/lib/admeta/admeta.sqlite3"
@@ -216,6 +237,15 @@ def _database_url(url: str | None, home: Path, password: str | None) -> str:
             hint="For example postgresql://admeta@db.example.org/admeta.",
         )
     return parsed.set(password=password).render_as_string(hide_password=False)
+
+
+def _folder(value: str | Path | None, *, flag: str) -> Path | None:
+    if value is None:
+        return None
+    path = Path(value).expanduser().absolute()
+    if not path.is_dir():
+        raise SettingsError(f"{flag} {path} is no folder.", hint="Name the folder in which the modules lie.")
+    return path
 
 
 def _storage(value: str) -> str:

@@ -207,6 +207,10 @@ class TaskConfig(Part):
         None, description="start from a trial's best weights, or from a checkpoint file inside the data folder"
     )
 
+    def imports(self) -> dict[str, str]:
+        """The import paths ("module:name") in this configuration, by field: what an operator must allow."""
+        return {}
+
     @field_validator("model", check_fields=False)
     @classmethod
     def _model_is_known(cls, model: str) -> str:

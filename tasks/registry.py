@@ -6,6 +6,7 @@ starts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,6 +42,9 @@ Direction = Literal["maximize", "minimize"]
 ENGINE_RUN = "tasks.engine.run:TrainingRun"
 DISTRIBUTED_RUN = "tasks.engine.distributed:DistributedRun"
 
+METRIC_NAME = r"[A-Za-z][A-Za-z0-9_.\-]{0,99}"
+"""A regular expression of the metrics that own code may report."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskInfo:
@@ -58,6 +62,7 @@ class TaskInfo:
         needs_data: whether files in the data folder (or a network) are needed.
         space: which of an optimizer's spaces is searched where a study names none: "finetune" for pretrained models.
         kind: what an example is; only listed.
+        open_metrics: whether studies may name any other metric, which a run then must report. They say its direction.
     """
 
     name: str
@@ -73,6 +78,7 @@ class TaskInfo:
     needs_data: bool = False
     space: Literal["default", "finetune"] = "default"
     kind: str = "image"
+    open_metrics: bool = False
 
     def __post_init__(self) -> None:
         if self.default_metric not in self.metrics:
@@ -94,6 +100,11 @@ class TaskInfo:
     def test_metrics(self) -> tuple[str, ...]:
         """Every metric of the test set, in order of name."""
         return tuple(sorted({*map(self.test_name, self.metrics), *self.extra_test_metrics}))
+
+    def has_metric(self, name: str) -> bool:
+        """Whether a study may compare by this metric: never by one of the test set."""
+        open_name = self.open_metrics and re.fullmatch(METRIC_NAME, name) and not name.startswith("test_")
+        return name in self.metrics or bool(open_name)
 
     def test_name(self, metric: str) -> str:
         """The test set's name of a validation metric."""

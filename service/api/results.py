@@ -149,7 +149,7 @@ def get_best(engine: Database, filters: Annotated[BestFilters, Query()]) -> Best
     info = known_task(filters.task, status=422)
     known_optimizer(filters.optimizer, status=422)
     metric = filters.metric or info.default_metric
-    if metric not in info.metrics:
+    if not info.has_metric(metric):
         rule = f"task '{info.name}' has the metrics {', '.join(sorted(info.metrics))}"
         raise ApiError(
             422,

@@ -12,6 +12,8 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import Field, ValidationError
 from sqlalchemy import Engine
 
+from admeta.errors import ImportPathError
+from admeta.imports import check_allowed
 from search.definition import StudyDefinition, expand_names
 from search.named_spaces import with_space
 from search.states import RunState, SignificanceTest, StudyState
@@ -217,7 +219,7 @@ def get_comparison(
 async def _create(
     engine: Engine, limits: Quotas, response: Response, definition: StudyDefinition, key: IdempotencyKey | None
 ) -> StudyView:
-    check_size(definition, limits)
+    check_limits(definition, limits)
     view, created = await run_in_threadpool(
         studies.create_study, engine, definition, max_queued=limits.max_queued, key=key
     )
@@ -226,8 +228,16 @@ async def _create(
     return view
 
 
-def check_size(definition: StudyDefinition, limits: Quotas) -> None:
-    """Refuse more trials than the service takes; raises ApiError."""
+def check_limits(definition: StudyDefinition, limits: Quotas) -> None:
+    """Refuse more trials than the service takes, and code that its operator does not allow; raises ApiError."""
+    refused = []
+    for field, path in definition.imports().items():
+        try:
+            check_allowed(path, limits.allow_imports)
+        except ImportPathError as error:
+            refused.append(FieldError(field=field, value=path, rule=str(error)))
+    if refused:
+        raise invalid_definition(refused)
     n = definition.n_runs
     if n > limits.max_trials:
         rule = f"the study asks for {n} trials and confirm runs in all; this service takes at most {limits.max_trials}"

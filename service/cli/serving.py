@@ -33,6 +33,17 @@ def serve(
     data: Annotated[
         Path | None, typer.Option(help="Folder of data sets.  [env: ADMETA_DATA; default: HOME/data]")
     ] = None,
+    allow_imports: Annotated[
+        str | None,
+        typer.Option(
+            help="Packages or modules whose objects studies may name, with commas between them.  [env: "
+            "ADMETA_ALLOW_IMPORTS; default: torch.optim,pytorch_optimizer]"
+        ),
+    ] = None,
+    code: Annotated[
+        Path | None,
+        typer.Option(help="Folder of your own modules, which Ray sends to the workers.  [env: ADMETA_CODE]"),
+    ] = None,
     host: Annotated[
         str, typer.Option(help="Address to listen on. Any but loopback needs access tokens: `admeta token create`.")
     ] = DEFAULT_HOST,
@@ -70,6 +81,8 @@ def serve(
             runtime_env_file=runtime_env,
             storage=storage,
             data=data,
+            allow_imports=allow_imports,
+            code=code,
             host=host,
             port=port,
             require_token=require_token,

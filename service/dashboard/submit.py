@@ -28,7 +28,7 @@ from search.space import from_registry
 from service.api.catalog import known_task
 from service.api.errors import ApiError
 from service.api.requests import Database, Filters, Limits, check_in_thread, parse_object
-from service.api.studies import check_size, parse_definition
+from service.api.studies import check_limits, parse_definition
 from service.dashboard import form
 from service.dashboard.form import Filled
 from service.dashboard.pages import page
@@ -233,7 +233,7 @@ def check_text(engine: Engine, limits: Quotas, text: str) -> Verdict:
     """Whether a YAML or JSON text is a study that the service would take; submits nothing."""
     try:
         definition = read(text)
-        check_size(definition, limits)
+        check_limits(definition, limits)
     except StudyFileError as error:
         return Verdict(problem=error.detail, hint=error.hint)
     except ApiError as error:

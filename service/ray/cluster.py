@@ -13,6 +13,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,12 +21,14 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
+from ray._private.runtime_env.working_dir import upload_working_dir_if_needed  # by actor: there is no public way
 from ray._private.state import available_resources_per_node  # Ray has no public way to ask what each node has free
+from ray.exceptions import RuntimeEnvSetupError
 
 from search.driver import NAMESPACE
 from service.models import NodeView
 from service.ray import node
-from service.settings import Settings
+from service.settings import Settings, SettingsError
 from tasks.engine import sharing
 
 log = logging.getLogger(__name__)
@@ -122,6 +125,26 @@ def _bound_to_loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def send_code(folder: Path) -> dict[str, Any]:
+    """The runtime environment whose processes can import a folder's modules. Sends the folder where it has changed.
+
+    Files that a .gitignore names are left out, and .git, .venv, venv and __pycache__.
+
+    Raises:
+        SettingsError: the folder is gone, unreadable or larger than Ray sends.
+    """
+    asked = {"working_dir": str(folder)}
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            upload_working_dir_if_needed(asked, include_gitignore=True, scratch_dir=scratch, logger=log)
+    except (ValueError, OSError, RuntimeEnvSetupError) as error:
+        raise SettingsError(
+            f"the folder {folder} cannot be sent to the workers: {error}.",
+            hint="Name a folder of source code with --code, without data sets; a .gitignore in it leaves files out.",
+        ) from error
+    return asked
 
 
 def control_is_lost() -> str | None:

@@ -33,7 +33,7 @@ from service.logs import about, configure_driver
 from service.models import NodeView
 from service.ray import cluster, compatibility
 from service.ray.node import ClockWatch, JoinError
-from service.settings import Settings
+from service.settings import Settings, SettingsError
 
 logger = logging.getLogger(__name__)
 
@@ -283,8 +283,18 @@ class Supervisor:
             self._check_silent(study_id, old)
             return
         settings = self._settings
-        options = DriverOptions(owner=_new_owner(), storage=settings.storage, data_dir=str(settings.data))
-        driver = launch_driver(study_id)
+        try:
+            code = self._code_of(study_id)
+        except SettingsError as error:
+            self._tell_waiting(study_id, str(error))
+            return
+        options = DriverOptions(
+            owner=_new_owner(),
+            storage=settings.storage,
+            data_dir=str(settings.data),
+            allow_imports=settings.quotas.allow_imports,
+        )
+        driver = launch_driver(study_id, runtime_env=code)
         answer = driver.run.remote(
             study_id,
             open_store=open_store,
@@ -295,6 +305,13 @@ class Supervisor:
         lease = Lease(study_id=study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
         self._drivers[study_id] = Driver(driver, answer, lease)
         logger.info("study %s: driver started", study_id)
+
+    def _code_of(self, study_id: str) -> dict[str, Any] | None:
+        """The runtime environment with the operator's own modules, for a study that names objects of modules."""
+        folder = self._settings.code
+        if folder is None or not self._store.get_study(study_id).definition.imports():
+            return None
+        return cluster.send_code(folder)
 
     def _check_silent(self, study_id: str, driver: Any) -> None:
         """Kill a driver that has run without a lease for SILENCE_S; called at every tick."""

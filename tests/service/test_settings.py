@@ -178,3 +178,13 @@ def test_only_its_owner_can_read_the_home_and_the_database(tmp_path: Path) -> No
         assert home.stat().st_mode & 0o777 == 0o700
         assert {"admeta.sqlite3", "admeta.sqlite3-wal"} <= rights.keys()
         assert {mode for name, mode in rights.items() if not name.endswith(".lock")} == {0o600}
+
+
+def test_modules_that_definitions_may_name(tmp_path: Path) -> None:
+    assert load({}).quotas.allow_imports == ("torch.optim", "pytorch_optimizer")
+    assert load({"ADMETA_ALLOW_IMPORTS": "torch.optim, my_module"}).quotas.allow_imports == ("torch.optim", "my_module")
+    with pytest.raises(SettingsError, match=r"allow_imports = 'a/b' must be module names .* ADMETA_ALLOW_IMPORTS"):
+        load({}, allow_imports="a/b")
+    assert load({"ADMETA_CODE": str(tmp_path)}).code == tmp_path
+    with pytest.raises(SettingsError, match=r"--code .*/nowhere is no folder"):
+        load({}, code=tmp_path / "nowhere")

@@ -163,17 +163,17 @@ def best(
     """
     info = tasks.registry.get(task)
     metric = metric or info.default_metric
-    direction = info.metrics.get(metric, Direction.MAXIMIZE)
     wanted = [
         Study.task == task,
         Study.metric == metric,
-        Study.direction == direction,
         Search.optimizer == optimizer,
         *([] if model is None else [Study.model == model]),
         *([] if recipe is None else [Study.recipe.startswith(recipe, autoescape=True)]),
     ]
-    in_order = asc if direction is Direction.MINIMIZE else desc
     with reading(engine) as session:
+        direction = info.metrics.get(metric) or _last_direction(session, wanted)
+        wanted.append(Study.direction == direction)
+        in_order = asc if direction == Direction.MINIMIZE else desc
         recipes = _recipes(session, wanted)
         for origin, chosen in product(([Study.origin.is_(None)], []), recipes):
             where = [*wanted, *origin, Study.recipe.is_(None) if chosen is None else Study.recipe == chosen]
@@ -184,6 +184,12 @@ def best(
                     others = [other for other in recipes if other not in (None, chosen)]
                     return _best_view(run, _summary(run)).model_copy(update={"other_recipes": others})
     return None
+
+
+def _last_direction(session: Session, where: Sequence[ColumnElement[bool]]) -> Direction | None:
+    """The direction that the last of the studies declared; None where there is none."""
+    query = select(Study.direction).join(Search, Search.study_id == Study.id).where(*where)
+    return session.scalar(query.order_by(Study.created_at.desc()).limit(1))
 
 
 def _first(session: Session, candidates: Select[*tuple[Any, ...]]) -> Any:

@@ -1,0 +1,104 @@
+"""What a user names by import path: which paths are well formed, which the operator allows, and loading one.
+
+Owns the form ``package.module:name``. Imports nothing until something is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from admeta.errors import ImportPathError
+
+__all__ = ["DEFAULT_IMPORTS", "check_allowed", "code_lines", "is_module_name", "load", "split_path"]
+
+DEFAULT_IMPORTS = ("torch.optim", "pytorch_optimizer")
+"""Packages that a service lets studies name unless its operator says otherwise: libraries it has installed anyway."""
+
+_MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+# One attribute of one module: a longer chain of attributes would lead from a module to everything that it imported.
+_PATH = re.compile(rf"({_MODULE}):([A-Za-z_]\w*)", re.ASCII)
+
+
+def is_module_name(text: str) -> bool:
+    """Whether the text could be a module's name: ``torch.optim``."""
+    return re.fullmatch(_MODULE, text, re.ASCII) is not None
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """Module and name of an import path.
+
+    Raises:
+        ImportPathError: it is not of the form ``package.module:name``.
+    """
+    found = _PATH.fullmatch(path)
+    if found is None:
+        raise ImportPathError(
+            f"{path!r} is not an import path; write the module, a colon and one name in it: 'torch.optim:NAdam'"
+        )
+    return found[1], found[2]
+
+
+def check_allowed(path: str, allowed: Sequence[str]) -> None:
+    """Refuse an import path outside the packages or modules that the operator allows.
+
+    Args:
+        allowed: dotted names; each allows that module and those inside it.
+
+    Raises:
+        ImportPathError: with the list.
+    """
+    module, _ = split_path(path)
+    if any(module == one or module.startswith(f"{one}.") for one in allowed):
+        return
+    listed = ", ".join(allowed) or "nothing"
+    raise ImportPathError(
+        f"{path!r} is outside the packages that this service imports for studies, which are: {listed}. Its operator "
+        "can allow another with 'admeta serve --allow-imports'"
+    )
+
+
+def load(path: str) -> Any:
+    """The object at an import path; imports its module.
+
+    Raises:
+        ImportPathError: no such module or name, importing it failed, or the object was made in another package: a
+            module that is allowed must not give away all that it imported.
+    """
+    name, attribute = split_path(path)
+    package = name.partition(".")[0]
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise ImportPathError(
+            f"{path!r} cannot be imported: {type(error).__name__}: {error}{code_lines(error, package)}. Install the "
+            "package on the workers, or give its folder to 'admeta serve --code'"
+        ) from error
+    if not hasattr(module, attribute):
+        raise ImportPathError(f"{path!r}: module {name!r} has no {attribute!r}")
+    found = getattr(module, attribute)
+    home = str(getattr(found, "__module__", None) or name)
+    if home.partition(".")[0] != package:
+        raise ImportPathError(f"{path!r}: {attribute!r} is made in the module {home!r}; name it by that module")
+    return found
+
+
+def code_lines(error: BaseException, package: str) -> str:
+    """Where an error passed through a user's own code: `` (train.py, line 12, in train; net.py, line 3, in forward)``.
+
+    Args:
+        package: the top-level package of that code, or its only module.
+
+    Returns:
+        The last three places, the innermost last; empty where there is none.
+    """
+    own = re.compile(rf"/{re.escape(package)}(\.py$|/)")
+    frames = [
+        f"{frame.filename.rpartition('/')[2]}, line {frame.lineno}, in {frame.name}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if own.search(frame.filename)
+    ]
+    return f" ({'; '.join(frames[-3:])})" if frames else ""

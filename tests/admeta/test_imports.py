@@ -1,0 +1,79 @@
+"""Import paths: their form, what an operator allows, and what loading one refuses."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from admeta.errors import ImportPathError
+from admeta.imports import check_allowed, code_lines, load, split_path
+
+Write = Callable[..., None]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes modules into an importable folder; they are forgotten after the test."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(**modules: str) -> None:
+        for name, text in modules.items():
+            (tmp_path / f"{name}.py").write_text(text)
+
+    yield write
+    for name in set(sys.modules) - before:
+        if name.startswith("own_"):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("path", ["train", "a:b.c", "a:b:c", ":b", "a:", "a b:c", "a..b:c", ".a:b", "a:b\n", "ä:b", ""])
+def test_a_malformed_path_is_refused(path: str) -> None:
+    with pytest.raises(ImportPathError, match=r"is not an import path; write the module, a colon and one name"):
+        split_path(path)
+
+
+def test_a_module_allows_itself_and_those_inside_it() -> None:
+    for path in ("torch.optim:NAdam", "torch.optim.nadam:NAdam"):
+        check_allowed(path, ["torch.optim"])
+    for path in ("torch.optimizers:NAdam", "torch:optim", "os:system"):
+        with pytest.raises(ImportPathError, match=r"which are: torch\.optim\. Its operator can allow another with"):
+            check_allowed(path, ["torch.optim"])
+    with pytest.raises(ImportPathError, match="which are: nothing"):
+        check_allowed("torch.optim:NAdam", [])
+
+
+def test_an_object_is_loaded(write: Write) -> None:
+    write(own_fine="def train(ctx): return 7\nLIMIT = 3\n")
+    assert load("own_fine:train")(None) == 7
+    assert load("own_fine:LIMIT") == 3
+
+
+def test_what_a_module_imported_is_not_given_away(write: Write) -> None:
+    write(own_leak="from os.path import join\nfrom subprocess import Popen as train\n")
+    with pytest.raises(ImportPathError, match="'train' is made in the module 'subprocess'"):
+        load("own_leak:train")
+
+
+def test_a_failed_import_tells_the_line(write: Write) -> None:
+    write(own_broken="import math\n\n\ndef make():\n    return 1 / 0\n\n\nX = make()\n")
+    reason = (
+        r"ZeroDivisionError: division by zero \(own_broken.py, line 8, in <module>; own_broken.py, line 5, in make\)"
+    )
+    with pytest.raises(ImportPathError, match=reason):
+        load("own_broken:X")
+    with pytest.raises(ImportPathError, match=r"No module named 'own_absent'\. Install the package on the workers"):
+        load("own_absent:x")
+    write(own_empty="")
+    with pytest.raises(ImportPathError, match="module 'own_empty' has no 'train'"):
+        load("own_empty:train")
+
+
+def test_lines_of_other_code_are_left_out(write: Write) -> None:
+    write(own_json="import json\n\n\ndef train():\n    json.loads('{')\n")
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        load("own_json:train")()
+    assert code_lines(raised.value, "own_json") == " (own_json.py, line 5, in train)"
