@@ -41,6 +41,7 @@ from service.api.middleware import (
     HeadAsGet,
     Observation,
     OwnPagesOnly,
+    RootPath,
     SharedReads,
 )
 from service.api.openapi import describe
@@ -101,6 +102,7 @@ def create_app(settings: Settings, *, supervisor: Supervisor | None = None) -> F
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        servers=[{"url": settings.root_path}] if settings.root_path else None,
     )
     metrics = Metrics(lambda: app.state.engine)
     app.state.settings, app.state.metrics = settings, metrics
@@ -142,6 +144,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     app.add_middleware(FailurePages)
     app.add_middleware(AddSecurityHeaders)
     app.add_middleware(Observation, latency=metrics.requests)
+    app.add_middleware(RootPath, root=settings.root_path)
     app.add_middleware(Compression)
 
 

@@ -90,6 +90,7 @@ class Settings:
         code: folder of the modules of one's own that drivers and trials can import. Ray sends it to their nodes as it
             is when a study's driver starts. None: none.
         host, port: where to listen.
+        root_path: the path under which a proxy shows the service, for example /admeta; empty: none.
         require_token: ask for access tokens on loopback too; any other address always does.
         log_format: format of the log's lines.
         quotas: limits.
@@ -105,6 +106,7 @@ class Settings:
     code: Path | None = None
     host: str = DEFAULT_HOST
     port: int = Field(default=DEFAULT_PORT, ge=0, le=65_535)
+    root_path: str = Field(default="", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
     require_token: bool = False
     log_format: LogFormat = LogFormat.TEXT
     quotas: Quotas = Field(default_factory=Quotas)
@@ -118,7 +120,7 @@ class Settings:
     def url(self) -> str:
         """The service's own address."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"http://{host}:{self.port}{self.root_path}"
 
     @property
     def safe_database_url(self) -> str:
@@ -155,6 +157,7 @@ def load(environ: Mapping[str, str], **flags: Any) -> Settings:
             storage=_storage(given("storage", str(home / "checkpoints"))),
             data=Path(given("data", home / "data")).expanduser().absolute(),
             code=_folder(given("code"), flag="--code"),
+            root_path=given("root_path", "").rstrip("/"),
             require_token=given("require_token", False),  # noqa: FBT003
             log_format=given("log_format", LogFormat.TEXT),
             quotas=Quotas(**{name: value for name, value in limits.items() if value is not None}),

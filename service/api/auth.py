@@ -212,7 +212,7 @@ class Access:
                 response = await unavailable(Request(scope), error)
             except ApiError as error:
                 if error.status == 401 and html_pages.is_page_visit(scope):
-                    response = html_pages.sign_in_page(_address(scope), status=401)
+                    response = html_pages.sign_in_page(scope, _address(scope), status=401)
                 else:
                     response = error.response()
         await response(scope, receive, send)

@@ -45,7 +45,7 @@ def get_docs() -> Response:
 def get_sign_in(request: Request) -> Response:
     """The sign-in page; an open service has no use for it."""
     settings: Settings = request.app.state.settings
-    return sign_in_page("/") if settings.tokens_required else RedirectResponse("/", status_code=303)
+    return sign_in_page(request.scope, "/") if settings.tokens_required else RedirectResponse("/", status_code=303)
 
 
 @router.post("/signin")
@@ -61,31 +61,40 @@ async def sign_in(request: Request) -> Response:
     try:
         await check(request.app.state.engine, token, address=address)
     except ApiError as error:
-        response = sign_in_page(target, status=error.status, message=error.view.detail)
+        response = sign_in_page(request.scope, target, status=error.status, message=error.view.detail)
         response.headers.update(error.headers)
         return response
     response = RedirectResponse(_own(target), status_code=303)
-    response.set_cookie(COOKIE, token, httponly=True, samesite="lax", secure=request.url.scheme == "https")
+    secure = request.url.scheme == "https"
+    response.set_cookie(COOKIE, token, path=f"{root(request.scope)}/", httponly=True, samesite="lax", secure=secure)
     return response
 
 
 @router.post("/signout")
-def sign_out() -> Response:
+def sign_out(request: Request) -> Response:
     """Delete the token in this browser; it works elsewhere until it is revoked."""
     response = RedirectResponse("/signin", status_code=303)
-    response.delete_cookie(COOKIE, httponly=True, samesite="lax")
+    response.delete_cookie(COOKIE, path=f"{root(request.scope)}/", httponly=True, samesite="lax")
     return response
 
 
-def sign_in_page(target: str, *, status: int = 200, message: str = "") -> Response:
+def root(scope: Scope) -> str:
+    """The path under which a proxy shows the service; empty where there is none."""
+    settings: Settings = scope["app"].state.settings
+    return settings.root_path
+
+
+def sign_in_page(scope: Scope, target: str, *, status: int = 200, message: str = "") -> Response:
     """The sign-in page.
 
     Args:
+        scope: of the request.
         target: where to go afterwards: a path of this service, anything else becomes "/".
         message: what went wrong before.
     """
     template, policy = _template("signin.html")
-    content = template.replace("{{next}}", html.escape(_own(target))).replace("{{message}}", html.escape(message))
+    content = template.replace("{{root}}", root(scope)).replace("{{message}}", html.escape(message))
+    content = content.replace("{{next}}", html.escape(_own(target)))
     headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store"}
     if status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="admeta"'

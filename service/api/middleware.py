@@ -61,6 +61,40 @@ class Middleware:
         raise NotImplementedError
 
 
+class RootPath(Middleware):
+    """Lets a proxy show the service under a path: it is taken from the requests and put before the addresses sent.
+
+    The proxy may send the path on or take it away. Links of pages are the pages' (`service.dashboard.pages`).
+
+    Args:
+        root: for example /admeta; empty: none.
+    """
+
+    def __init__(self, app: ASGIApp, *, root: str) -> None:
+        super().__init__(app)
+        self._root = root
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        root, host = self._root, Headers(scope=scope).get("host", "")
+
+        async def under_root(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                target = urlsplit(headers.get("location", ""))
+                if target.netloc in ("", host) and target.path:
+                    headers["Location"] = root + target._replace(scheme="", netloc="").geturl()
+            await send(message)
+
+        if not root:
+            await self.app(scope, receive, send)
+            return
+        path, raw = scope["path"], scope.get("raw_path") or b""
+        if path == root or path.startswith(root + "/"):
+            raw = raw.removeprefix(root.encode()) or b"/"
+            scope = {**scope, "path": path.removeprefix(root) or "/", "raw_path": raw}
+        await self.app(scope, receive, under_root)
+
+
 class Compression(Middleware):
     """Compresses answers with gzip for clients that accept it; streams of events and packed files pass as they are.
 

@@ -136,7 +136,13 @@ def describe(app: FastAPI, *, open_paths: Collection[str]) -> Callable[[], dict[
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            schema = get_openapi(
+                title=app.title,
+                version=app.version,
+                description=app.description,
+                routes=app.routes,
+                servers=app.servers or None,
+            )
             schemas = schema.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(_definition_schemas())
             schemas["EventView"] = EventView.model_json_schema()  # not an answer by itself: an event of a stream

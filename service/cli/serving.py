@@ -48,6 +48,10 @@ def serve(
         str, typer.Option(help="Address to listen on. Any but loopback needs access tokens: `admeta token create`.")
     ] = DEFAULT_HOST,
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free one.")] = DEFAULT_PORT,
+    root_path: Annotated[
+        str | None,
+        typer.Option(help="Path of the service behind a proxy, for example /admeta.  [env: ADMETA_ROOT_PATH]"),
+    ] = None,
     require_token: Annotated[
         bool | None,
         typer.Option("--require-token", help="Ask for tokens on loopback too.  [env: ADMETA_REQUIRE_TOKEN]"),
@@ -85,6 +89,7 @@ def serve(
             code=code,
             host=host,
             port=port,
+            root_path=root_path,
             require_token=require_token,
             log_format=log_format,
             max_queued=max_queued,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
@@ -24,9 +25,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from admeta.client.terminal import tables
 from service.api import optuna_pages
-from service.api.html_pages import COOKIE, prefers_html
+from service.api.html_pages import COOKIE, prefers_html, root
 from service.models import ErrorView
 
+_OWN_ADDRESS = re.compile(
+    r'(\b(?:href|src|action|hx-get|hx-post|data-(?:events|source|history|trials|heatmap))=")(?=/)'
+)
+"""Where a page names an address of the service. Values are escaped, so only templates contain these characters."""
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -51,8 +56,11 @@ def page(request: HTTPConnection, template: str, *, status: int = 200, **values:
     text = (
         _environment()
         .get_template(template)
-        .render(navigation=navigation, signed_in=COOKIE in request.cookies, **values)
+        .render(
+            navigation=navigation, signed_in=COOKIE in request.cookies, under_root=bool(root(request.scope)), **values
+        )
     )
+    text = _OWN_ADDRESS.sub(lambda found: found[1] + root(request.scope), text)
     return Response(text, status_code=status, media_type="text/html; charset=utf-8")
 
 

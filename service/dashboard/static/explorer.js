@@ -25,13 +25,13 @@
     asking = new AbortController();
     document.body.classList.add("busy");
     try {
-      const answer = await fetch("/explorer.json?" + chosen, { signal: asking.signal });
+      const answer = await fetch("explorer.json?" + chosen, { signal: asking.signal });
       const body = await answer.json();
       if (answer.status === 429) return later(1000);
       if (!answer.ok) return say(`${body.detail} ${body.hint}`);
       say("");
-      history.replaceState(null, "", "/explorer?" + chosen);
-      for (const link of document.querySelectorAll("[data-data]")) link.href = `/explorer.${link.dataset.data}?${chosen}`;
+      history.replaceState(null, "", "?" + chosen);
+      for (const link of document.querySelectorAll("[data-data]")) link.href = `explorer.${link.dataset.data}?${chosen}`;
       found = body;
       const steps = Number(form.elements.n_steps.value), atEnd = scrub.value === scrub.max;
       scrub.max = steps;

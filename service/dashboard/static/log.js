@@ -14,7 +14,7 @@
   }
 
   async function ask(query) {
-    const answer = await fetch(`/v1/runs/${run.value}/logs?${new URLSearchParams(query)}`);
+    const answer = await fetch(`${part.dataset.source}${run.value}/logs?${new URLSearchParams(query)}`);
     if (!answer.ok) { const said = await answer.json(); throw new Error(`${said.detail} ${said.hint}`); }
     return { text: await answer.text(), offset: answer.headers.get("X-Log-Offset"), ended: answer.headers.get("X-Log-Ended") === "true" };
   }
@@ -34,7 +34,7 @@
       note.textContent = begun ? "No log of this run is kept where the service looks (its --storage)." : "The run has not started; reload the page when it has.";
       return;
     }
-    whole.href = `/v1/runs/${run.value}/logs?attempt=${attempt.value}`;
+    whole.href = `${part.dataset.source}${run.value}/logs?attempt=${attempt.value}`;
     note.textContent = "Loading…";
     try {
       let last = await ask({ attempt: attempt.value, tail: TAIL });
