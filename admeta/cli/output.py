@@ -76,6 +76,11 @@ def show(*found: RenderableType) -> None:
 def show_comparison(view: ComparisonView) -> None:
     """Write how a study's optimizers compare: their results, and which differences are significant."""
     show(tables.comparison(view), *([tables.pairs(view)] if view.pairs else []))
+    for edge in view.edges:
+        say(f"\n{edge.sentence}.")
+    if view.edges:
+        changes = " ".join(f"--set {edge.change}" for edge in view.edges)
+        say(f"To search further: admeta clone {view.study} {(view.wider or {}).get('name', 'NAME')} {changes}")
 
 
 def accept_any_encoding() -> None:

@@ -95,6 +95,7 @@ class SubmitFilters(Filters):
 
     task: str = Field(default=FIRST_TASK, max_length=100)
     again: str | None = Field(default=None, max_length=100, description="A study to take the definition of.")
+    wider: bool = Field(default=False, description="With the wider spaces that its comparison advises.")
 
 
 @router.get("/submit")
@@ -108,6 +109,8 @@ def submit_page(
     if filters.again is not None:
         old = queries.get_study_view(engine, filters.again)
         definition = {**(old.definition or {}), "name": f"{old.name[:90]}-again"}
+        if filters.wider:
+            definition = queries.comparison(engine, old.id).wider or definition
         text = to_yaml(definition)
         with suppress(UnknownTaskError):  # the task of an old study may no longer be installed: then the text alone
             filled = form.fill(definition, _sections(old.task))

@@ -62,6 +62,19 @@ class PairView(View):
     sentence: str = Field(description="The verdict in words.")
 
 
+class EdgeView(View):
+    """A parameter whose best value lies at an end of its search space, where trials get better towards that end."""
+
+    label: str = Field(description="Of the optimizer in the definition.")
+    parameter: str
+    value: float = Field(description="Of the best trial.")
+    end: str = Field(description="low or high.")
+    bound: float = Field(description="The space's present end.")
+    wider: float = Field(description="The same end of the wider space.")
+    change: str = Field(description="The wider space as a change of the definition, PATH=VALUE.")
+    sentence: str = Field(description="The warning in words.")
+
+
 class BestOfNView(View):
     """Best validation value of 1, 2, … trials drawn at random from a search's, with a simultaneous 95 % band."""
 
@@ -119,6 +132,10 @@ class ComparisonView(View):
         default={},
         description="By label in the definition, validation over the optimizer's searches, each by the mean of its "
         "confirm runs; empty where each optimizer has one search.",
+    )
+    edges: list[EdgeView] = Field(default=[], description="What to search further; told once a search has ended.")
+    wider: dict[str, Any] | None = Field(
+        default=None, description="The study with the wider spaces, as POST /v1/studies takes it; null: no edge."
     )
 
 

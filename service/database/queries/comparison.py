@@ -7,13 +7,15 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, func, select
+from pydantic import ValidationError
+from sqlalchemy import ColumnElement, Engine, Select, func, select
 from sqlalchemy.orm import Session
 
 import tasks.registry
 from search.analysis import BestOfN, Rules, Sample, best_of_n, compare, divergence_rate, time_to_target
 from search.confirmation import rules_of
-from search.definition import Confirm
+from search.definition import Confirm, StudyDefinition
+from search.edge import Searched, edges, is_near_an_end, widened
 from search.records import Point, RunOutcome
 from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.database.engine import reading
@@ -21,7 +23,16 @@ from service.database.models import CONFIRM, CurvePoint, Run, Search, Study
 from service.database.queries.best import TrialSummary, best_run_id, spread_of, summarize, test_metric
 from service.database.queries.lookup import find_study
 from service.database.retry import REQUEST, retried
-from service.models import BestOfNView, ComparisonRow, ComparisonView, PairView, RateView, SpreadView, TargetView
+from service.models import (
+    BestOfNView,
+    ComparisonRow,
+    ComparisonView,
+    EdgeView,
+    PairView,
+    RateView,
+    SpreadView,
+    TargetView,
+)
 from tasks.engine.protocol import Cost
 from tasks.errors import TaskError
 
@@ -74,6 +85,7 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
             rows=ranked,
             pairs=[PairView.model_validate(pair) for pair in compare(samples, rules)],
             over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
+            **_edges(session, row, searches, chosen),
         )
 
 
@@ -201,23 +213,22 @@ _NO_RUNS: Mapping[str, Any] = {
 
 def _trial_values(session: Session, study: Study) -> dict[int, list[float | None]]:
     """By search, the last value of each trial that says something of its settings; None for one that diverged."""
-    query = (
-        select(Run.search_id, Run.state, Run.failure, Run.value)
+    values: dict[int, list[float | None]] = defaultdict(list)
+    for search_id, failure, value in session.execute(_telling_trials(study, Run.search_id, Run.failure, Run.value)):
+        values[search_id].append(None if failure else value)
+    return values
+
+
+def _telling_trials(study: Study, *columns: Any) -> Select[*tuple[Any, ...]]:
+    """Columns of the finished trials that say something of their settings: not those lost to an accident."""
+    ended = Run.state.in_([RunState.COMPLETE, RunState.PRUNED]) & Run.value.is_not(None)
+    diverged = Run.failure.in_([FailureKind.DIVERGED, FailureKind.NO_METRIC])
+    return (
+        select(*columns)
         .join(Run.search)
-        .where(
-            Search.study_id == study.id,
-            Run.stage == Stage.SEARCH,
-            Run.state.in_([RunState.COMPLETE, RunState.PRUNED, RunState.FAIL]),
-        )
+        .where(Search.study_id == study.id, Run.stage == Stage.SEARCH, ended | diverged)
         .order_by(Run.search_id, Run.trial_number)
     )
-    values: dict[int, list[float | None]] = defaultdict(list)
-    for search_id, state, failure, value in session.execute(query):
-        if state != RunState.FAIL and value is not None:
-            values[search_id].append(value)
-        elif failure in (FailureKind.DIVERGED, FailureKind.NO_METRIC):
-            values[search_id].append(None)
-    return values
 
 
 def _best_of_n(values: Mapping[int, Sequence[float | None]], *, direction: Direction) -> dict[int, BestOfN]:
@@ -225,6 +236,42 @@ def _best_of_n(values: Mapping[int, Sequence[float | None]], *, direction: Direc
     worst = direction.worst(known) if known else None
     return {
         search_id: best_of_n(of[:MAX_EXPECTED], direction=direction, worst=worst) for search_id, of in values.items()
+    }
+
+
+def _edges(
+    session: Session, study: Study, searches: Sequence[tuple[Search, int | None]], chosen: Mapping[int, TrialSummary]
+) -> dict[str, Any]:
+    """What the best trials have at an end of their spaces, and the study that searches further, by names of the view.
+
+    Of searches that have ended. Reads all trials' parameters only where a best trial is near an end.
+    """
+    over = {search_id: one for search_id, one in chosen.items() if one.confirmed or study.state.is_terminal}
+    try:
+        definition = StudyDefinition.model_validate(study.definition) if over else None
+    except ValidationError:  # of another version, or a task that is no longer installed
+        definition = None
+    if definition is None:
+        return {}
+    spaces = {one.label: one.space for one in definition.optimizers}
+    labels = {search.id: _place_in_definition(study, search)["listed_as"] for search, _ in searches}
+    near = {
+        search_id: one.run.params
+        for search_id, one in over.items()
+        if is_near_an_end(spaces[labels[search_id]], one.run.params)
+    }
+    if not near:
+        return {}
+    trials: dict[int, list[tuple[Mapping[str, Any], float | None]]] = defaultdict(list)
+    columns = Run.search_id, Run.params, Run.value, Run.failure
+    for search_id, params, value, failure in session.execute(_telling_trials(study, *columns)):
+        trials[search_id].append((params, None if failure else value))
+    found = edges(
+        definition, [Searched(label=labels[one], best=params, trials=trials[one]) for one, params in near.items()]
+    )
+    return {
+        "edges": [EdgeView.model_validate(edge) for edge in found],
+        "wider": widened(definition, found).to_json() if found else None,
     }
 
 

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from admeta.cli.output import show_comparison
+from admeta.client.models import ComparisonView, EdgeView
+
 Say = Callable[..., tuple[int, str, str]]
 
 
@@ -62,6 +65,21 @@ def test_what_json_says_is_what_rest_says(say_json: Callable[..., Any]) -> None:
     assert len(say_json("trials digits-four admetar/7")["curve"]) == 12
     runs = say_json("runs digits-four --trial 7 --optimizer admetar")
     assert [run["stage"] for run in runs] == ["search", "confirm", "confirm", "confirm"]
+
+
+def test_a_best_value_at_the_end_of_its_space_is_told_with_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    edge = EdgeView(
+        label="sgdm", parameter="lr", value=0.5, end="high", bound=0.5, wider=5.0,
+        change="optimizers.1.space.lr.high=5.0", sentence="sgdm: the best lr = 0.5 lies at the upper end",
+    )  # fmt: skip
+    view = ComparisonView(
+        study="digits", task="digits", metric="val_accuracy", direction="maximize", complete=True, rows=[], pairs=[],
+        edges=[edge], wider={"name": "digits-wider"},
+    )  # fmt: skip
+    show_comparison(view)
+    said = capsys.readouterr().out
+    assert "sgdm: the best lr = 0.5 lies at the upper end.\n" in said
+    assert "admeta clone digits digits-wider --set optimizers.1.space.lr.high=5.0" in said
 
 
 def test_a_list_says_when_there_is_more(say: Say) -> None:

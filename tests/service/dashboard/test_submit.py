@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 from urllib.parse import urlencode
@@ -15,6 +16,10 @@ import tasks.registry
 from search.definition import StudyDefinition
 from search.space import from_registry
 from service.dashboard import form
+from service.database import SqlStore
+from service.database.engine import make_engine
+from service.settings import Settings
+from tests.service.database.test_verdicts import at_the_edge
 from tests.service.fakes import ADDRESS
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Origin": ADDRESS}
@@ -224,6 +229,17 @@ def test_another_name_for_the_same_again(pages: TestClient) -> None:
     assert study["budget"]["target"] == 0.9
     assert pages.get("/submit?again=nowhere").status_code == 404
     assert pages.get("/submit?task=nowhere").status_code == 422
+
+
+def test_the_wider_space_of_a_best_value_at_its_end(api: TestClient, settings: Settings) -> None:
+    at_the_edge(SqlStore(make_engine(settings.database_url)))
+    page = api.get("/studies/edge", headers={"Accept": "text/html"}).text
+    assert "the best lr = 0.5 lies at the upper end of its space" in page
+    link = re.search(r'href="(/submit\?again=\w+&amp;wider=true)"', page)
+    assert link is not None
+    study = yaml.safe_load(text_of(api.get(html.unescape(link[1])).text))
+    assert study["name"] == "edge-wider"
+    assert study["optimizers"][1]["space"]["lr"]["high"] == 5.0
 
 
 def test_a_refused_form_is_a_page(pages: TestClient) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from search.definition import StudyDefinition
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, SignificanceTest, Stage
 from service.database import SqlStore
@@ -147,3 +148,37 @@ def test_repeated_searches_are_compared_by_what_they_reached(store: SqlStore) ->
     assert view.over_searches["admetar"].mean == pytest.approx(0.93)
     assert (view.over_searches["admetar"].n, view.over_searches["sgdm"].n_failed) == (4, 1)
     assert pair.difference == pytest.approx(0.93 - 0.62)
+
+
+def at_the_edge(store: SqlStore, *, name: str = "edge") -> str:
+    """A study of which sgdm's best lr lies at the upper end of its space, [0.005, 0.5], and admetar's does not."""
+    lease, (admetar, sgdm) = leased(store, definition(name, budget={"trials_per_optimizer": 20}))
+    for i in range(20):
+        lr = 0.005 * 100 ** (i / 19)
+        run(store, lease, sgdm, i, complete(0.5 + 0.02 * i), params={"lr": lr})
+        params = {"lr": 3e-3 * 33.3 ** (i / 19), "lambd": 0.1}
+        run(store, lease, admetar, i, complete(0.9 - 0.001 * (i - 10) ** 2), params=params)
+    for search, best_trial in ((admetar, 10), (sgdm, 19)):
+        for seed in range(3):
+            outcome = complete(0.9 + 0.001 * seed)
+            run(store, lease, search, best_trial, outcome, stage=Stage.CONFIRM, seed=seed, params={"lr": 0.5})
+    return lease.study_id
+
+
+def test_a_best_value_at_the_end_of_its_space_is_told_with_a_study_that_searches_further(store: SqlStore) -> None:
+    view = comparison(store.engine, at_the_edge(store))
+    (edge,) = view.edges
+    assert (edge.label, edge.parameter, edge.end, edge.bound, edge.wider) == ("sgdm", "lr", "high", 0.5, 5.0)
+    assert edge.change == "optimizers.1.space.lr.high=5.0"
+    wider = StudyDefinition.model_validate(view.wider)
+    assert (wider.name, wider.optimizers[1].space["lr"].end_points()) == ("edge-wider", [0.005, 5.0])
+    is_new = create_study(store.engine, wider)[1]
+    assert is_new
+
+
+def test_no_edge_is_told_while_the_search_goes_on(store: SqlStore) -> None:
+    lease, (_, sgdm) = leased(store, definition("early"))
+    for i in range(20):
+        run(store, lease, sgdm, i, complete(0.5 + 0.02 * i), params={"lr": 0.005 * 100 ** (i / 19)})
+    view = comparison(store.engine, lease.study_id)
+    assert (view.edges, view.wider) == ([], None)

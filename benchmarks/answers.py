@@ -1,0 +1,186 @@
+"""What is said of a search beside its best settings, and how often it is wrong: importance and the edge of the space.
+
+    python -m benchmarks.answers --data DIR          both tables (about ten minutes on two cores)
+    python -m benchmarks.answers edge                one of them
+
+DIR holds `tuning-runs.jsonl.xz`: random searches of others with learning curves, whose true importance is that of all
+their trainings. Seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import math
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import optuna
+from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState, create_trial
+
+from benchmarks.verdicts import show, wilson
+from search import pruners, samplers
+from search.edge import EDGE, End, gets_better_towards
+from search.importance import importance
+from search.optuna_samplers import build
+from search.space import FloatParameter
+from search.states import Direction, ImportanceMethod
+
+EPOCHS = 36
+"""Length to which the learning curves are scaled."""
+
+UNIT = FloatParameter(type="float", low=0, high=1)
+
+
+def main() -> None:
+    parts: dict[str, Callable[[Path], None]] = {"importance": of_parameters, "edge": edge}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all")
+    parser.add_argument("--data", type=Path, default=Path(), help="folder of the public results")
+    arguments = parser.parse_args()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore")
+    for name in arguments.parts or parts:
+        parts[name](arguments.data)
+
+
+def trainings(data: Path) -> list[tuple[dict[str, float], dict[int, float]]]:
+    """Parameters and validation accuracy by epoch of AlexNet's 512 trainings; an empty end where one diverged."""
+    found = []
+    with lzma.open(data / "tuning-runs.jsonl.xz", "rt") as file:
+        for run in map(json.loads, file):
+            if run["set"] == "alexnet":
+                known = [point["top_1"] for point in run["learning_curve"]]
+                at = [max(1, run["epochs"] * epoch // EPOCHS) for epoch in range(1, EPOCHS + 1)]
+                curve = {epoch: known[i - 1] for epoch, i in enumerate(at, 1) if i <= len(known)}
+                names = ("epochs", "batch_size", "lr_peak_epoch", "momentum", "label_smoothing")
+                logs = {name: math.log(run[name]) for name in ("lr", "weight_decay")}
+                found.append(({**logs, **{name: float(run[name]) for name in names}}, curve))
+    return found
+
+
+def searched(
+    runs: list[tuple[dict[str, float], dict[int, float]]],
+    pruner: pruners.Pruner,
+    *,
+    bounds: dict[str, FloatDistribution],
+) -> optuna.Study:
+    """A search that made these trainings one after another, with what the pruner leaves of them."""
+    study = optuna.create_study(direction="maximize")
+    others: list[pruners.OtherTrial] = []
+    for number, (params, whole) in enumerate(runs):
+        curve: dict[int, float] = {}
+        state = TrialState.FAIL
+        for epoch in range(1, EPOCHS + 1):
+            if epoch not in whole:
+                break
+            curve[epoch] = whole[epoch]
+            stopped = pruners.stops(
+                pruner, trial_number=number, curve=curve, others=lambda: others, direction=Direction.MAXIMIZE,
+                max_epochs=EPOCHS,
+            )  # fmt: skip
+            if stopped:
+                state = TrialState.PRUNED
+                break
+        else:
+            state = TrialState.COMPLETE
+        others.append(pruners.OtherTrial(curve=curve, is_complete=state is TrialState.COMPLETE))
+        value = None if state is TrialState.FAIL else curve[max(curve)]
+        study.add_trial(
+            create_trial(
+                state=state, value=value, params=params, distributions=bounds, intermediate_values=curve,
+                user_attrs={"failure_kind": "diverged"} if state is TrialState.FAIL else {},
+            )
+        )  # fmt: skip
+    return study
+
+
+def complete_only(study: optuna.Study) -> dict[str, float]:
+    """Importance by the values of the complete trials alone, as Optuna computes it."""
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    shares: dict[str, float] = optuna.importance.get_param_importances(study, evaluator=evaluator)
+    return shares
+
+
+def of_parameters(data: Path) -> None:
+    """Error of the shares against those of all trainings, and how often intervals hold."""
+    runs = trainings(data)
+    names = list(runs[0][0])
+    bounds = {n: FloatDistribution(min(p[n] for p, _ in runs), max(p[n] for p, _ in runs)) for n in names}
+    whole = searched(runs, pruners.NoPruner(name="none"), bounds=bounds)
+    truth = importance(whole, method=ImportanceMethod.FANOVA).shares
+    print(f"\n{len(runs)} trainings: {', '.join(f'{name} {share:.2f}' for name, share in truth.items())}")
+    rows = []
+    for pruner in (pruners.AshaPruner(), pruners.HyperbandPruner(name="hyperband")):
+        for n in (12, 20, 40):
+            rng, held, n_complete = np.random.default_rng(1), [], []
+            errors: dict[str, list[float]] = defaultdict(list)
+            first: Counter[str] = Counter()
+            for _ in range(40):
+                study = searched([runs[i] for i in rng.permutation(len(runs))[:n]], pruner, bounds=bounds)
+                n_complete.append(sum(trial.state is TrialState.COMPLETE for trial in study.trials))
+                for way, shares in _ways(study):
+                    errors[way].append(sum(abs(shares.get(name, 0.0) - truth[name]) for name in names) / 2)
+                    first[way] += max(shares, key=shares.__getitem__) == "lr"
+                found = importance(study)
+                held += [low <= truth[name] <= high for name, (low, high) in found.intervals.items()]
+            for way, of in errors.items():
+                sure = f"{100 * np.mean(held):.0f}" if way.startswith("all") else ""
+                error = f"{np.mean(of):.2f} ± {np.std(of) / math.sqrt(len(of)):.2f}"
+                rows.append(
+                    f"{pruner.name} | {n} | {way} | {np.mean(n_complete):.1f} | {error} | "
+                    f"{100 * first[way] / len(of):.0f} | {sure}"
+                )
+    header = "pruner | trials | used | complete | error of the shares | lr is first, % | intervals that hold, %"
+    show("Importance", header, rows)
+
+
+def _ways(study: optuna.Study) -> Iterator[tuple[str, dict[str, float]]]:
+    if sum(trial.state is TrialState.COMPLETE for trial in study.trials) >= 3:
+        yield "complete, by value", complete_only(study)
+    yield "all, by rank", dict(importance(study).shares)
+
+
+def edge(_data: Path) -> None:
+    """How often a search warns that a parameter's best value is at its upper end, by where the optimum is.
+
+    Of two parameters; the noise of a trial is 0, 0.03 or 0.1 of what the range makes.
+    """
+    rows = []
+    for sampler, n_studies in ((samplers.RandomSampler(name="random"), 1000), (samplers.TpeSampler(), 200)):
+        for optimum in (0.3, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, None):
+            shares = []
+            for n in (8, 20, 40):
+                rng = np.random.default_rng(n)
+                n_warned = sum(_warns(sampler, optimum, n, rng) for _ in range(n_studies))
+                shares.append(wilson(n_warned, n_studies))
+            where = "none (no effect)" if optimum is None else f"{optimum:g}"
+            rows.append(f"{sampler.name} | {where} | {' | '.join(shares)}")
+    show("Warnings of an edge, in percent of studies", "sampler | optimum | 8 trials | 20 | 40", rows)
+
+
+def _warns(sampler: samplers.Sampler, optimum: float | None, n: int, rng: np.random.Generator) -> bool:
+    other, noise, seed = rng.uniform(0.2, 0.8), rng.choice([0.0, 0.03, 0.1]), int(rng.integers(2**31))
+    sampler = sampler.model_copy(update={"seed": seed})
+    study, space = optuna.create_study(direction="maximize"), dict.fromkeys("xy", UNIT)
+    seen = []
+    for number in range(n):
+        study.sampler = build(sampler, {**space}, label="a", trial_number=number)
+        trial = study.ask()
+        x, y = (parameter.suggest(trial, name) for name, parameter in space.items())
+        effect = 0.0 if optimum is None else (x - optimum) ** 2
+        value = -effect - 0.5 * (y - other) ** 2 + noise * rng.standard_normal()
+        study.tell(trial, value)
+        seen.append((x, value))
+    best = max(seen, key=lambda pair: pair[1])[0]
+    end: End | None = "high" if best >= 1 - EDGE else "low" if best <= EDGE else None
+    return end is not None and gets_better_towards(UNIT, end, seen, direction=Direction.MAXIMIZE)
+
+
+if __name__ == "__main__":
+    main()
