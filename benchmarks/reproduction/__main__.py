@@ -1,4 +1,4 @@
-"""The commands of `benchmarks.reproduction`: run, report, smoke."""
+"""The commands of `benchmarks.reproduction`: run, report, details, smoke."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import benchmarks.reproduction
 from benchmarks.reproduction import definitions, ledger, packing
 from benchmarks.reproduction.facts import gather
-from benchmarks.reproduction.report import write_report
+from benchmarks.reproduction.report import write_details, write_report
 from benchmarks.reproduction.tables import standing
 from benchmarks.reproduction.work import IsOver, work
 from service.models import StudyView
@@ -34,7 +34,12 @@ def main() -> int:
     report = commands.add_parser("report", help="write the report from the home's database")
     report.add_argument("--home", type=Path, required=True)
     report.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
-    for command in (run, report):
+    details = commands.add_parser(
+        "details", help="write each study's spaces, trials and pairs from the home's database"
+    )
+    details.add_argument("--home", type=Path, required=True)
+    details.add_argument("--out", type=Path, required=True)
+    for command in (run, report, details):
         command.add_argument("--unpack", type=Path, nargs="+", metavar="PIECE", help="begin with what --pack wrote")
     smoke = commands.add_parser("smoke", help="all of it in miniature: two homes, pack, unpack, report")
     smoke.add_argument("--home", type=Path, required=True, help="a new folder")
@@ -43,10 +48,10 @@ def main() -> int:
     match options.command:
         case "run":
             _run(options)
-        case "report":
+        case "report" | "details":
             if options.unpack:
                 packing.unpack(options.unpack, options.home)
-            write_report(options.home, options.out)
+            (write_report if options.command == "report" else write_details)(options.home, options.out)
         case _:
             return run_smoke(options.home, options.studies)
     return 0

@@ -23,11 +23,10 @@ from service.database.queries.plots import Band
 BEGIN_READING = "<!-- written by hand from here; the program keeps it -->"
 END_READING = "<!-- written by the program from here -->"
 NO_READING = "\n*Not written yet.*\n"
-COMMAND = "python -m benchmarks.reproduction run --home DIR --data DATA --minutes 9"
 
 
 def write_report(home: Path, out: Path) -> None:
-    """Write the report and its plots, which lie beside it in a folder of its name."""
+    """Write the report, and its plots into a folder next to it with the same name."""
     studies = gather(home)
     if not studies:
         raise SystemExit(f"no study in {home} has a finished run yet")
@@ -42,6 +41,18 @@ def write_report(home: Path, out: Path) -> None:
     parts.append(_machines(home, studies))
     out.write_text("\n".join(parts), encoding="utf-8")
     print(f"wrote {out} and {len(list(plots.glob('*.svg')))} plots")
+
+
+def write_details(home: Path, out: Path) -> None:
+    """Write what the report leaves out: each study's spaces, its trials in numbers, and ours against every other."""
+    parts = ["# Reproduction: details\n"]
+    for study in gather(home):
+        parts += [f"## {study.name}\n", tables.held(study), "", tables.trials(study), ""]
+        for ours in tables.OURS:
+            if told := tables.against(study, ours):
+                parts += [told, ""]
+    out.write_text("\n".join(parts), encoding="utf-8")
+    print(f"wrote {out}")
 
 
 def _reading(out: Path) -> str:
@@ -76,17 +87,10 @@ def _study(study: StudyFacts, *, plots: Path) -> str:
     if study.view.state != "COMPLETED":
         facts.append(f"**{study.view.state}: not all of it was run**")
     lines += ["; ".join(facts) + ".\n", tables.results(study), "", *_failures(study)]
-    lines.append(
-        f"    python -m benchmarks.reproduction run --home DIR --data DATA --minutes 9 --studies {study.name}\n"
-    )
     for name, drawing in _drawings(study):
         file = plots / f"{study.name}-{name}.svg"
         file.write_text(drawing, encoding="utf-8")
         lines.append(f"![{study.name}: {name.replace('-', ' ')}]({plots.name}/{file.name})\n")
-    for ours in tables.OURS:
-        if told := tables.against(study, ours):
-            lines += [told, ""]
-    lines += ["<details><summary>What was searched, and what was held</summary>\n", tables.held(study), "</details>\n"]
     return "\n".join(lines)
 
 

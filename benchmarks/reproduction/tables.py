@@ -11,7 +11,7 @@ from search.paper import comparison, tables
 from service.models import ComparisonRow, PairView, SpreadView
 
 OURS = ("admetar", "admetas")
-# The paper's network that stands beside ours: another depth or size, so that only the order can be compared.
+# The paper's network that is shown next to ours: another depth or size, so only the order can be compared.
 PAPER_MODELS = {"resnet20": "resnet110", "resnet110": "resnet110", "minilm": "bert-base"}
 PAPER_NAMES = {"resnet110": "ResNet-110, 160 epochs, test", "bert-base": "BERT-base, development set"}
 
@@ -27,20 +27,29 @@ def results(study: StudyFacts) -> str:
     """An optimizer a row, best validation first."""
     rows = study.comparison.rows
     theirs = {row.label: _of_paper(study, row) for row in rows}
-    header = ["", ">search best", ">validation", ">test", ">n", ">p to the first", ">diverged", ">pruned", ">card s"]
-    header += ["settings chosen"]
-    beside = any(theirs.values())
-    if beside:
+    header = ["", ">search best", ">validation", ">test", ">n", ">p to the first", "settings chosen"]
+    has_paper = any(theirs.values())
+    if has_paper:
         header += [f">paper: {PAPER_NAMES[PAPER_MODELS[str(study.view.model)]]}"]
     pairs = {frozenset((pair.a, pair.b)): pair for pair in study.comparison.pairs}
     body = []
     for row in rows:
         pair = pairs.get(frozenset((rows[0].label, row.label)))
         cells = [row.label, percent(row.search_value), spread(row.validation), spread(row.test)]
-        cells += [str(row.validation.n), _p(pair), f"{row.n_diverged} of {row.divergence.n}", str(row.n_pruned)]
-        cells += [f"{row.gpu_s:,.0f}", _chosen(study, row)]
-        body.append(cells + ([theirs[row.label]] if beside else []))
+        cells += [str(row.validation.n), _p(pair), _chosen(study, row)]
+        body.append(cells + ([theirs[row.label]] if has_paper else []))
     return markdown(header, body)
+
+
+def trials(study: StudyFacts) -> str:
+    """How each optimizer's search trials ended, and the card seconds of all its runs."""
+    return markdown(
+        ["", ">diverged", ">pruned", ">card s"],
+        [
+            [row.label, f"{row.n_diverged} of {row.divergence.n}", str(row.n_pruned), f"{row.gpu_s:,.0f}"]
+            for row in study.comparison.rows
+        ],
+    )
 
 
 def against(study: StudyFacts, ours: str) -> str:
@@ -55,18 +64,18 @@ def against(study: StudyFacts, ours: str) -> str:
 
 
 def verdicts(studies: Sequence[StudyFacts]) -> str:
-    """Wins, ties and losses of ours against each other optimizer, over the studies of all nine."""
+    """The verdicts on ours against each other optimizer, over the studies of all nine."""
     compared = [study for study in studies if _is_comparison(study)]
     body = []
     for ours in OURS:
         for study in compared:
-            told: dict[str, list[str]] = {"wins": [], "ties": [], "loses": []}
+            told: dict[str, list[str]] = {"better": [], "not shown": [], "worse": []}
             for pair in study.comparison.pairs:
                 if ours in (pair.a, pair.b):
                     other = pair.b if pair.a == ours else pair.a
                     told[_verdict(pair, ours)].append(other)
             if any(told.values()):
-                body.append([ours, study.name, *(_listed(told[kind]) for kind in ("wins", "ties", "loses"))])
+                body.append([ours, study.name, *(_listed(told[kind]) for kind in ("better", "not shown", "worse"))])
     return markdown(["", "study", "better than", "no difference shown", "worse than"], body)
 
 
@@ -166,8 +175,8 @@ def _difference(pair: PairView, ours: str) -> list[str]:
 
 def _verdict(pair: PairView, ours: str) -> str:
     if pair.better is None:
-        return "ties"
-    return "wins" if pair.better == ours else "loses"
+        return "not shown"
+    return "better" if pair.better == ours else "worse"
 
 
 def _is_comparison(study: StudyFacts) -> bool:

@@ -161,6 +161,8 @@ def test_every_number_of_the_report_comes_from_the_database_in_the_repository(tm
     written.write_text(kept.read_text())  # the reading is kept
     report.write_report(tmp_path / "home", written)
     assert written.read_text() == kept.read_text()
+    report.write_details(tmp_path / "home", tmp_path / "details.md")
+    assert "| adabelief | +2.25 | -0.08 to +4.58 | 0.050 | better |" in (tmp_path / "details.md").read_text()
     plots = sorted((tmp_path / "reproduction").iterdir())
     assert [plot.name for plot in plots] == sorted(plot.name for plot in (kept.parent / "reproduction").iterdir())
     assert all(plot.read_text() == (kept.parent / "reproduction" / plot.name).read_text() for plot in plots)
