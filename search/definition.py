@@ -88,21 +88,25 @@ def _known_kind(kind: str, names: tuple[str, ...], kinds: Any) -> BeforeValidato
 
 
 class Objective(Strict):
-    """The validation metric that is compared at the end of training. Default: the task's own."""
+    """The validation metric that is compared at the end of training."""
 
-    metric: str
-    direction: Direction
+    metric: str = Field(description="A validation metric of the task; GET /v1/tasks lists them.")
+    direction: Direction = Field(description="Default: the metric's own.")
 
 
 class Budget(Strict):
     """Limits, the same for every optimizer. A search ends at the first limit that it reaches."""
 
-    trials_per_optimizer: Annotated[Count, Field(ge=1, le=100_000)] = 20
+    trials_per_optimizer: Annotated[Count, Field(ge=1, le=100_000)] = Field(
+        default=20, description="Trials of each search, repeated configurations included."
+    )
     epochs_per_optimizer: Annotated[Count, Field(ge=1)] | None = Field(
         default=None,
         description="Epochs trained in all trials of an optimizer's search stage, those trained again too.",
     )
-    gpu_hours_per_optimizer: Annotated[Number, Field(gt=0)] | None = None
+    gpu_hours_per_optimizer: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None, description="GPU hours of a search; a share of a card counts as a share."
+    )
     max_hours: Annotated[Number, Field(gt=0)] | None = Field(
         default=None,
         description="Wall hours of the search stage; its running trials then end with their epoch.",
@@ -115,10 +119,12 @@ class Confirm(Strict):
     """Which trials are trained again with several seeds, in full and without early stopping."""
 
     top_k: Annotated[Count, Field(ge=0, le=100)] = Field(default=1, description="Trials of each optimizer; 0: none.")
-    seeds: list[samplers.Seed] = Field(default=[0, 1, 2], min_length=1, max_length=100)
+    seeds: list[samplers.Seed] = Field(
+        default=[0, 1, 2], min_length=1, max_length=100, description="Each of these trials runs once with each seed."
+    )
     until: Literal["decided"] | None = Field(
         default=None,
-        description="decided: 'seeds' are the first look; optimizers between which it is still open who is best get "
+        description="decided: 'seeds' are the first look; those that may still be the best get "
         "more seeds, up to 'max_seeds'.",
     )
     max_seeds: Annotated[Count, Field(ge=2, le=100)] = Field(
@@ -195,7 +201,7 @@ class WarmStart(Strict):
 class Resources(Strict):
     """What one trial reserves while it runs."""
 
-    cpus: Annotated[Number, Field(gt=0, le=1024)] = 1
+    cpus: Annotated[Number, Field(gt=0, le=1024)] = Field(default=1, description="CPU cores.")
     gpus: Annotated[Number, Field(ge=0, le=64)] | Literal["auto"] = Field(
         default="auto",
         description="A fraction runs several trials on one card. 2 or more split each step over that many cards of one "
@@ -214,17 +220,23 @@ class StudyDefinition(Strict):
     """A study: a task, optimizers with their search spaces, and how they are compared."""
 
     name: Name
-    description: Annotated[str, Field(max_length=10_000)] = ""
-    task: Task
+    description: Annotated[str, Field(max_length=10_000)] = Field(default="", description="Free text.")
+    task: Task = Field(description="What each trial trains. A name alone: that task with its defaults.")
     optimizers: list[
         Annotated[OptimizerSearch, BeforeValidator(_as_object, json_schema_input_type=OptimizerSearch | str)]
-    ] = Field(min_length=1, max_length=100)
-    objective: Objective
+    ] = Field(
+        min_length=1, max_length=100, description="Each has a search of its own. A name alone: with its default space."
+    )
+    objective: Objective = Field(description="Default: the task's own.")
     sampler: Annotated[
-        samplers.Sampler, _known_kind("sampler", samplers.NAMES, samplers.Sampler), Field(discriminator="name")
+        samplers.Sampler,
+        _known_kind("sampler", samplers.NAMES, samplers.Sampler),
+        Field(discriminator="name", description="How settings are proposed."),
     ] = samplers.TpeSampler()
     pruner: Annotated[
-        pruners.Pruner, _known_kind("pruner", pruners.NAMES, pruners.Pruner), Field(discriminator="name")
+        pruners.Pruner,
+        _known_kind("pruner", pruners.NAMES, pruners.Pruner),
+        Field(discriminator="name", description="Which trials are stopped early."),
     ] = pruners.AshaPruner()
     searches: Annotated[Count, Field(ge=1, le=100)] = Field(
         default=1,
@@ -232,11 +244,11 @@ class StudyDefinition(Strict):
         "With 2 or more, optimizers are compared by what their searches reached, so that a lucky search decides "
         "nothing; with 1, the settings that one search found are compared.",
     )
-    budget: Budget = Budget()
-    confirm: Confirm = Confirm()
-    contrasts: Contrasts | None = Field(default=None, description="Default: all pairs of optimizers are compared.")
+    budget: Budget = Field(default=Budget(), description="When a search ends.")
+    confirm: Confirm = Field(default=Confirm(), description="Which trials run again, with several seeds.")
+    contrasts: Contrasts | None = Field(default=None, description="Which optimizers are compared. Default: all pairs.")
     warm_start: WarmStart | None = Field(default=None, description="Begin with the best of earlier studies.")
-    resources: Resources = Resources()
+    resources: Resources = Field(default=Resources(), description="What one trial reserves while it runs.")
     training_seed: samplers.Seed = Field(
         default=100, description="Seed of every run of the search stage; kept apart from the confirm seeds."
     )
@@ -310,7 +322,7 @@ class StudyDefinition(Strict):
     def _check_comparison(self) -> None:
         labels = [optimizer.label for optimizer in self.optimizers]
         if self.contrasts is not None and self.contrasts.against not in labels:
-            message = f"is no label of this study; {nearest_hint(self.contrasts.against, tuple(labels))}"
+            message = f"is not a label of this study; {nearest_hint(self.contrasts.against, tuple(labels))}"
             raise field_error("unknown_label", message, at=("contrasts", "against"), value=self.contrasts.against)
         if self.confirm.until is not None and self.searches > 1:
             message = f"cannot be combined with 'searches' = {self.searches}; repeat searches, or confirm until decided"
@@ -396,7 +408,7 @@ def recipe_of(definition: StudyDefinition, *, data_fingerprint: str | None = Non
     their settings, the sampler, the pruner, the budget and the training seeds, which studies compare, are left out.
     It covers the task's whole configuration (model, epochs, batch size, schedule, initial weights, …), the data and the
     objective. `split_seed` is part of it, since it decides which examples validation is measured on; the seeds of runs
-    are no part of a task's configuration.
+    are not part of a task's configuration.
 
     Args:
         data_fingerprint: of the data set's files, known once a driver has opened them (`search.placement.check`). None:

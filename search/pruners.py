@@ -29,7 +29,7 @@ class AshaPruner(Strict):
         "epochs mislead: high learning rates look poor until the schedule lowers them. The later rungs end at half of "
         "the training.",
     )
-    reduction_factor: Annotated[Count, Field(ge=2)] = Field(default=3, description="The best 1/n go on at each rung.")
+    reduction_factor: Annotated[Count, Field(ge=2)] = Field(default=3, description="The best 1/n continue at a rung.")
 
 
 class HyperbandPruner(Strict):
@@ -39,16 +39,18 @@ class HyperbandPruner(Strict):
     """
 
     name: Literal["hyperband"]
-    min_epochs: Annotated[Count, Field(ge=1)] = 1
-    reduction_factor: Annotated[Count, Field(ge=2)] = 3
+    min_epochs: Annotated[Count, Field(ge=1)] = Field(default=1, description="The first bracket's first rung.")
+    reduction_factor: Annotated[Count, Field(ge=2)] = Field(default=3, description="The best 1/n continue at a rung.")
 
 
 class MedianPruner(Strict):
     """Stops a trial whose value is worse than the median of the completed ones at the same epoch."""
 
     name: Literal["median"]
-    min_epochs: Annotated[Count, Field(ge=1)] = 1
-    n_startup_trials: Annotated[Count, Field(ge=1)] = 4
+    min_epochs: Annotated[Count, Field(ge=1)] = Field(default=1, description="No trial is stopped earlier.")
+    n_startup_trials: Annotated[Count, Field(ge=1)] = Field(
+        default=4, description="Complete trials before any is stopped."
+    )
 
 
 class NoPruner(Strict):

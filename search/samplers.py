@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from search.space import Space, Strict
 from tasks.config import Count, Flag
-
-if TYPE_CHECKING:
-    pass
 
 SEED_BITS = 32
 """Size of the seeds that NumPy's RandomState takes, which Optuna's samplers draw from."""
@@ -35,7 +32,7 @@ class GpSampler(_Sampler):
     """Gaussian process with expected improvement. About 6 s a suggestion at 1,000 trials: for up to a few hundred."""
 
     name: Literal["gp"]
-    n_startup_trials: Annotated[Count, Field(ge=1)] = 10
+    n_startup_trials: Annotated[Count, Field(ge=1)] = Field(default=10, description="Random trials before it models.")
 
 
 class CmaEsSampler(_Sampler):
