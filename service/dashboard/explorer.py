@@ -249,8 +249,14 @@ def _short(number: float) -> float:
     return float(f"{number:.5g}")
 
 
+class PageChoice(Choice):
+    """What the page of the explorer begins with."""
+
+    hide: list[str] = Field(default=[], max_length=100, description="Names of curves that are hidden.")
+
+
 @router.get("/explorer")
-def explorer_page(request: Request, choice: Annotated[Choice, Query()]) -> Response:
+def explorer_page(request: Request, choice: Annotated[PageChoice, Query()]) -> Response:
     """EMA against DEMA as a tool; the address holds the choice."""
     return page(
         request,

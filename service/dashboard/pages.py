@@ -121,6 +121,7 @@ router = APIRouter(include_in_schema=False)
 _MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 _FILES = {
     "dashboard.css": "dashboard.css",
+    "address.js": "address.js",
     "live.js": "live.js",
     "times.js": "times.js",
     "charts.js": "charts.js",

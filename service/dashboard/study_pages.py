@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from sqlalchemy import Engine
 
 import tasks.registry
@@ -58,8 +58,10 @@ class OverviewFilters(Filters):
     cursor: Cursor = None
 
 
-class SearchFilters(Filters):
-    """Which trials the table shows, in which order."""
+class SearchFilters(BaseModel):
+    """Which trials the table shows, in which order. What else is in the address is the scripts': `address.js`."""
+
+    model_config = ConfigDict(frozen=True)
 
     state: Annotated[RunState | None, _EMPTY] = None
     order: Literal["number", "best"] = "best"

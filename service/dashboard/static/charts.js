@@ -34,11 +34,12 @@ const Charts = (() => {
     const shown = (u, v) => (v === null || v === undefined ? "" : number(v));
     const narrow = box.clientWidth < 480;
     box.plot = new uPlot({
-      width: box.clientWidth, height: narrow ? 240 : 300, bands, hooks,
+      width: box.clientWidth, height: narrow ? 240 : 300, bands,
+      hooks: { ...hooks, setSeries: [...(hooks.setSeries || []), (u, i, { show }) => show !== undefined && Address.changed(u)] },
       scales: { x: { time: false, ...(logX && { distr: 3, range: (u, low, high) => [low, high] }) }, y: logY ? { distr: 3 } : {} },
       axes: [axis(x, logX ? LOG : integerX ? { incrs: INTEGERS } : {}), axis(y, { size: 58, ...(logY ? LOG : { values: (u, ticks) => ticks.map(number) }) })],
       cursor: { points: { size: 6 } },
-      series: [{ label: x, value: shown }, ...series.map((one) => ({ value: shown, ...one }))],
+      series: [{ label: x, value: shown }, ...series.map((one) => ({ value: shown, show: Address.isShown(one), ...one }))],
     }, data, box);
   }
 
@@ -77,7 +78,8 @@ const Charts = (() => {
     runs(box, found, figure) {
       const select = figure.querySelector("[name=metric]");
       const names = [...new Set(found.flatMap((run) => Object.keys(run.metrics)))];
-      if (select.options.length === 1) names.filter((name) => name !== select.options[0].text).forEach((name) => select.add(new Option(name)));
+      const known = [...select.options].map((option) => option.text);
+      names.filter((name) => !known.includes(name)).forEach((name) => select.add(new Option(name)));
       const drawn = found.map((run, i) => ({ ...run, i, y: select.value ? run.metrics[select.value] || [] : run.value })).filter((run) => run.epoch.length);
       if (!drawn.length) return say(box, "No run has been evaluated yet; curves appear after the first epoch.");
       const tables = drawn.map((run) => [run.epoch, run.epoch.map((_, k) => run.y[k] ?? null)]);

@@ -30,7 +30,7 @@
       if (answer.status === 429) return later(1000);
       if (!answer.ok) return say(`${body.detail} ${body.hint}`);
       say("");
-      history.replaceState(null, "", "?" + chosen);
+      Address.replace(new URLSearchParams([...query(), ...[...Address.hidden].map((name) => ["hide", name])]));
       for (const link of document.querySelectorAll("[data-data]")) link.href = `explorer.${link.dataset.data}?${chosen}`;
       found = body;
       const steps = Number(form.elements.n_steps.value), atEnd = scrub.value === scrub.max;

@@ -9,10 +9,10 @@
   function choose() {
     const names = Object.keys(found.params);
     return ["x", "y"].map((name, i) => {
-      const select = form.elements[name], kept = select.value;
+      const select = form.elements[name], kept = select.options.length ? select.value : null;
       if (select.options.length !== names.length + 1) {
         select.replaceChildren(...names.map((one) => new Option(one)), new Option("value of " + found.metric, ""));
-        select.value = names.includes(kept) ? kept : names[i] ?? "";
+        select.value = [...names, ""].includes(kept) ? kept : names[i] ?? "";
       }
       return select.value;
     });

@@ -7,10 +7,10 @@
   const { run, attempt } = form.elements;
   let turn = 0;
 
-  function chooseRun() {
+  function chooseRun(wanted) {
     const logged = run.selectedOptions[0].dataset.attempts.split(" ").filter(Boolean);
     attempt.replaceChildren(...logged.map((number) => new Option(number)));
-    attempt.value = logged.at(-1) ?? "";
+    attempt.value = logged.includes(wanted) ? wanted : logged.at(-1) ?? "";
   }
 
   async function ask(query) {
@@ -50,7 +50,7 @@
     }
   }
 
-  run.addEventListener("change", () => { chooseRun(); show(); });
+  run.addEventListener("change", () => { chooseRun(); Address.set("log.attempt"); show(); });
   attempt.addEventListener("change", show);
-  document.addEventListener("DOMContentLoaded", () => { chooseRun(); show(); });
+  document.addEventListener("DOMContentLoaded", () => { chooseRun(Address.get("log.attempt")); show(); });
 })();

@@ -45,7 +45,7 @@
   function head() {
     return make("thead", {}, make("tr", {}, ...columns.map((column) => {
       const button = make("button", { type: "button", className: "sort", textContent: column.title });
-      button.addEventListener("click", () => { down = key === column ? !down : false; key = column; render(); box.querySelectorAll(".sort")[columns.indexOf(column)].focus(); });
+      button.addEventListener("click", () => { down = key === column ? !down : false; key = column; Address.set("sort", (down ? "-" : "") + key.name); render(); box.querySelectorAll(".sort")[columns.indexOf(column)].focus(); });
       const cell = make("th", { scope: "col", className: column.number ? "num" : "" }, button);
       if (column === key) cell.setAttribute("aria-sort", down ? "descending" : "ascending");
       return cell;
@@ -78,11 +78,11 @@
   form.addEventListener("input", () => { if (found) { shown = AT_ONCE; render(); } });
   Search.onData((data) => {
     if (!data.number.length) return; // the text from the server remains
-    const before = key?.name;
+    const asked = Address.get("sort"), before = key?.name ?? asked?.replace(/^-/, "");
+    if (!key) down = asked ? asked.startsWith("-") : data.direction === "maximize";
     found = data;
     columns = describe();
     key = columns.find((one) => one.name === before) || columns[2];
-    if (before === undefined) down = found.direction === "maximize";
     box.dataset.drawn = "";
     form.classList.add("drawn");
     if (!box.contains(document.activeElement)) render();

@@ -1,0 +1,64 @@
+/* Keeps what is chosen on a page in its address, so that reloading, going back and a link show the same: the controls of
+   figures, the filters and the order of the trials, hidden series. The other scripts come after it. */
+"use strict";
+const Address = (() => {
+  const KEPT = ".controls [name], #trial-filters [name]";
+  const GROWING = ["metric", "x", "y", "attempt"]; // selects whose options come with the data
+  const query = () => new URLSearchParams(location.search);
+  const get = (name) => query().get(name);
+
+  function replace(asked) {
+    const text = asked.toString();
+    history.replaceState(history.state, "", location.pathname + (text && "?" + text) + location.hash);
+  }
+
+  /* Writes the values of a name; without any the name is left out. */
+  function set(name, ...values) {
+    const asked = query();
+    asked.delete(name);
+    for (const value of values) asked.append(name, value);
+    replace(asked);
+  }
+
+  /* Names of one page differ by figure: curves.metric, history.log. */
+  function nameOf(input) {
+    const { chart, part, log } = input.closest("[data-chart], [data-part], [data-log]")?.dataset ?? {};
+    const figure = chart ?? part ?? (log === undefined ? "" : "log");
+    return figure ? `${figure}.${input.name}` : input.name;
+  }
+
+  function restore(input) {
+    const value = get(nameOf(input));
+    if (value === null) return;
+    if (input.type === "checkbox") input.checked = true;
+    else if (input.tagName !== "SELECT") input.value = value;
+    else {
+      const isThere = () => [...input.options].some((option) => option.value === value);
+      if (GROWING.includes(input.name) && !isThere()) input.add(new Option(value));
+      if (isThere()) input.value = value;
+    }
+  }
+
+  function keep(input) {
+    const isDefault = input.type === "checkbox" ? !input.checked : !GROWING.includes(input.name) && input.value === (input.options?.[0].value ?? "");
+    set(nameOf(input), ...(isDefault ? [] : [input.value]));
+  }
+
+  document.querySelectorAll(KEPT).forEach(restore);
+  document.addEventListener("input", (event) => event.target.matches(KEPT) && keep(event.target), true);
+
+  /* Series are hidden by their names, without the number of runs, in all plots of the page. */
+  const hidden = new Set(query().getAll("hide"));
+  const named = (series) => String(series.label).replace(/ \(\d+\)$/, "");
+  const isShown = (series) => !hidden.has(named(series));
+
+  /* To be called when a plot has shown or hidden one of its series. */
+  function changed(plot) {
+    for (const one of plot.series.slice(1)) if (one.class !== "edge") hidden[one.show ? "delete" : "add"](named(one));
+    set("hide", ...hidden);
+    for (const { plot: other } of document.querySelectorAll(".plot"))
+      if (other && other !== plot) other.series.forEach((one, i) => i && one.show !== isShown(one) && other.setSeries(i, { show: isShown(one) }, false));
+  }
+
+  return { get, set, replace, isShown, changed, hidden };
+})();
