@@ -283,6 +283,44 @@ def adaptive(data: Path) -> None:
         verdicts, _ = _confirm_adaptively([_normal(0, 1)] * 9, MINIMIZE, plan, rng)
         wrong += any(pair.verdict is Verdict.BETTER for pair in verdicts)
     print(f"Nine equal optimizers: {wilson(wrong, n_studies)} % of adaptive studies call any better.")
+    _against_one(groups, plan)
+
+
+def _against_one(groups: Sequence[np.ndarray], plan: Plan) -> None:
+    """Adaptive confirmation where each optimizer is compared with the first one only."""
+    rules, n_studies = replace(MINIMIZE, margin=REAL, against="o0"), 100
+    rows = []
+    for title, adaptive_rules in (("who is best", replace(rules, against=None)), ("each against one", rules)):
+        rng, spent, decided, wrong = np.random.default_rng(8), 0, 0, 0
+        for _ in range(n_studies):
+            means, draws = _nine(groups, rng)
+            verdicts, n_runs = _confirm_adaptively(draws, adaptive_rules, plan, rng)
+            spent += n_runs
+            decided += sum(pair.verdict is not Verdict.UNDECIDED for pair in verdicts if "o0" in (pair.a, pair.b))
+            wrong += _score(verdicts, means, [0, 0])
+        share = f"{100 * decided / (8 * n_studies):.1f}"
+        rows.append(f"{title} | {spent / n_studies:.0f} | {share} | {wilson(wrong, n_studies)}")
+    show(
+        "Adaptive confirmation, 3 to 20 seeds: one of nine recipes of one GPT against each other, margin 0.002",
+        "question | runs in all | contrasts with that one decided, % | studies with a wrong verdict, %",
+        rows,
+    )
+    cases: Mapping[str, Callable[[np.random.Generator], Sequence[float]]] = {
+        "equal": lambda _: [1] * 9,
+        "unequal (log-normal standard deviations, 0.5)": lambda rng: list(np.exp(rng.normal(0, 0.5, 9))),
+        "one of ten times the standard deviation": lambda _: [1] * 8 + [10],
+        "the named one of three times": lambda _: [3] + [1] * 8,
+        "two optimizers": lambda _: [1, 1],
+    }
+    rows, n_studies = [], 400
+    for case, stds in cases.items():
+        rng, wrong = np.random.default_rng(6), 0
+        for _ in range(n_studies):
+            draws = [_normal(0, std) for std in stds(rng)]
+            verdicts, _ = _confirm_adaptively(draws, replace(MINIMIZE, against="o0"), plan, rng)
+            wrong += any(pair.verdict is Verdict.BETTER for pair in verdicts)
+        rows.append(f"{case} | {wilson(wrong, n_studies)}")
+    show(f"Equal optimizers against one, adaptively, {n_studies} studies", "case | any called better, %", rows)
 
 
 def _normal(mean: float, std: float) -> Draw:

@@ -1,10 +1,12 @@
-"""How a study's confirm runs are compared, and which seeds it trains next: its definition as rules."""
+"""How a study's confirm runs are compared, what they can show and which seeds it trains next."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from search.analysis import Decision, Plan, Rules, replay
+from search.analysis import Decision, Plan, Rules, detectable_difference, replay
 from search.definition import Confirm, StudyDefinition
 from search.states import Direction, SignificanceTest, Verdict
 
@@ -56,11 +58,71 @@ def describe(decision: Decision) -> str | None:
     if decision.n_next is None:
         return None
     n_decided = sum(verdict.verdict is not Verdict.UNDECIDED for verdict in decision.verdicts)
-    behind = f"; {', '.join(decision.behind)} decided" if decision.behind else ""
+    settled = f"; {', '.join(decision.settled)} decided" if decision.settled else ""
     return (
-        f"confirmation, look {decision.look + 1}: {n_decided} of {len(decision.verdicts)} pairs are decided{behind}. "
+        f"confirmation, look {decision.look + 1}: {n_decided} of {len(decision.verdicts)} pairs are decided{settled}. "
         f"{', '.join(decision.open)} train up to {decision.n_next} seeds each"
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """What earlier studies of a recipe say of one optimizer's confirm runs.
+
+    Attributes:
+        std: typical standard deviation between seeds, in the metric's unit.
+        n_studies: studies that it was found in.
+    """
+
+    std: float
+    n_studies: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detectable:
+    """The difference that a study shows with a probability of 80 %, before it has results.
+
+    Attributes:
+        difference: of two optimizers: in the metric's unit where the spread is known, else in standard deviations
+            between the values of one; None: the study can show none.
+        std: the standard deviation that it rests on, in the metric's unit; None where it is not known.
+        sentence: all of it in words.
+    """
+
+    difference: float | None
+    std: float | None
+    sentence: str
+
+
+def detectable_in(definition: StudyDefinition, earlier: Spread | None) -> Detectable | None:
+    """What this study can show; None where it has one optimizer."""
+    k, confirm, plan = len(definition.optimizers), definition.confirm, _plan(definition.confirm)
+    if k < 2:
+        return None
+    if not confirm.top_k:
+        return Detectable(difference=None, std=None, sentence="Nothing is confirmed, so no difference can be shown.")
+    repeated = definition.searches > 1
+    unit = "searches" if repeated else "seeds"
+    n_seeds = len(confirm.seeds) if plan is None else plan.max_seeds
+    # With several confirmed trials half of the seeds choose one, and the other half report it.
+    n = definition.searches if repeated else n_seeds if confirm.top_k == 1 else math.ceil(n_seeds / 2)
+    if n < 2:
+        sentence = "One confirm seed of each optimizer shows no spread, so no difference can be shown."
+        return Detectable(difference=None, std=None, sentence=sentence)
+    against = None if definition.contrasts is None else definition.contrasts.against
+    rules = rules_of(confirm, direction=definition.objective.direction, n_seeds=n, against=against)
+    std = None if earlier is None or repeated else earlier.std
+    difference = detectable_difference(rules, n_optimizers=k, n=n, std=std or 1.0)
+    compared = f"{k} optimizers with {'up to ' if plan else ''}{n} {unit} each"
+    if earlier is None or std is None:
+        size = f"about {difference:.2g} standard deviations between {unit}"
+        source = f"no earlier study of this recipe says how large one is{' between searches' if repeated else ''}"
+    else:
+        size = f"about {difference:.2g} in {definition.objective.metric}"
+        studies = "an earlier study" if earlier.n_studies == 1 else f"{earlier.n_studies} earlier studies"
+        source = f"the standard deviation between seeds was {std:.2g} in {studies} of this recipe"
+    sentence = f"{compared}: a difference of {size} is shown with a probability of 80 %; {source}."
+    return Detectable(difference=difference, std=std, sentence=sentence)
 
 
 def _plan(confirm: Confirm) -> Plan | None:

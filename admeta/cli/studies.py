@@ -205,6 +205,8 @@ def report(client: Client, submission: Submission, *, wait: bool, timeout_s: flo
     study = submission.study
     verb = "submitted" if submission.created else "exists already"
     say(f"study {study.name} ({study.id}) {verb}: {study.state}", err=output is not Output.TABLE or wait)
+    if study.detectable is not None:
+        say(study.detectable.sentence, err=output is not Output.TABLE or wait)
     for warning in study.warnings:
         say(f"warning: {warning}", err=True)
     if wait:

@@ -69,7 +69,8 @@ class Decision:
         verdicts: of all pairs at this look.
         open: optimizers that need the seeds of the next look; empty where the question is decided or the seeds are used
             up.
-        behind: optimizers that no longer take part: another one is better, or they are equivalent to the leader.
+        settled: optimizers that need no further seeds: another one is better, or they are equivalent to the leader.
+            Where the rules compare with one optimizer only, those that are decided against it.
         leader: the best so far by mean among those without failed runs; None where there is none.
         n_next: seeds that each open optimizer should have at the next look.
     """
@@ -77,17 +78,18 @@ class Decision:
     look: int
     verdicts: tuple[PairVerdict, ...]
     open: tuple[str, ...]
-    behind: tuple[str, ...]
+    settled: tuple[str, ...]
     leader: str | None
     n_next: int | None
 
 
 def decide(samples: Mapping[str, Sample], rules: Rules, plan: Plan) -> Decision:
-    """Look at the results so far: who is behind, who needs more seeds.
+    """Look at the results so far: what is settled, who needs more seeds.
 
-    The look is the last one for which the optimizer with most runs has its seeds. An optimizer is behind once another
-    is shown to be better; the question is decided once every other optimizer is behind, or equivalent to, the leader.
-    Intervals and decisions hold at all looks together with probability 1 − alpha, whatever is stopped in between.
+    The look is the last one for which the optimizer with most runs has its seeds. The question is who is best: it is
+    decided once every other optimizer is worse than, or equivalent to, the leader. Where the rules compare with one
+    optimizer only, the question is each other's contrast with it, and it takes part as long as one is open. Intervals
+    and decisions hold at all looks together with probability 1 − alpha, whatever is stopped in between.
 
     Raises:
         AnalysisError: as `compare`; no optimizer has the seeds of the first look.
@@ -97,21 +99,36 @@ def decide(samples: Mapping[str, Sample], rules: Rules, plan: Plan) -> Decision:
     if look is None:
         raise AnalysisError(f"the first look needs {plan.looks[0]} runs of an optimizer; there are {most}")
     verdicts = compare(samples, plan.rules_at(rules, look))
-    behind = {v.b if v.better == v.a else v.a for v in verdicts if v.verdict is Verdict.BETTER}
-    leader = _leader({label: sample for label, sample in samples.items() if label not in behind}, rules)
-    equivalent = {
-        v.b if v.a == leader else v.a for v in verdicts if v.verdict is Verdict.EQUIVALENT and leader in (v.a, v.b)
-    }
-    candidates = [label for label in samples if label not in behind and label not in equivalent]
-    last = look == len(plan.looks) - 1
+    leader = _leader(samples, verdicts, rules)
+    settled = _settled(verdicts, leader, rules)
+    candidates = [label for label in samples if label not in settled]
+    is_over = look == len(plan.looks) - 1 or len(candidates) <= 1
     return Decision(
         look=look,
         verdicts=tuple(verdicts),
-        open=() if last or len(candidates) <= 1 else tuple(candidates),
-        behind=tuple(label for label in samples if label not in candidates),
+        open=() if is_over else tuple(candidates),
+        settled=tuple(label for label in samples if label in settled),
         leader=leader,
-        n_next=None if last or len(candidates) <= 1 else plan.looks[look + 1],
+        n_next=None if is_over else plan.looks[look + 1],
     )
+
+
+def _settled(verdicts: Sequence[PairVerdict], leader: str | None, rules: Rules) -> set[str]:
+    if rules.against is not None:
+        return {
+            label
+            for v in verdicts
+            if v.verdict is not Verdict.UNDECIDED
+            for label in (v.a, v.b)
+            if label != rules.against
+        }
+    equivalent = [v for v in verdicts if v.verdict is Verdict.EQUIVALENT and leader in (v.a, v.b)]
+    return _behind(verdicts) | {v.b if v.a == leader else v.a for v in equivalent}
+
+
+def _behind(verdicts: Sequence[PairVerdict]) -> set[str]:
+    """Those that another one is shown to be better than."""
+    return {v.b if v.better == v.a else v.a for v in verdicts if v.verdict is Verdict.BETTER}
 
 
 def replay(
@@ -148,10 +165,11 @@ def _sample(values: Mapping[int, float | None]) -> Sample:
     return Sample(values=known, n_failed=len(values) - len(known))
 
 
-def _leader(samples: Mapping[str, Sample], rules: Rules) -> str | None:
+def _leader(samples: Mapping[str, Sample], verdicts: Sequence[PairVerdict], rules: Rules) -> str | None:
+    behind = _behind(verdicts)
     means = {
         label: sum(sample.values.values()) / len(sample.values)
         for label, sample in samples.items()
-        if sample.values and not sample.n_failed
+        if label not in behind and sample.values and not sample.n_failed
     }
     return rules.direction.best_first(means, means.__getitem__)[0] if means else None

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import special
 
 from search.analysis.checks import AnalysisError, finite
-from search.analysis.moderated import N_DRAWS, Contrast, Group, contrasts
+from search.analysis.moderated import N_DRAWS, Contrast, Group, contrasts, detectable
 from search.analysis.significance import compare_two, holm
 from search.states import Direction, SignificanceTest, Verdict
 
@@ -351,12 +351,13 @@ def fisher_exact(failed_a: int, n_a: int, failed_b: int, n_b: int) -> float:
     return min(1.0, 2 * smaller / math.comb(total, failed))
 
 
-def detectable_difference(n_optimizers: int, n: int, *, std: float = 1.0, alpha: float = 0.05) -> float:
-    """Difference of two means that a study shows with a probability of 80 %, all pairs compared.
+def detectable_difference(rules: Rules, *, n_optimizers: int, n: int, std: float = 1.0) -> float:
+    """Difference of two means that a study of equal variances shows with a probability of 80 %.
 
     Args:
+        rules: with looks, the seeds and alpha of each; `against`: every optimizer is compared with one only.
         n_optimizers: at least 2.
-        n: values of each, at least 2.
+        n: values of each at the last look, at least 2.
         std: standard deviation between the values of one optimizer, in the metric's unit; 1: the answer is in
             standard deviations.
 
@@ -370,7 +371,5 @@ def detectable_difference(n_optimizers: int, n: int, *, std: float = 1.0, alpha:
         raise AnalysisError(
             f"{n_optimizers} optimizers with {n} values each show no difference; both must be at least 2"
         )
-    group = Group(mean=0.0, variance=std**2, n=(n,), df=n - 1)
-    pairs = list(combinations(range(n_optimizers), 2))
-    found = contrasts([group] * n_optimizers, pairs, alpha=alpha)
-    return float(np.mean([contrast.detectable for contrast in found]))
+    looks = rules.looks or Looks(n=(n,), spent=(rules.alpha,))
+    return std * detectable(n_optimizers, looks.n, looks.spent, family="pairs" if rules.against is None else "one")

@@ -33,7 +33,7 @@ from service.dashboard import form
 from service.dashboard.form import Filled
 from service.dashboard.pages import page
 from service.database import queries, studies
-from service.models import FieldError, StudyView
+from service.models import DetectableView, FieldError, StudyView
 from service.settings import Quotas
 from tasks.errors import UnknownTaskError
 
@@ -55,6 +55,7 @@ class Verdict:
         fields: the errors of single fields.
         warnings: what is allowed but not advisable.
         n_runs: runs that it asks for in all.
+        detectable: the difference that it can show; None where it has one optimizer.
         same_name: a study that already has the name.
     """
 
@@ -64,6 +65,7 @@ class Verdict:
     fields: Sequence[FieldError] = ()
     warnings: Sequence[str] = field(default_factory=list)
     n_runs: int = 0
+    detectable: DetectableView | None = None
     same_name: StudyView | None = None
 
 
@@ -246,6 +248,7 @@ def check_text(engine: Engine, limits: Quotas, text: str) -> Verdict:
         definition=definition,
         warnings=warnings_for(definition),
         n_runs=definition.n_runs,
+        detectable=queries.detectable(engine, definition),
         same_name=_named(engine, definition.name),
     )
 

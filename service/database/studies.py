@@ -29,7 +29,7 @@ from service.database.events import EventKind
 from service.database.idempotency import Answer, IdempotencyKey
 from service.database.lease import close_attempt, lease_is_free
 from service.database.models import RUN_IS_UNFINISHED, Run, Search, Study
-from service.database.queries import get_study_view, get_trial
+from service.database.queries import detectable, get_study_view, get_trial
 from service.database.queries.lookup import by_name, find_study
 from service.database.queries.studies import study_view
 from service.database.retry import REQUEST, retried
@@ -68,6 +68,7 @@ def _create(
 ) -> tuple[StudyView, bool]:
     content = definition.to_json()
     digest = definition_sha256(content)
+    can_show = detectable(engine, definition)
     with writing(engine) as session:
         idempotency.check(session, key)
         row = by_name(session, definition.name)
@@ -86,7 +87,7 @@ def _create(
                 f"study '{definition.name}' exists with another definition (id {row.id}, {row.state}); "
                 "choose another name, or submit exactly the same definition to get that study"
             )
-        view = study_view(session, row)
+        view = study_view(session, row).model_copy(update={"detectable": can_show})
         answer = Answer(status=201 if is_new else 200, location=f"/v1/studies/{row.id}", body=view.model_dump_json())
         idempotency.keep(session, key, answer)
     return view, is_new

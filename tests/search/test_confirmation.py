@@ -10,7 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from search.assignment import Assignment
-from search.definition import StudyDefinition
+from search.confirmation import Spread, detectable_in
+from search.definition import Contrasts, StudyDefinition
 from search.records import Lease, StudyRecord
 from search.states import RunState, Stage, StudyState
 from tests.search.memory_store import MemoryStore
@@ -61,6 +62,22 @@ def test_a_clear_question_takes_the_first_look_only() -> None:
 def test_the_open_question_gets_seeds_and_the_one_behind_none() -> None:
     store = MemoryStore()
     study = store.add_study(three(min_effect=None))
+    Cluster(coordinator_for(store, study), noisy(0.03)).run()
+    seeds = seeds_of(store, study)
+    assert seeds["adam"] == [0, 1, 2]
+    assert seeds["adamw"] == seeds["sgdm"] == list(range(12))
+
+
+def test_with_contrasts_named_nobody_gets_seeds_once_they_are_decided() -> None:
+    store = MemoryStore()
+    study = store.add_study(three(min_effect=None).model_copy(update={"contrasts": Contrasts(against="adam")}))
+    Cluster(coordinator_for(store, study), noisy(0.03)).run()
+    assert {len(seeds) for seeds in seeds_of(store, study).values()} == {3}
+
+
+def test_the_named_one_goes_on_while_one_contrast_is_open() -> None:
+    store = MemoryStore()
+    study = store.add_study(three(min_effect=None).model_copy(update={"contrasts": Contrasts(against="sgdm")}))
     Cluster(coordinator_for(store, study), noisy(0.03)).run()
     seeds = seeds_of(store, study)
     assert seeds["adam"] == [0, 1, 2]
@@ -138,3 +155,32 @@ def test_contrasts_name_a_label_of_the_study() -> None:
     assert define(contrasts={"against": "sgdm"}).contrasts is not None
     with pytest.raises(ValidationError, match="sgdm"):
         define(contrasts={"against": "sgd"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "3 optimizers with up to 12 seeds each: a difference of about 1.6 standard deviations between seeds"),
+        ({"confirm": {"seeds": [0, 1, 2, 3], "top_k": 2}}, "3 optimizers with 2 seeds each"),
+        ({"confirm": {}, "searches": 4}, "no earlier study of this recipe says how large one is between searches"),
+        ({"confirm": {"seeds": [0]}}, "One confirm seed of each optimizer shows no spread"),
+        ({"confirm": {"top_k": 0}}, "Nothing is confirmed"),
+    ],
+)
+def test_what_a_study_can_show_is_told_before_it_runs(changes: dict[str, Any], said: str) -> None:
+    base = {"optimizers": [{"name": name} for name in MEANS], "confirm": UNTIL_DECIDED}
+    found = detectable_in(define(**{**base, **changes}), None)
+    assert found is not None
+    assert said in found.sentence
+
+
+def test_what_a_study_can_show_in_the_metrics_unit() -> None:
+    in_std = detectable_in(define(), None)
+    found = detectable_in(define(), Spread(std=0.01, n_studies=2))
+    assert in_std is not None
+    assert in_std.difference is not None
+    assert found is not None
+    assert found.difference == pytest.approx(0.01 * in_std.difference)
+    assert "in val_score" in found.sentence
+    assert "was 0.01 in 2 earlier studies of this recipe" in found.sentence
+    assert detectable_in(define(optimizers=[{"name": "adamw"}]), None) is None

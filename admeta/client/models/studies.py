@@ -35,6 +35,16 @@ class SearchView(View):
     best_params: dict[str, Any] | None
 
 
+class DetectableView(View):
+    """The difference between two optimizers that a study shows with a probability of 80 %."""
+
+    difference: float | None = Field(
+        description="In the metric's unit; in standard deviations where `std` is null. Null: the study can show none."
+    )
+    std: float | None = Field(description="Standard deviation between seeds in earlier studies of this recipe.")
+    sentence: str = Field(description="All of it in words.")
+
+
 class StudyView(View):
     """A study and how far it is."""
 
@@ -55,6 +65,9 @@ class StudyView(View):
     tags: list[str] = Field(default=[], description="Words to find it by.")
     definition: dict[str, Any] | None = Field(default=None, description="In single reads only.")
     warnings: list[str] = Field(default=[])
+    detectable: DetectableView | None = Field(
+        default=None, description="In the answer to a submission: what the study can show. Null for one optimizer."
+    )
 
 
 class StudyChanges(BaseModel):

@@ -6,7 +6,7 @@ Only COMPLETE runs with a finite value compete.
 
 from service.database.queries.activity import Totals, active_runs, queued_studies, totals
 from service.database.queries.best import BestResult, best, best_results, longest_recipes
-from service.database.queries.comparison import comparison
+from service.database.queries.comparison import comparison, detectable
 from service.database.queries.lookup import find_study, study_state
 from service.database.queries.plots import Axis, Curves, History, RunChoice, search_history, study_curves
 from service.database.queries.studies import get_study_view, gpu_seconds, list_studies
@@ -32,6 +32,7 @@ __all__ = [
     "best",
     "best_results",
     "comparison",
+    "detectable",
     "find_study",
     "get_curve",
     "get_run",

@@ -171,7 +171,7 @@ def test_no_spread_and_one_seed_are_said() -> None:
 
 
 def test_detectable_difference_is_found_four_times_in_five() -> None:
-    difference = detectable_difference(2, 5)
+    difference = detectable_difference(MAXIMIZE, n_optimizers=2, n=5)
     rng = np.random.default_rng(2)
     found = sum(
         compare({"a": sample(*rng.normal(0, 1, 5)), "b": sample(*rng.normal(difference, 1, 5))}, MAXIMIZE)[0].better
@@ -179,6 +179,17 @@ def test_detectable_difference_is_found_four_times_in_five() -> None:
         for _ in range(150)
     )
     assert 0.7 < found / 150 < 0.95
+
+
+@pytest.mark.parametrize("against", [None, "o0"])
+def test_detectable_difference_is_that_of_such_a_comparison(against: str | None) -> None:
+    group = Group(mean=0.0, variance=4.0, n=(5,), df=4)
+    pairs = [pair for pair in combinations(range(4), 2) if against is None or 0 in pair]
+    expected = np.mean([contrast.detectable for contrast in contrasts([group] * 4, pairs)])
+    rules = replace(MAXIMIZE, against=against)
+    assert detectable_difference(rules, n_optimizers=4, n=5, std=2.0) == pytest.approx(expected, rel=0.02)
+    with pytest.raises(AnalysisError, match="at least 2"):
+        detectable_difference(rules, n_optimizers=4, n=1)
 
 
 def test_looks_grow_to_the_last_and_spend_all_of_alpha() -> None:
@@ -196,7 +207,7 @@ def test_adaptive_confirmation_drops_what_is_behind_and_ends_when_decided() -> N
     far = {"a": sample(*rng.normal(1.0, 0.01, 3)), "b": sample(*rng.normal(0.5, 0.01, 3))}
     near = {**far, "c": sample(*rng.normal(1.0, 0.01, 3))}
     decided = decide(far, MAXIMIZE, plan)
-    assert (decided.open, decided.behind, decided.leader) == ((), ("b",), "a")
+    assert (decided.open, decided.settled, decided.leader) == ((), ("b",), "a")
     still = decide(near, MAXIMIZE, plan)
     assert set(still.open) == {"a", "c"}
     assert still.n_next == 4

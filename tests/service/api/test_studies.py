@@ -32,6 +32,14 @@ def test_submit_then_read_by_id_and_by_name(api: TestClient) -> None:
     assert by_id["definition"]["optimizers"][1]["space"].keys() >= {"lr"}
 
 
+def test_the_answer_to_a_submission_says_what_the_study_can_show(api: TestClient) -> None:
+    found = api.post("/v1/studies", json=definition()).json()["detectable"]
+    assert found["difference"] > 0
+    assert found["std"] is None
+    assert "no earlier study of this recipe" in found["sentence"]
+    assert api.get("/v1/studies/first").json()["detectable"] is None
+
+
 def test_the_same_definition_again_is_the_same_study(api: TestClient) -> None:
     first = api.post("/v1/studies", json=definition()).json()
     again = api.post("/v1/studies", json=dict(reversed(definition().items())))

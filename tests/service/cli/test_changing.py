@@ -31,6 +31,7 @@ def study(request: pytest.FixtureRequest, empty: str) -> str:
 def test_submit(say: Say, say_json: Callable[..., Any], study_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, out, _ = say("submit", str(study_file))
     assert "submitted: QUEUED" in out
+    assert "standard deviations between seeds is shown with a probability of 80 %" in out
     assert "admeta watch first" in out
     assert "exists already" in say("submit", str(study_file))[1]
     made = say_json("submit --name second --set budget.trials_per_optimizer=3", str(study_file))

@@ -43,6 +43,7 @@ def test_the_first_text_can_run_as_it_is(pages: TestClient) -> None:
     study = yaml.safe_load(text_of(page))
     assert [one["name"] for one in study["optimizers"]] == ["admetar", "admetas", "adamw", "sgdm"]
     assert "This study can run" in page
+    assert "is shown with a probability of 80 %" in page
 
 
 @pytest.mark.parametrize("task", sorted(tasks.registry.all_tasks()))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from search.definition import StudyDefinition
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, SignificanceTest, Stage
 from service.database import SqlStore
-from service.database.queries import best, comparison, get_study_view
+from service.database.queries import best, comparison, detectable, get_study_view
 from service.database.studies import create_study
 from tests.service.database.fill import complete, curve, definition, leased, run
 
@@ -44,6 +46,19 @@ def test_verdicts_are_told_in_words(store: SqlStore) -> None:
     assert pair.low is not None
     assert 0 < pair.low < 0.06
     assert pair.sentence.startswith("admetar is better than sgdm by 0.06 (95% interval")
+
+
+def test_the_spread_between_seeds_of_earlier_studies_says_what_the_next_can_show(store: SqlStore) -> None:
+    """Both variances are 1e-4; the median of χ² with 2 degrees of freedom is 2 ln 2."""
+    before = detectable(store.engine, definition("next"))
+    assert before is not None
+    assert before.std is None
+    confirmed(store)
+    found = detectable(store.engine, definition("next"))
+    assert found is not None
+    assert found.std == pytest.approx((1e-4 / math.log(2)) ** 0.5)
+    assert found.difference == pytest.approx(found.std * (before.difference or 0))
+    assert "an earlier study of this recipe" in found.sentence
 
 
 def test_an_optimizer_with_failed_confirm_runs_ranks_behind_and_is_not_better(store: SqlStore) -> None:
