@@ -81,7 +81,7 @@ def check(
             missing or of another model; or an optimizer's constructor refuses settings of its space.
     """
     foreign = [(one.label, one.name, corners(one)) for one in definition.optimizers if one.name not in OPTIMIZERS]
-    trains = tasks.registry.get(definition.task.name).target is not None
+    trains = tasks.registry.get(definition.task.name).target is not None or bool(definition.task.imports())
     if not trains and not foreign:
         return  # there is nothing to check
     ask = ray.remote(_check).options(num_cpus=0)
@@ -102,6 +102,9 @@ def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Cal
     if cluster.gpus == 0:
         return Placement(each=Capacity(cpus=resources.cpus, gpus=0), reason="the cluster has no GPU")
     if tasks.registry.get(definition.task.name).target is None:
+        if definition.task.imports():
+            reason = "one run a card: own code is not measured; resources.gpus sets another share"
+            return Placement(each=Capacity(cpus=resources.cpus, gpus=1), reason=reason)
         return Placement(each=Capacity(cpus=resources.cpus, gpus=0), reason="the task trains no network")
     spec = definition.optimizers[0]
     ask = ray.remote(_measure).options(num_cpus=0, num_gpus=1)

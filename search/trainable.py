@@ -32,7 +32,7 @@ from search.run_log import start_log
 from search.states import Direction, FailureKind, RunState, Stage
 from tasks.engine.folders import find_checkpoints, find_unneeded, open_folder
 from tasks.engine.protocol import Evaluation, Run
-from tasks.errors import CheckpointError, Diverged, UnreadableError
+from tasks.errors import CheckpointError, Diverged, EndedEarly, UnreadableError
 from tasks.registry import explain_undefined
 
 GRACE_S = 15.0
@@ -83,7 +83,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
                     self._start = self._open()
                     backlog = list(self._curve.points)
                 run = cast(Run, self._run)
-                points = backlog if run.done else [*backlog, self._advance(run)]
+                points = backlog if run.done else [*backlog, *self._advance(run)]
                 end = self._end(run)
         except Diverged as error:
             self._log.say(f"diverged: {error}")
@@ -188,7 +188,8 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         state = _last_state(self._assignment.checkpoint_dir)
         if state is not None:
             run.load_state_dict(state["run"])
-            self._curve = Curve.from_state(state["curve"])
+            points = Curve.from_state(state["curve"]).points
+            self._curve = Curve([point for point in points if point.epoch <= run.epoch])  # own code may save less often
             self._best_saved = state.get("best")
 
     def _start_over(self, error: CheckpointError) -> None:
@@ -199,13 +200,17 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         for name in find_unneeded(folder.names(), keep_best=False):
             folder.remove(name)
 
-    def _advance(self, run: Run) -> Point:
-        evaluation = run.advance()
+    def _advance(self, run: Run) -> list[Point]:
+        """The next point; none where own code ended before its last epoch, and its last point counts."""
+        try:
+            evaluation = run.advance()
+        except EndedEarly:
+            return []
         point = to_point(evaluation, metric=self._assignment.metric, gpus=self._assignment.gpus)
         self._curve.points.append(point)
         told = ", ".join(f"{name} {value:.6g}" for name, value in point.metrics.items())
         self._log.say(f"epoch {point.epoch}, step {point.step}: {told}; {point.cost.train_s:.2f} s of training")
-        return point
+        return [point]
 
     def _end(self, run: Run) -> RunOutcome | None:
         """The outcome, where this was the last evaluation or the objective is lost."""
@@ -218,6 +223,8 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
                     self._log.say(f"{metric} is {found} at epoch {last.epoch}")
                     return None
             reason = f"{metric} is {found} at epoch {last.epoch}; the objective must be a finite number"
+            if metric not in last.metrics:
+                reason += f"; the run reported {', '.join(sorted(last.metrics)) or 'nothing'}"
             self._log.say(f"failed: {reason}")
             return RunOutcome(state=RunState.FAIL, failure=FailureKind.NO_METRIC, error=reason)
         if not run.done:

@@ -8,6 +8,8 @@ TaskError
 │   └── UnreadableError   the storage could not be read
 ├── OutOfMemory           the device has no room for this run
 ├── RankLost              a process of a run over several cards died
+├── OwnCodeError          own training code raised, or broke a rule
+├── EndedEarly            own training code ended before its last epoch: a result, not a crash
 └── Diverged              the loss became NaN or infinite: a result, not a crash
 """
 
@@ -70,6 +72,14 @@ class OutOfMemory(TaskError):  # noqa: N818 - a state of a run
 
 class RankLost(TaskError):  # noqa: N818 - an event
     """A process of a run over several cards died or failed; the run may succeed in another attempt."""
+
+
+class OwnCodeError(TaskError):
+    """Own training code raised an error, or broke a rule of `tasks.own.context.Context`."""
+
+
+class EndedEarly(TaskError):  # noqa: N818 - a result of a run
+    """Own training code ended, as it had reported some of its epochs."""
 
 
 class Diverged(TaskError):  # noqa: N818 - a result of a run

@@ -20,6 +20,7 @@ from tasks.audio.config import AudioFolderConfig, CommonLanguageConfig, FsddConf
 from tasks.config import TaskConfig
 from tasks.errors import TaskError, UnknownTaskError
 from tasks.gpt.config import GptConfig
+from tasks.own import PythonConfig
 from tasks.synthetic import SyntheticConfig
 from tasks.text.config import (
     ColaConfig,
@@ -215,6 +216,18 @@ TASKS: Mapping[str, TaskInfo] = {
             metrics=_metrics("val_score"),
             default_metric="val_score",
             kind="surface",
+        ),
+        TaskInfo(
+            name="python",
+            title="Your own training code",
+            description="A function of yours that trains and reports its metrics, named by its import path.",
+            config=PythonConfig,
+            target=None,
+            run="tasks.own.run:PythonRun",
+            metrics=MappingProxyType({"val_loss": "minimize", "val_accuracy": "maximize"}),
+            default_metric="val_loss",
+            kind="any",
+            open_metrics=True,
         ),
     )
 }

@@ -87,7 +87,10 @@ def check(
         DataError: data missing or broken, or no such file to start from.
         CheckpointError: the checkpoint to start from is missing, damaged or of another model.
     """
-    if get(config.name).target is None:
+    info = get(config.name)
+    if info.target is None:
+        if config.imports():
+            load_target(info.run).check(config)
         return
     import torch
 
