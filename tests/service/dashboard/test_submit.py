@@ -52,10 +52,10 @@ def test_every_task_has_a_form_whose_defaults_are_valid(pages: TestClient, task:
     assert page.status_code == 200
     study = yaml.safe_load(text_of(page.text))
     assert study["task"]["name"] == task
-    if "can run" not in page.text:  # a task of files must be told where they are
+    if "can run" not in page.text:  # a task of files or of own code must be told where they are
         faults = re.findall(r'data-field="([^"]+)"', page.text)
         assert faults
-        assert set(faults) <= {"task.data_dir", "task.dataset", "task.classes", "task"}
+        assert set(faults) <= {"task.data_dir", "task.dataset", "task.classes", "task.run", "task"}
 
 
 def test_fields_have_the_definitions_own_defaults() -> None:
