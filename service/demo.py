@@ -109,6 +109,9 @@ def _report(client: Client, study: StudyView, console: Console) -> None:
         console, f"\nComparison by {view.metric}: selected on validation, test only reported; mean ± std over seeds.\n"
     )
     console.print(tables.comparison(view))
+    if view.pairs:
+        console.print()
+        console.print(tables.pairs(view))
     _say(console, f"\nBest settings known, as GET /v1/best?task={study.task}&optimizer=… answers:\n")
     for optimizer in dict.fromkeys(search.optimizer for search in study.searches):
         try:

@@ -17,7 +17,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 import tasks.registry
-from admeta.client.text import latex
+from admeta.client.terminal import tables
+from admeta.client.text import latex, latex_list, markdown
 from search.space import Space
 from service.models import ComparisonView, RunView, SpreadView, TrialView
 
@@ -116,16 +117,33 @@ def to_parquet(trials: Iterable[TrialView], chosen: Columns) -> Iterator[bytes]:
 
 
 def to_latex(view: ComparisonView) -> str:
-    """The comparison as a booktabs table: mean ± standard deviation over the confirm seeds."""
-    test = next((row.test_metric for row in view.rows if row.test_metric), "test")
-    return latex(
-        ["optimizer", view.metric, test, "seeds", "trials"],
-        [
-            [row.label, _spread(row.validation), _spread(row.test), str(row.validation.n), str(row.n_trials)]
-            for row in view.rows
-        ],
-        comment=f"study {view.study}, task {view.task}; validation selected, test is only reported",
-    )
+    """The comparison as a booktabs table, and every verdict as a sentence."""
+    table = latex(*_compared(view), comment=f"{_about(view)}; validation selected, test is only reported")
+    return table + latex_list(_verdicts(view))
+
+
+def to_markdown(view: ComparisonView) -> str:
+    """The comparison as a table, and every verdict as a sentence."""
+    parts = [f"{_about(view)}. Validation selected, test is only reported.", markdown(*_compared(view)).rstrip()]
+    sentences = "\n".join(f"- {sentence}" for sentence in _verdicts(view))
+    return "\n\n".join([*parts, *([sentences] if sentences else [])]) + "\n"
+
+
+def _about(view: ComparisonView) -> str:
+    return f"study {view.study}, task {view.task}"
+
+
+def _compared(view: ComparisonView) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: mean ± standard deviation over the confirm seeds, or over repeated searches."""
+    rows = view.optimizers or view.rows
+    test = next((row.test_metric for row in rows if row.test_metric), "test")
+    head = ["optimizer", view.metric, test, "searches" if view.optimizers else "seeds", "trials"]
+    shown = [(row, tables.spread(row.validation), tables.spread(row.test)) for row in rows]
+    return head, [[row.label, *spreads, tables.n_runs(row.validation), str(row.n_trials)] for row, *spreads in shown]
+
+
+def _verdicts(view: ComparisonView) -> list[str]:
+    return [f"{pair.sentence}." for pair in view.pairs]
 
 
 def _row(trial: TrialView, run: RunView, chosen: Columns) -> dict[str, Any]:

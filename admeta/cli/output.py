@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -20,6 +21,13 @@ from admeta.client.text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+class Searches(StrEnum):
+    """How a comparison lists the repeated searches of an optimizer."""
+
+    TOGETHER = "together"
+    EACH = "each"
 
 
 def emit(result: BaseModel | Iterable[BaseModel], output: Output, *, table: Callable[[Any], RenderableType]) -> None:
@@ -73,9 +81,10 @@ def show(*found: RenderableType) -> None:
         out.print(table)
 
 
-def show_comparison(view: ComparisonView) -> None:
+def show_comparison(view: ComparisonView, *, searches: Searches = Searches.TOGETHER) -> None:
     """Write how a study's optimizers compare: their results, and which differences are significant."""
-    show(tables.comparison(view), *([tables.pairs(view)] if view.pairs else []))
+    each = [tables.comparison(view, rows=view.rows)] if searches is Searches.EACH and view.optimizers else []
+    show(tables.comparison(view), *each, *([tables.pairs(view)] if view.pairs else []))
     for edge in view.edges:
         say(f"\n{edge.sentence}.")
     if view.edges:

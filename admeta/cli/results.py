@@ -17,14 +17,14 @@ from admeta.cli.options import (
     optimizer_names,
     task_names,
 )
-from admeta.cli.output import emit, say, show_comparison
+from admeta.cli.output import Searches, emit, say, show_comparison
 from admeta.client import Client
 from admeta.client.errors import ClientError, ServiceError
 from admeta.client.models import BestView
 from admeta.client.states import ExportFormat, ImportanceMethod, SignificanceTest
 from admeta.client.terminal import tables
 
-_FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".tex": "latex"}
+_FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".tex": "latex", ".md": "markdown"}
 
 
 def compare(
@@ -32,6 +32,9 @@ def compare(
     test: Annotated[
         SignificanceTest, typer.Option(help="Significance test; wilcoxon pairs runs by seed.")
     ] = SignificanceTest.MODERATED,
+    searches: Annotated[
+        Searches, typer.Option(help="each: also a line for each of an optimizer's repeated searches.")
+    ] = Searches.TOGETHER,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -43,7 +46,7 @@ def compare(
         return
     if not view.complete:
         say("The study has not ended; these are its results so far.", err=True)
-    show_comparison(view)
+    show_comparison(view, searches=searches)
 
 
 def best(
@@ -88,7 +91,7 @@ def export(
     ] = None,
     url: Url = None,
 ) -> None:
-    """Write a study's results to a file: runs as rows (csv, parquet), trials (json), or the comparison (latex)."""
+    """Write a study's results to a file: runs (csv, parquet), trials (json), or the comparison (latex, markdown)."""
     chosen = form or (_FORMATS.get(file.suffix) if file else "csv")
     if chosen is None:
         raise ServiceError(

@@ -183,6 +183,7 @@ class ExportFormat(StrEnum):
     JSON = "json"
     PARQUET = "parquet"
     LATEX = "latex"
+    MARKDOWN = "markdown"
 
     @property
     def media_type(self) -> str:
@@ -192,12 +193,13 @@ class ExportFormat(StrEnum):
             ExportFormat.JSON: "application/json",
             ExportFormat.PARQUET: "application/vnd.apache.parquet",
             ExportFormat.LATEX: "text/x-latex; charset=utf-8",
+            ExportFormat.MARKDOWN: "text/markdown; charset=utf-8",
         }[self]
 
     @property
     def suffix(self) -> str:
         """The file name's ending, without the dot."""
-        return "tex" if self is ExportFormat.LATEX else self.value
+        return {ExportFormat.LATEX: "tex", ExportFormat.MARKDOWN: "md"}.get(self, self.value)
 
 
 class Scope(StrEnum):

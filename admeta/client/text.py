@@ -72,6 +72,12 @@ def latex(
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
+def latex_list(items: Sequence[str]) -> str:
+    """The texts as a LaTeX list, escaped; empty where there are none."""
+    lines = [rf"\item {escape(item)}" for item in items]
+    return "\n".join(["", r"\begin{itemize}", *lines, r"\end{itemize}"]) + "\n" if lines else ""
+
+
 def escape(text: str) -> str:
     """The text for LaTeX's text mode; line breaks become spaces."""
     return " ".join(text.split()).translate(_ESCAPES)

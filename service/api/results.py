@@ -47,7 +47,7 @@ paper = APIRouter(prefix="/v1/paper", tags=["paper"])
 class ExportFilters(Filters):
     """The format of the file."""
 
-    format: ExportFormat = Field(default=ExportFormat.CSV, description="latex: the comparison only.")
+    format: ExportFormat = Field(default=ExportFormat.CSV, description="latex, markdown: the comparison only.")
 
 
 class ImportanceFilters(Filters):
@@ -62,12 +62,13 @@ class ImportanceFilters(Filters):
     responses={200: {"content": {form.media_type.split(";")[0]: {"schema": {}} for form in ExportFormat}}},
 )
 def export_study(engine: Database, study: str, filters: Annotated[ExportFilters, Query()]) -> Response:
-    """Download the results: csv and parquet have a row for each run, json has the trials, latex has the comparison."""
+    """Download the results: csv and parquet have a row a run, json the trials, latex and markdown the comparison."""
     view = queries.get_study_view(engine, study)
     chosen = filters.format
     headers = {"Content-Disposition": f'attachment; filename="{view.name}.{chosen.suffix}"'}
-    if chosen is ExportFormat.LATEX:
-        text = export.to_latex(queries.comparison(engine, view.id))
+    if chosen in (ExportFormat.LATEX, ExportFormat.MARKDOWN):
+        write = export.to_latex if chosen is ExportFormat.LATEX else export.to_markdown
+        text = write(queries.comparison(engine, view.id))
         return Response(text, media_type=chosen.media_type, headers=headers)
     columns = export.columns(view.definition or {})
     trials = _all_trials(engine, view.id)

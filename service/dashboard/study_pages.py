@@ -104,7 +104,7 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
     newest_event = events.kept_range(engine)[1]  # read first: an event during the other queries is then sent again
     view = queries.get_study_view(engine, study)
     comparison = queries.comparison(engine, view.id)
-    scale = common_scale(comparison.rows)
+    scale = common_scale(comparison.optimizers or comparison.rows)
     return page(
         request,
         "study.html",
@@ -339,10 +339,10 @@ def verdicts(comparison: ComparisonView) -> dict[str, str]:
 
     Where searches are repeated, the labels are those of the definition.
     """
-    ranked = [row for row in comparison.rows if row.rank is not None]
+    ranked = [row for row in comparison.optimizers or comparison.rows if row.rank is not None]
     if not ranked:
         return {}
-    first = ranked[0].listed_as if comparison.over_searches else ranked[0].label
+    first = ranked[0].label
     found: dict[str, str] = {}
     for pair in comparison.pairs:
         if first not in (pair.a, pair.b):

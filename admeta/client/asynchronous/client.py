@@ -359,7 +359,7 @@ class AsyncClient:
         )
 
     async def export(self, study: str, file: IO[bytes], *, form: str = "csv") -> None:
-        """Write a study's results to a file as csv, json, parquet or latex, while they are received.
+        """Write a study's results to a file as csv, json, parquet, latex or markdown, while they are received.
 
         Raises:
             ClientError: the service refused, or the connection broke; the file then has a part of the results.

@@ -84,7 +84,10 @@ class BestOfNView(View):
 
 
 class ComparisonRow(View):
-    """One search of an optimizer in the comparison of a study; the only one, unless the study repeats searches."""
+    """One search of an optimizer in the comparison of a study; the only one, unless the study repeats searches.
+
+    In `optimizers` of the comparison, all of them.
+    """
 
     label: str
     listed_as: str = Field(default="", description="Label of its optimizer in the definition.")
@@ -104,7 +107,7 @@ class ComparisonRow(View):
     n_diverged: int
     n_epochs: int = Field(default=0, description="Epochs that the search stage trained, of all its trials.")
     divergence: RateView = Field(description="Of the search stage's trials, without those lost to accidents.")
-    target: TargetView | None = Field(description="Null where neither study nor task states a target.")
+    target: TargetView | None = Field(default=None, description="Null where neither study nor task states a target.")
     expected_best: list[float] = Field(
         description="Expected best validation value of 1, 2, … trials (Dodge 2019), over all trials: a pruned one by "
         "its last value, a diverged one as the worst of the study."
@@ -124,6 +127,11 @@ class ComparisonView(View):
     direction: str
     complete: bool = Field(description="False while the study still runs.")
     rows: list[ComparisonRow]
+    optimizers: list[ComparisonRow] = Field(
+        default=[],
+        description="Where searches are repeated, a row an optimizer, best first: its searches together, each by the "
+        "mean of its confirm runs, so that n counts searches. Empty where each optimizer has one search.",
+    )
     pairs: list[PairView] = Field(
         description="Every two optimizers with confirm runs, in the order of the rows. Where searches are repeated, an "
         "optimizer counts by what its searches reached, and a and b are labels of the definition."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from admeta.client.models import (
     AttemptView,
     BestView,
     ClusterView,
+    ComparisonRow,
     ComparisonView,
     ImportanceView,
     OptimizerView,
@@ -162,17 +163,22 @@ def curve(points: Iterable[PointView]) -> FittedTable:
     return table
 
 
-def comparison(view: ComparisonView) -> FittedTable:
-    """One line for each optimizer, best first; fits 80 columns."""
-    test = next((row.test_metric for row in view.rows if row.test_metric), "test")
+def comparison(view: ComparisonView, *, rows: Sequence[ComparisonRow] | None = None) -> FittedTable:
+    """One line for each optimizer, best first; fits 80 columns.
+
+    Args:
+        rows: those to show. None: a line an optimizer, its searches together where it has several.
+    """
+    rows = rows or view.optimizers or view.rows
+    test = next((row.test_metric for row in rows if row.test_metric), "test")
     columns = ("optimizer", view.metric, test, "n", "trials", "pruned", "failed", "train (step) s")
     table = FittedTable(*columns, wrapped=["n", "failed", "train (step) s"])
-    for row in view.rows:
+    for row in rows:
         table.add_row(
             row.label,
             spread(row.validation) if row.validation.n else number(row.search_value),
             spread(row.test),
-            _n_seeds(row.validation),
+            n_runs(row.validation),
             str(row.n_complete + row.n_pruned + row.n_failed),
             str(row.n_pruned),
             f"{row.n_failed}" if not row.n_diverged else f"{row.n_failed}, {row.n_diverged} diverged",
@@ -181,7 +187,7 @@ def comparison(view: ComparisonView) -> FittedTable:
     return table
 
 
-def _n_seeds(validation: SpreadView) -> str:
+def n_runs(validation: SpreadView) -> str:
     """The number of confirm runs, with those that failed: a mean of survivors alone would mislead."""
     n, n_failed = validation.n, validation.n_failed
     return f"{n_failed} of {n + n_failed} failed" if n_failed else str(n or "")

@@ -65,16 +65,16 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
         searches = [(search, best) for search, best in session.execute(query.order_by(Search.position))]
         chosen = _chosen_trials(session, row, searches)
         counts = _counts(session, row)
-        best = _best_of_n(_trial_values(session, row), direction=row.direction)
+        values = _trial_values(session, row)
+        best = _best_of_n(values, direction=row.direction)
         targets = _targets(session, row, chosen)
         rows = {
             search.label: _row(
                 search,
                 chosen.get(search.id),
                 counts.get(search.id, _NO_RUNS),
+                best.get(search.id, _NO_TRIALS),
                 target=targets.get(search.id),
-                expected_best=[value for value in best.get(search.id, _NO_TRIALS).expected if value is not None],
-                best_of_n=BestOfNView.model_validate(best.get(search.id, _NO_TRIALS)),
                 test_metric=test_metric(row.metric),
                 **_place_in_definition(row, search),
             )
@@ -89,6 +89,7 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
             **{**row.columns(), "study": row.name},
             complete=row.state == StudyState.COMPLETED,
             rows=ranked,
+            optimizers=_folded(row, ranked, samples, [one for one, _ in searches], values, counts) if repeated else [],
             pairs=[PairView.model_validate(pair) for pair in compare(samples, rules)],
             over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
             **_edges(session, row, searches, chosen),
@@ -181,7 +182,56 @@ def _spread_over(sample: Sample) -> SpreadView:
     return spread_of([*sample.values.values(), *[None] * sample.n_failed])
 
 
-def _row(search: Search, summary: TrialSummary | None, counts: Mapping[str, Any], **others: Any) -> ComparisonRow:
+def _folded(
+    study: Study,
+    rows: Sequence[ComparisonRow],
+    samples: Mapping[str, Sample],
+    searches: Sequence[Search],
+    values: Mapping[int, Sequence[float | None]],
+    counts: Mapping[int, Mapping[str, Any]],
+) -> list[ComparisonRow]:
+    """A row an optimizer, best first: its searches together, by what they reached."""
+    by_label = {row.label: row for row in rows}
+    grouped: dict[str, list[Search]] = defaultdict(list)
+    for search in searches:
+        grouped[by_label[search.label].listed_as].append(search)
+    pooled = {of[0].id: [value for one in of for value in values.get(one.id, ())] for of in grouped.values()}
+    best = _best_of_n({one: of for one, of in pooled.items() if of}, direction=study.direction)
+    folded, places = {}, {}
+    for label, of in grouped.items():
+        found = [by_label[search.label] for search in of]
+        reached = _spread_over(samples[label]) if label in samples else spread_of([])
+        seen = [row.search_value for row in found if row.search_value is not None]
+        row = _row(
+            of[0],
+            None,
+            _together([counts.get(search.id, _NO_RUNS) for search in of]),
+            best.get(of[0].id, _NO_TRIALS),
+            listed_as=label,
+            test_metric=test_metric(study.metric),
+        )
+        tested = spread_of([one.test.mean for one in found if one.test.n + one.test.n_failed])
+        shown = {"validation": reached, "test": tested, "search_value": spread_of(seen).mean}
+        folded[label] = row.model_copy(update=shown)
+        if reached.mean is not None:
+            places[label] = reached.n_failed / (reached.n + reached.n_failed), study.direction.cost(reached.mean)
+    return _ranked(folded, {label: places.get(label) for label in folded})
+
+
+def _together(counts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The counts and costs of several searches as one."""
+    costs = {field.name for field in fields(Cost)}
+    return {
+        name: sum(of[name] for of in counts)
+        if name not in costs or Cost.adds_up(name)
+        else max(of[name] for of in counts)
+        for name in _NO_RUNS
+    }
+
+
+def _row(
+    search: Search, summary: TrialSummary | None, counts: Mapping[str, Any], best: BestOfN, **others: Any
+) -> ComparisonRow:
     n_diverged, n_judged = counts["n_diverged"], counts["n_judged"]
     diverged = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED)
     outcomes = [diverged] * n_diverged + [RunOutcome(state=RunState.COMPLETE)] * (n_judged - n_diverged)
@@ -190,6 +240,8 @@ def _row(search: Search, summary: TrialSummary | None, counts: Mapping[str, Any]
     return ComparisonRow(
         **{**search.columns(), **counts, **(known if summary is None else summary.shown), **others},
         rank=None,
+        expected_best=[value for value in best.expected if value is not None],
+        best_of_n=BestOfNView.model_validate(best),
         divergence=RateView.model_validate(divergence_rate(outcomes)),
     )
 

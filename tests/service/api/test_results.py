@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 from fastapi.testclient import TestClient
 
+from admeta.client.text import escape
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Stage
 from service.database.engine import make_engine
@@ -82,6 +83,26 @@ def test_latex_is_the_comparison(api: TestClient) -> None:
     assert r"sgdm & 0.8200 $\pm$ 0.0141 & 0.8100 $\pm$ 0.0141 & 2 & 1 \\" in text
     assert r"val\_accuracy" in text
     assert text.count("{tabular}") == 2
+    assert "itemize" not in text  # nothing to compare
+
+
+@pytest.mark.parametrize("form", ["latex", "markdown"])
+def test_verdicts_are_sentences_of_the_export(api: TestClient, settings: Settings, form: str) -> None:
+    store = SqlStore(make_engine(settings.database_url))
+    lease, (admetar, sgdm) = leased(store, definition("pair"))
+    for search, value in ((admetar, 0.9), (sgdm, 0.8)):
+        run(store, lease, search, 0, complete(value))
+        for seed in range(3):
+            failed = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged")
+            outcome = failed if search is sgdm and seed == 2 else complete(value + 0.001 * seed)
+            run(store, lease, search, 0, outcome, stage=Stage.CONFIRM, seed=seed)
+    response = api.get("/v1/studies/pair/export", params={"format": form})
+    (pair,) = api.get("/v1/studies/pair/comparison").json()["pairs"]
+    sentence = f"{pair['sentence']}."
+    assert (r"\item " + escape(sentence) if form == "latex" else f"- {sentence}") in response.text.splitlines()
+    assert "1 of 3 failed" in response.text
+    ending = {"latex": "tex", "markdown": "md"}[form]
+    assert f'filename="pair.{ending}"' in response.headers["content-disposition"]
 
 
 def test_a_study_without_trials_exports_nothing(api: TestClient, settings: Settings) -> None:

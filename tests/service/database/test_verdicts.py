@@ -161,6 +161,12 @@ def test_repeated_searches_are_compared_by_what_they_reached(store: SqlStore) ->
     (pair,) = view.pairs
     assert (pair.a, pair.b, pair.better) == ("admetar", "sgdm", "admetar")
     assert view.over_searches["admetar"].mean == pytest.approx(0.93)
+    first, second = view.optimizers
+    assert (first.label, first.rank, first.validation) == ("admetar", 1, view.over_searches["admetar"])
+    assert (second.label, second.rank, second.validation.n, second.validation.n_failed) == ("sgdm", 2, 3, 1)
+    assert (first.n_trials, first.n_complete, first.trial) == (4, 4, None)
+    assert first.expected_best[0] == pytest.approx(0.93)  # of all trials: the mean of one drawn
+    assert len(first.expected_best) == 4
     assert (view.over_searches["admetar"].n, view.over_searches["sgdm"].n_failed) == (4, 1)
     assert pair.difference == pytest.approx(0.93 - 0.62)
 
