@@ -106,6 +106,7 @@ class ComparisonRow(View):
     n_failed: int
     n_diverged: int
     n_epochs: int = Field(default=0, description="Epochs that the search stage trained, of all its trials.")
+    search_gpu_s: float = Field(default=0.0, description="GPU seconds of the search stage, of all its trials.")
     divergence: RateView = Field(description="Of the search stage's trials, without those lost to accidents.")
     target: TargetView | None = Field(default=None, description="Null where neither study nor task states a target.")
     expected_best: list[float] = Field(

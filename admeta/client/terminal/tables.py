@@ -171,8 +171,8 @@ def comparison(view: ComparisonView, *, rows: Sequence[ComparisonRow] | None = N
     """
     rows = rows or view.optimizers or view.rows
     test = next((row.test_metric for row in rows if row.test_metric), "test")
-    columns = ("optimizer", view.metric, test, "n", "trials", "pruned", "failed", "train (step) s")
-    table = FittedTable(*columns, wrapped=["n", "failed", "train (step) s"])
+    columns = ("optimizer", view.metric, test, "n", "trials", "pruned", "failed", "search epochs", "train (step) s")
+    table = FittedTable(*columns, wrapped=["n", "failed", "search epochs", "train (step) s"])
     for row in rows:
         table.add_row(
             row.label,
@@ -182,6 +182,7 @@ def comparison(view: ComparisonView, *, rows: Sequence[ComparisonRow] | None = N
             str(row.n_complete + row.n_pruned + row.n_failed),
             str(row.n_pruned),
             f"{row.n_failed}" if not row.n_diverged else f"{row.n_failed}, {row.n_diverged} diverged",
+            f"{row.n_epochs}" + (f", {duration(row.search_gpu_s)} of GPU" if row.search_gpu_s else ""),
             f"{row.train_s:.1f} ({row.optimizer_s:.1f})",
         )
     return table

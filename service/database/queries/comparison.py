@@ -280,6 +280,7 @@ def _counts(session: Session, study: Study) -> dict[int, Mapping[str, Any]]:
             Run.search_id,
             *(func.count().filter(which).label(name) for name, which in counted.items()),
             func.coalesce(func.sum(Run.n_epochs).filter(of_search), 0).label("n_epochs"),
+            func.coalesce(func.sum(Run.gpu_s).filter(of_search), 0.0).label("search_gpu_s"),
             *(_total(field.name).label(field.name) for field in fields(Cost)),
         )
         .join(Run.search)
@@ -297,6 +298,7 @@ def _total(name: str) -> ColumnElement[Any]:
 _NO_TRIALS = BestOfN(median=(), low=(), high=(), expected=())
 _NO_RUNS: Mapping[str, Any] = {
     **dict.fromkeys(("n_trials", "n_complete", "n_pruned", "n_failed", "n_diverged", "n_judged", "n_epochs"), 0),
+    "search_gpu_s": 0.0,
     **vars(Cost()),
 }
 

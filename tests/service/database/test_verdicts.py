@@ -6,12 +6,14 @@ import math
 
 import pytest
 
+from admeta.client.terminal import tables
 from search.definition import StudyDefinition
-from search.records import RunOutcome
+from search.records import Point, RunOutcome
 from search.states import FailureKind, RunState, SignificanceTest, Stage
 from service.database import SqlStore
 from service.database.queries import best, comparison, detectable, get_study_view
 from service.database.studies import create_study
+from tasks.engine.protocol import Cost
 from tests.service.database.fill import complete, curve, definition, leased, run
 
 DIVERGED = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged at step 3")
@@ -59,6 +61,21 @@ def test_the_spread_between_seeds_of_earlier_studies_says_what_the_next_can_show
     assert found.std == pytest.approx((1e-4 / math.log(2)) ** 0.5)
     assert found.difference == pytest.approx(found.std * (before.difference or 0))
     assert "an earlier study of this recipe" in found.sentence
+
+
+def test_epochs_and_gpu_seconds_of_the_search_stage_stand_beside_the_trials(
+    store: SqlStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lease, (admetar, _) = leased(store, definition("costs"))
+    points = [Point(epoch=n, step=n, value=0.5, metrics={}, cost=Cost(train_s=2.0, gpu_s=1.5)) for n in (1, 2)]
+    for number in range(2):
+        run(store, lease, admetar, number, complete(0.9), points=points)
+    run(store, lease, admetar, 0, complete(0.9), stage=Stage.CONFIRM, seed=0, points=points)
+    first, second = comparison(store.engine, lease.study_id).rows
+    assert (first.n_trials, first.n_epochs, first.search_gpu_s, first.gpu_s) == (2, 4, 6.0, 9.0)
+    assert (second.n_epochs, second.search_gpu_s) == (0, 0.0)
+    tables.console().print(tables.comparison(comparison(store.engine, lease.study_id)))
+    assert "4, 0:06 of GPU" in capsys.readouterr().out
 
 
 def test_an_optimizer_with_failed_confirm_runs_ranks_behind_and_is_not_better(store: SqlStore) -> None:
