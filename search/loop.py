@@ -122,7 +122,7 @@ class SearchLoop:
         if self.limit is None:
             return False
         ended = any(run.error is not None and run.error.startswith(self.limit) for run in self._search_runs())
-        return ended or self._n_asked < self._n_trials
+        return ended or self._n_asked < self._n_to_ask()
 
     def propose(self) -> RunRecord | None:
         """The next run to start, which is then live; None where there is nothing to start now."""
@@ -240,7 +240,16 @@ class SearchLoop:
         return [run for run in self._runs.values() if run.stage is Stage.SEARCH]
 
     def _can_ask(self) -> bool:
-        return not self._search_over and not self._confirm_planned and self._n_asked < self._n_trials
+        return not self._search_over and not self._confirm_planned and self._n_asked < self._n_to_ask()
+
+    def _n_to_ask(self) -> int:
+        """The budget's trials, and another one for each that was lost with its machine, at most as many again.
+
+        Settings that are lost a second time are not replaced again: they may be what kills the worker.
+        """
+        runs = self._search_runs()
+        lost = {_key(run.params) for run in runs if run.failure is not None and run.failure.is_replaced}
+        return self._n_trials + min(len(lost), self._n_trials)
 
     def _ask(self) -> RunRecord:
         """Create the next trial and its run. A trial that a dead driver created without a run gets its run first."""

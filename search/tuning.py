@@ -5,6 +5,7 @@ Tune pickles them into its experiment folder, so they are pickled without conten
 
 from __future__ import annotations
 
+import errno
 import pickle
 import threading
 import time
@@ -193,6 +194,8 @@ def describe(error: BaseException) -> tuple[FailureKind, str]:
     cause = _cause(error)
     if isinstance(cause, OutOfMemory):
         return FailureKind.OUT_OF_MEMORY, str(cause)
+    if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return FailureKind.LOST, f"the worker's disk is full: {cause}"
     return FailureKind.ERROR, f"{type(cause).__name__}: {cause}"
 
 

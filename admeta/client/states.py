@@ -87,7 +87,7 @@ class FailureKind(StrEnum):
     """An exception in the training code; retried."""
 
     LOST = "lost"
-    """The worker died; retried."""
+    """The worker died, or its disk was full; retried."""
 
     PREEMPTED = "preempted"
     """The worker's node died, was taken away or lost its connection; retried."""
@@ -99,6 +99,11 @@ class FailureKind(StrEnum):
     def is_accident(self) -> bool:
         """Whether the failure says nothing about the settings: the same configuration may train well another time."""
         return self in (FailureKind.ERROR, FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.CANCELLED)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another trial takes the place of one that ended so: its machine failed, not its training."""
+        return self in (FailureKind.LOST, FailureKind.PREEMPTED)
 
 
 class Direction(StrEnum):

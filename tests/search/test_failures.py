@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -233,6 +234,11 @@ def test_a_run_that_is_given_back_waits_and_counts_as_no_failure(
         (ActorUnavailableError("connection reset by peer", None), FailureKind.PREEMPTED, "was cut off"),
         (RayActorError(error_msg="No module", actor_init_failed=True), FailureKind.ERROR, "could not start: No module"),
         (RayTaskError("train", "trace", ValueError("bad luck")), FailureKind.ERROR, "ValueError: bad luck"),
+        (
+            RayTaskError("train", "trace", OSError(errno.ENOSPC, "No space left on device")),
+            FailureKind.LOST,
+            "disk is full",
+        ),
         (RuntimeError("Tune's own"), FailureKind.ERROR, "RuntimeError: Tune's own"),
     ],
 )

@@ -22,7 +22,7 @@ class SearchView(View):
     optimizer: str
     optuna_study: str
     stage: str = Field(description="search, confirm or done")
-    n_trials: int = Field(description="Trials the search will run in all.")
+    n_trials: int = Field(description="Trials the search will run in all, those in place of lost ones included.")
     n_waiting: int
     n_running: int
     n_complete: int

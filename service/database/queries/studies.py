@@ -16,13 +16,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
-from sqlalchemy import Engine, Select, Text, bindparam, exists, func, or_, select, type_coerce
+from sqlalchemy import Engine, Select, Text, bindparam, distinct, exists, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, aliased, defer
 from sqlalchemy.pool import Pool
 
 from search.advice import warnings_for
 from search.definition import StudyDefinition
-from search.states import RunState, Stage, StudyState
+from search.states import FailureKind, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import Run, Search, Study
 from service.database.queries.best import best_run_id
@@ -176,6 +176,7 @@ def _read(session: Session, studies: Sequence[Study]) -> dict[str, list[SearchVi
     counts = {row.search_id: row._asdict() for row in counted}
     for search in found:
         known = {**_NO_RUNS, **search._asdict(), **counts.get(search.id, {})}
+        known["n_trials"] += min(known["n_lost"], known["n_trials"])  # as `search.loop` replaces them
         study = by_id[search.study_id]
         views[study.id].append(SearchView(**known, stage=_stage(known, ended=study.state.is_terminal)))
     return views
@@ -214,7 +215,8 @@ _COUNTED = {
     "n_pruned": RunState.PRUNED,
     "n_failed": RunState.FAIL,
 }
-_NO_RUNS = dict.fromkeys([*_COUNTED, "n_confirm_created", "n_confirm_finished"], 0)
+_NO_RUNS = dict.fromkeys([*_COUNTED, "n_lost", "n_confirm_created", "n_confirm_finished"], 0)
+_REPLACED = tuple(kind for kind in FailureKind if kind.is_replaced)
 
 
 @cache
@@ -224,8 +226,10 @@ def _counts() -> Select[*tuple[Any, ...]]:
         func.count().filter(Run.stage == Stage.SEARCH, Run.state == state).label(name)
         for name, state in _COUNTED.items()
     ]
+    lost = (Run.stage == Stage.SEARCH) & (Run.state == RunState.FAIL) & Run.failure.in_(_REPLACED)
+    n_lost = func.count(distinct(Run.params)).filter(lost).label("n_lost")
     confirms = Run.stage == Stage.CONFIRM
     created = func.count().filter(confirms).label("n_confirm_created")
     finished = func.count().filter(confirms, Run.state.in_(_FINISHED)).label("n_confirm_finished")
     chosen = Run.search_id.in_(bindparam("searches", expanding=True))
-    return select(Run.search_id, *n_trials, created, finished).where(chosen).group_by(Run.search_id)
+    return select(Run.search_id, *n_trials, n_lost, created, finished).where(chosen).group_by(Run.search_id)

@@ -362,3 +362,12 @@ def test_searches_of_ended_studies_are_remembered_only_when_nothing_is_open(stor
         (view,) = list_studies(store.engine).items
         assert (view.searches[0].n_running, view.searches[0].n_complete) == (0, 1)
         assert view.searches[0].best_value == 0.5
+
+
+def test_a_lost_trial_adds_the_one_in_its_place_to_those_that_the_search_will_run(store: SqlStore) -> None:
+    lease, (admetar, _) = leased(store, definition("lost"))
+    for number, kind in enumerate([FailureKind.LOST, FailureKind.ERROR, FailureKind.DIVERGED, FailureKind.LOST]):
+        outcome = RunOutcome(state=RunState.FAIL, failure=kind, error="it failed")
+        run(store, lease, admetar, number, outcome, params={"lr": 0.1 if kind is FailureKind.LOST else 0.2})
+    view = get_study_view(store.engine, lease.study_id)
+    assert [(search.n_trials, search.stage) for search in view.searches] == [(5, "search"), (4, "search")]
