@@ -22,7 +22,7 @@ __all__ = ["AdaBelief"]
 
 
 class AdaBelief(RuleOptimizer):
-    """Adaptive optimizer that takes large steps where the gradient is as its average foretold.
+    """Adaptive optimizer that takes large steps where the gradient is close to its moving average.
 
     Args:
         params: parameters, (name, parameter) pairs, or groups of either.

@@ -202,7 +202,7 @@ class RuleOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not torch.compiler.is_compiling():  # a compiled step has no plans, and couldn't trace the look at them
+        if not torch.compiler.is_compiling():  # a compiled step has no plans, and couldn't trace the check of them
             self._plans.drop_stale(self.state)
         for index, group in enumerate(self.param_groups):
             if self._uses_fused(index, group):
@@ -226,12 +226,12 @@ class RuleOptimizer(Optimizer, ABC):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What GradScaler asks: whether ``step`` unscales gradients and heeds found_inf by itself."""
+        """What GradScaler asks: whether ``step`` unscales gradients and skips the update on found_inf by itself."""
         return all(self._uses_fused(index, group) for index, group in enumerate(self.param_groups))
 
     @property
     def takes_narrow_gradients(self) -> bool:
-        """Whether gradients may stay bf16 beside float32 parameters: the kernels widen them as they read them.
+        """Whether gradients may stay bf16 with float32 parameters: the kernels widen them as they read them.
 
         Parameters then move as if the gradients had been widened before, to the last bit.
         """
@@ -329,7 +329,7 @@ class RuleOptimizer(Optimizer, ABC):
             if missing:
                 raise RuntimeError(
                     f"{type(self).__name__}: a parameter has state but no {missing[0]!r}. An option that needs it was "
-                    "turned on after the first step; set it before, or begin anew with optimizer.state.clear()"
+                    "turned on after the first step; set it before, or start again with optimizer.state.clear()"
                 )
             wanted = param.device if on_device else _HOST
             if not compiling and not step_is_ready(state["step"], wanted):

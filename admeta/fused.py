@@ -3,7 +3,7 @@
 Owns: what is on the device for the launches, and their order. Does not own: the kernels (admeta.kernels), the tables'
 columns (admeta.layout) and when they are still true (admeta.plans). Imported only where fused runs: it needs Triton.
 
-Device tables are never written twice: what changes is made anew, because a captured graph may read the old one.
+Device tables are never written twice: what changes goes into a new table, since captured graphs may read the old one.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class OptimInfo:
         graph_kwargs: extra keywords under which ``step`` may be captured in a CUDA graph, lr being a tensor.
         graph_target: the class whose step is captured, with ``target``'s update and checkpoints but faster there;
             empty for ``target`` itself. It needs Triton.
-        graph_target_lacks: options that ``graph_target`` doesn't have; where one is true, ``target`` it is.
+        graph_target_lacks: options that ``graph_target`` doesn't have; where one is true, ``target`` is used.
         state_tensors: parameter-sized tensors of state under the default options.
         requirements: what the constructor demands of two parameters together.
     """

@@ -1,4 +1,4 @@
-"""The tables that the fused kernels read beside tensors' elements: their columns, by name, and how they are filled.
+"""The tables that the fused kernels read besides tensors' elements: their columns, by name, and how they are filled.
 
 - addresses, int64 [tensors, COLUMNS]: where each tensor lies and its size. Gradients' addresses have a table of their
   own, because they change the most.

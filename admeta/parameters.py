@@ -1,6 +1,6 @@
 """The rules of the optimizers' parameters, in one table, and the presets over them.
 
-Constructors and the registry check values by this table, so a rule stands here alone. Imports no torch.
+Constructors and the registry check values by this table, so each rule is only here. Imports no torch.
 Source of the presets: Chen et al., ICML 2023, Algorithms 1 and 2; the authors' compiled files and released source.
 """
 

@@ -195,7 +195,7 @@ class PlanCache:
         return index in self._plans
 
     def clear(self) -> None:
-        """Forgets all plans, but those of captured graphs, which go on reading their tables."""
+        """Forgets all plans, except those of captured graphs, which continue to read their tables."""
         self._plans.clear()
 
     def drop_stale(self, state: Mapping[Tensor, dict[str, Any]]) -> None:

@@ -33,7 +33,7 @@ def known_optimizers() -> Mapping[str, OptimInfo]:
     Each entry point names an OptimInfo whose ``name`` is the entry point's.
 
     Raises:
-        RegistrationError: an entry point is no OptimInfo, or its name is taken.
+        RegistrationError: an entry point is not an OptimInfo, or its name is taken.
     """
     known = dict(OPTIMIZERS)
     for point in entry_points(group=ENTRY_POINT_GROUP):

@@ -61,7 +61,7 @@ class SlowSchedule:
 
 @dataclass(frozen=True)
 class Moments:
-    """The second moment and how steps are scaled by it; AdmetaS has none of it.
+    """The second moment and how steps are scaled by it; AdmetaS has none.
 
     Attributes:
         beta2: decay rate of v.

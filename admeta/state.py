@@ -1,6 +1,6 @@
 """A parameter's state: how it is made, checked when loaded, and watched for replaced tensors.
 
-Watching spares every fused step a look at each tensor of the state.
+Because of it, a fused step need not check each tensor of the state.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def checked_state(state_dict: dict[str, Any], optimizer: RuleOptimizer) -> dict[
     """A state dict with the options that older checkpoints lack, and step counts as tensors; its values are shared.
 
     Raises:
-        ValueError: an option or a tensor that the optimizer needs is missing, or one is there that it has never.
+        ValueError: an option or a tensor that the optimizer needs is missing, or there is one that it never has.
     """
     name, defaults = type(optimizer).__name__, optimizer.defaults
     known = {"step", "exp_avg"}
@@ -96,7 +96,7 @@ class Changes:
 class WatchedState(dict[str, Any]):
     """A parameter's state. It is copied and pickled as the plain dict it stands for.
 
-    In-place changes of a tensor are none of its business; putting another tensor in its place is.
+    It detects that a tensor was replaced, and ignores in-place changes of a tensor.
     """
 
     def __init__(self, state: Mapping[str, Any], changes: Changes) -> None:

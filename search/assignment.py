@@ -1,6 +1,6 @@
-"""What the driver hands to a worker and what comes back: plain values that cross Ray.
+"""What the driver sends to a worker and what the worker reports: plain values that Ray pickles.
 
-Owns the two messages of a run. No database address, password or token is ever part of them.
+Owns the two messages of a run. They never contain a database address, a password or a token.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Assignment:
     Attributes:
         attempt: which attempt of the run this is, from 1.
         settings: the optimizer's constructor keywords (drawn and fixed).
-        checkpoint_dir: folder of this run alone; where one exists already, the run goes on from its last checkpoint.
+        checkpoint_dir: folder of this run alone; where one exists already, the run continues from its last checkpoint.
         threads: CPU threads torch may use.
         cpus, gpus: what the worker holds; gpus below 1 is a share of a card, 0 none.
         init_from: folders of an earlier trial's runs, of which the first with a checkpoint gives the initial weights.
-        placement: why the worker holds that much, in words, for the attempt's record.
+        placement: why the worker holds that much, as text, for the attempt's record.
     """
 
     run_id: int
@@ -61,10 +61,10 @@ class Assignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a worker tells after each evaluation.
+    """What a worker reports after each evaluation.
 
     The first report of an attempt says where it runs, and repeats the curve that its checkpoint remembers: points
-    which a dead driver never stored are filled in, those of a training that came to nothing are replaced.
+    that a dead driver did not store are added, and points of a training that was lost are replaced.
     """
 
     points: list[Point]
@@ -91,7 +91,7 @@ class Curve:
 
 
 def _point(state: Mapping[str, Any]) -> Point:
-    """A point of a checkpoint; versions up to 0.1 wrote the fields of `cost` beside the others."""
+    """A point of a checkpoint; versions up to 0.1 wrote the fields of `cost` among the others."""
     names = {one.name for one in fields(Cost)}
     cost = state.get("cost") or {name: value for name, value in state.items() if name in names}
     others = {name: value for name, value in state.items() if name != "cost" and name not in names}

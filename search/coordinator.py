@@ -161,7 +161,7 @@ class Coordinator:
             return None
         return (
             f"has waited {waited_s // 60:.0f} min for Ray to start a worker, though the cluster has room for a run; "
-            "look at the service's log and at `ray status`, and restart Ray if this goes on"
+            "look at the service's log and at `ray status`, and restart Ray if this continues"
         )
 
     def begin(self, ticket: str) -> None:

@@ -35,7 +35,7 @@ from tasks.registry import ENGINE_RUN, TaskInfo
 
 
 def expand_names(raw: Any) -> Any:
-    """A raw definition in which names stand as objects: `task: digits` means `task: {name: digits}`.
+    """A raw definition with names written as objects: `task: digits` means `task: {name: digits}`.
 
     The same holds for each of `optimizers`, for `sampler` and for `pruner`.
     """

@@ -139,7 +139,7 @@ def _check_imports(study: StudyRecord, allowed: Sequence[str]) -> None:
 
 
 def _pause_or_raise(store: Store, lease: Lease, error: TaskError) -> StudyState:
-    """Pause a study that cannot go on now; raise the error if it has no runs yet."""
+    """Pause a study that cannot continue now; raise the error if it has no runs yet."""
     if not (runs := store.runs(lease.study_id)):
         raise error
     for run in runs:
@@ -331,7 +331,7 @@ def launch_driver(study_id: str, *, runtime_env: Mapping[str, Any] | None = None
     """Start a driver actor for the study, which then waits for its `run` to be called.
 
     Args:
-        runtime_env: what Ray prepares for the driver and its workers, beside what the connection has; None: no more.
+        runtime_env: what Ray prepares for the driver and its workers, besides what the connection has; None: nothing.
 
     Raises:
         ValueError: the study has one already.

@@ -97,7 +97,7 @@ class SearchLoop:
         return list(self._runs.values())
 
     def end_search(self, limit: str) -> None:
-        """Ask for no further trials, because this limit was met. Running trials go on."""
+        """Ask for no further trials, because this limit was met. Running trials continue."""
         self._search_over = True
         self.limit = self.limit or limit
 

@@ -123,7 +123,7 @@ class SobolSampler(optuna.samplers.QMCSampler):  # type: ignore[misc]
     """One point of a scrambled Sobol sequence: `index`, where Optuna's starts at random and keeps count.
 
     Every search of a study has the same sequence: optimizers whose spaces have as many parameters are compared at the
-    same points of the unit cube, so that no optimizer has the luckier draws. What is conditional is drawn at random.
+    same points of the unit cube, so none has luckier draws. Conditional parameters are drawn at random.
     """
 
     def __init__(self, space: dict[str, BaseDistribution], *, index: int, seed: int, independent_seed: int) -> None:

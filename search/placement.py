@@ -28,7 +28,7 @@ from tasks.errors import ConfigError, TaskError
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_S = 600.0
+FREE_CARD_TIMEOUT_S = 600.0
 """Seconds to wait for a free card on which throughput can be measured."""
 
 
@@ -110,9 +110,9 @@ def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Cal
     ask = ray.remote(_measure).options(num_cpus=0, num_gpus=1)
     task, settings = definition.task.model_dump(mode="json"), typical_settings(spec)
     asked = ask.remote(task, spec.name, settings, data_dir, runs_beside(definition, cluster))
-    packing = _answer(asked, is_stopping=is_stopping, patience_s=PATIENCE_S)
+    packing = _answer(asked, is_stopping=is_stopping, timeout_s=FREE_CARD_TIMEOUT_S)
     if packing is None:
-        reason = f"one run a card: no card was free for a measurement within {PATIENCE_S:.0f} s"
+        reason = f"one run a card: no card was free for a measurement within {FREE_CARD_TIMEOUT_S:.0f} s"
         return Placement(each=Capacity(cpus=resources.cpus, gpus=1), reason=reason)
     gpus, reason = packing
     return Placement(each=Capacity(cpus=resources.cpus, gpus=gpus), reason=reason)
@@ -224,9 +224,9 @@ def _measure(
     return chosen.gpus, f"{chosen.trials_per_gpu} a card: {chosen.reason} (samples by runs at once: {totals})"
 
 
-def _answer(asked: Any, *, is_stopping: Callable[[], bool], patience_s: float = math.inf) -> Any | None:
+def _answer(asked: Any, *, is_stopping: Callable[[], bool], timeout_s: float = math.inf) -> Any | None:
     """The result of the Ray task; None if the study is stopped first or the time is over."""
-    end = time.monotonic() + patience_s
+    end = time.monotonic() + timeout_s
     while not ray.wait([asked], timeout=0.5)[0]:
         if is_stopping() or time.monotonic() > end:
             ray.cancel(asked, force=True)

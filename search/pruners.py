@@ -79,7 +79,7 @@ def rungs(first: int, *, reduction_factor: int, max_epochs: int) -> list[int]:
     """Epochs after which successive halving compares: `first`, and times the factor while that is within half of all.
 
     A rung near the end would stop the best of the survivors and save next to nothing: at epochs 53 and 159 of 160, the
-    second stopped 2.8 of 6.8 survivors and saved 0.4 % of the epochs. The first rung stands wherever it was asked for.
+    second stopped 2.8 of 6.8 survivors and saved 0.4 % of the epochs. The first rung is where it was asked for.
     """
     found = [first]
     while 2 * found[-1] * reduction_factor <= max_epochs:

@@ -1,4 +1,4 @@
-"""The output of a run: a file for each attempt beside the run's checkpoints, written through file descriptors 1 and 2.
+"""The output of a run: a file for each attempt next to the checkpoints, written through file descriptors 1 and 2.
 
 Used by the worker that writes and the service that reads. The kernel has every line as soon as it is printed, also by C
 code and by processes that the run starts, so a worker that is killed loses none.

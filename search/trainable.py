@@ -2,7 +2,7 @@
 
 A step is one epoch and its evaluation. Checkpoints are this class's own and not Tune's: whatever ended an attempt
 (an exception, the worker, the node, the driver, the whole cluster), the next one finds its run's last checkpoint in
-the same folder and goes on from there.
+the same folder and continues from there.
 
 A preempted worker gets SIGTERM, as spot capacity, `docker stop` and Kubernetes send it before they end a machine. An
 epoch that ends within the grace period is saved. A longer one is interrupted, and its run continues from its last
@@ -117,7 +117,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         if self._unsaved:
             self._save(run, final=False)
         self._unsaved = False
-        rest = f"the run goes on elsewhere from epoch {run.epoch}" if self._problem is None else self._problem
+        rest = f"the run continues elsewhere from epoch {run.epoch}" if self._problem is None else self._problem
         self._log.say(f"told to stop: {rest}")
         raise PreemptedError(f"the worker was told to stop (SIGTERM); {rest}")
 
@@ -239,7 +239,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
     def _save(self, run: Run, *, final: bool) -> None:
         """A search run that ended before its first checkpoint was due leaves none: repeating it costs less.
 
-        One that cannot be written, as the disk is full, is told and tried again when the next is due: training goes on.
+        One that cannot be written, because the disk is full, is reported and tried again when the next is due.
         """
         if final and self._assignment.stage is Stage.SEARCH and not self._checkpoint_is_due():
             return
@@ -265,7 +265,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
 
 def _share_card(share: float) -> str:
-    """Run beside the other trials on this card and not by turns with them; must come before CUDA starts."""
+    """Run at the same time as the other trials on this card, not in turns; must be called before CUDA starts."""
     from tasks.engine import sharing
 
     return sharing.join(os.environ, share=share)
@@ -345,5 +345,5 @@ class Preemption:
     def _interrupt(self, number: int, frame: object) -> None:
         raise PreemptedError(
             f"the worker was told to stop (SIGTERM), and its epoch took longer than the {self._grace_s:g} s left; "
-            "the run goes on from its last checkpoint"
+            "the run continues from its last checkpoint"
         )

@@ -1,1 +1,1 @@
-"""The product people talk to: REST, database, supervisor, client and command line."""
+"""The service: REST, database, supervisor, pages, and the commands that work on it directly."""

@@ -69,7 +69,7 @@ def create_app(settings: Settings, *, supervisor: Supervisor | None = None) -> F
     """The application on these settings.
 
     Args:
-        settings: where database, checkpoints and data lie.
+        settings: where database, checkpoints and data are.
         supervisor: what runs the studies; by default `service.ray.supervisor.Supervisor`, over Ray.
     """
 

@@ -25,7 +25,7 @@ from tasks.engine.folders import is_remote, open_folder
 
 MIN_FREE_GIB = 5
 _DRIVERS = ("/dev/nvidiactl", "/proc/driver/nvidia", "/dev/dxg", "/dev/kfd")
-"""Where the drivers of NVIDIA, of WSL and of AMD show."""
+"""Files that exist where a driver of NVIDIA, WSL or AMD is installed."""
 
 
 def examine_flags(**flags: Any) -> list[Finding]:

@@ -25,7 +25,7 @@ from service.settings import LogFormat
 
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _FILE_BYTES = 10_000_000
-_MAX_LINES = 1000  # that are remembered, to tell repetitions
+_MAX_LINES = 1000  # that are remembered, to detect repetitions
 _context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default={})  # noqa: B039  (never changed)
 
 
@@ -176,7 +176,7 @@ class Repeats(logging.Filter):
 
 
 def _write(handler: logging.Handler, record: logging.LogRecord) -> None:
-    """Write a line of an earlier moment: what is going on now has nothing to do with it."""
+    """Write a line about an earlier moment, without the context of the present one."""
     token = _context.set({})
     handler.acquire()
     try:

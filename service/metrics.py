@@ -1,6 +1,6 @@
 """What Prometheus scrapes: the state of studies and trials from SQL, the service's own requests from memory.
 
-Counts of studies and trials are asked for at a scrape, so that any number of services on one database say the same.
+Studies and trials are counted at a scrape, so that all services on one database give the same numbers.
 The others are this process's. Each application has its own registry.
 """
 

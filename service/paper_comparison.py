@@ -1,6 +1,6 @@
-"""Our results beside the paper's, as REST and the pages tell them: which of ours stands in which cell.
+"""Our results next to the paper's, for REST and the pages: which of ours belongs to which cell.
 
-What the paper prints, and which of our models counts as its, is `search.paper`'s.
+`search.paper` owns what the paper prints, and which of our models counts as one of its.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def full_study(study: PaperStudy) -> PaperStudyView:
 
 
 def small_study(study: PaperStudy) -> PaperStudyView:
-    """The study with the definition of its small form (search.paper.definitions), and told of as that."""
+    """The study with the definition, name and size of its small form (search.paper.definitions)."""
     small = smoke(study.definition)
     changes = {"study": small.name, "model": small.task.model, "n_runs": small.n_runs, "definition": small.to_json()}
     return study_view(study).model_copy(update=changes)

@@ -46,7 +46,7 @@ class _Server(uvicorn.Server):
     """Tells where it serves once it does, and ends the streams of events when it stops.
 
     Attributes:
-        needs_new_process: it stopped because Ray can go on in a new process only.
+        needs_new_process: it stopped because Ray can only continue in a new process.
         fault: it stopped because of this error.
     """
 
@@ -88,7 +88,7 @@ class _Server(uvicorn.Server):
 
 
 def settle_memory() -> None:
-    """Take what start-up made out of the garbage collector's sight.
+    """Exclude the objects made at start-up from garbage collection.
 
     Modules and routes are half a million objects, and a request that meets a full collection of them waits for a fifth
     of a second.
@@ -98,7 +98,7 @@ def settle_memory() -> None:
 
 
 class StartError(ServiceError):
-    """The service did not come up."""
+    """The service did not start."""
 
 
 def run(settings: Settings) -> None:
@@ -144,7 +144,7 @@ def running(settings: Settings) -> Iterator[str]:
 
 @contextmanager
 def listen(settings: Settings) -> Iterator[tuple[_Server, socket.socket]]:
-    """A server that is ready to run, with its socket. Prepares the database first, whose errors so reach the caller."""
+    """A server that is ready to run, with its socket. Prepares the database first; its errors reach the caller."""
     _raise_open_files_limit()
     with inherited_listener() or _bind(settings) as listener:
         make_home(settings.home)
@@ -212,7 +212,7 @@ def log_file(home: Path) -> Path:
 
 
 def replace_process(listener: int) -> NoReturn:
-    """Run the same command anew in this process, with the same listening socket, where requests wait meanwhile.
+    """Run the same command again in this process, with the same listening socket, where requests wait meanwhile.
 
     Ray's core ends a process as soon as it leaves a node that has died; nothing within the process can prevent it.
 
@@ -221,7 +221,7 @@ def replace_process(listener: int) -> NoReturn:
     """
     os.set_inheritable(listener, True)  # noqa: FBT003 - the standard library's signature
     os.environ[LISTENER] = str(listener)
-    log.info("the service begins anew in its own process")
+    log.info("the service restarts in its own process")
     logging.shutdown()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 

@@ -76,7 +76,7 @@ _LIMITS = tuple(Quotas.__dataclass_fields__)
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All that the service needs to know about where it runs.
+    """Where the service runs, and its limits.
 
     Attributes:
         home: folder of the SQLite file, the logs and, unless set otherwise, checkpoints and data.
@@ -247,7 +247,7 @@ def _folder(value: str | Path | None, *, flag: str) -> Path | None:
         return None
     path = Path(value).expanduser().absolute()
     if not path.is_dir():
-        raise SettingsError(f"{flag} {path} is no folder.", hint="Name the folder in which the modules lie.")
+        raise SettingsError(f"{flag} {path} is not a folder.", hint="Name the folder that contains the modules.")
     return path
 
 

@@ -1,7 +1,7 @@
 """What a user may write under `task:` in a study definition: the part common to every task.
 
-Each task subclasses `TaskConfig` with its own name, models and
-defaults (tasks/*/config.py). Never imports torch: the service and the client read these models too.
+Each task subclasses `TaskConfig` with its own name, models and defaults. Never imports torch: the service and the
+client read these models too.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Schedule(Part):
             raise ValueError(f"milestones {list(marks)} must rise strictly within (0, 1): fractions of the run")
         if self.name == "multistep" and marks and marks[0] < self.warmup:
             raise ValueError(
-                f"milestone {marks[0]} lies in the warm-up, the first {self.warmup} of the run, where lr still rises; "
+                f"milestone {marks[0]} is in the warm-up, the first {self.warmup} of the run, where lr still rises; "
                 "shorten the warm-up or move the milestone"
             )
         return self

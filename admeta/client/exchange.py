@@ -123,12 +123,12 @@ class Backoff:
     """How long a call that follows a study or a run tries again while the service does not answer.
 
     Args:
-        patience_s: longest absence, in seconds, counted from the last answer. Before the first answer every error is
+        retry_timeout_s: longest time, in seconds, since the last answer. Before the first answer every error is
             raised, because the address may be wrong.
     """
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, retry_timeout_s: float) -> None:
+        self._retry_timeout_s = retry_timeout_s
         self._answered_at: float | None = None
 
     def answered(self) -> None:
@@ -140,7 +140,7 @@ class Backoff:
         if self._answered_at is None and error.status is not None:  # an answer like 503 shows that the address is right
             self._answered_at = clock()
         may_pass = error.loss is not Loss.ADDRESS if isinstance(error, UnansweredError) else error.status in RETURNING
-        if self._answered_at is None or not may_pass or clock() - self._answered_at > self._patience_s:
+        if self._answered_at is None or not may_pass or clock() - self._answered_at > self._retry_timeout_s:
             raise error
 
 

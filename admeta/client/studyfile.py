@@ -212,7 +212,8 @@ def with_changes(definition: Mapping[str, Any], changes: Sequence[str]) -> dict[
         changes: each a path of keys and list positions, '=', and a value in YAML. Missing objects on the path are made.
 
     Raises:
-        StudyFileError: a change has no '=', its value is not YAML, or its path leads through what is no object or list.
+        StudyFileError: a change has no '=', its value is not YAML, or part of its path is
+            not an object or a list.
     """
     changed: dict[str, Any] = copy.deepcopy(dict(definition))
     for change in changes:

@@ -16,8 +16,8 @@ from typing import Self
 from admeta.client.errors import ClientError
 from service.client import Client
 
-START_PATIENCE_S = 240.0
-STOP_PATIENCE_S = 20.0
+START_TIMEOUT_S = 240.0
+STOP_TIMEOUT_S = 20.0
 
 
 class Installation:
@@ -65,7 +65,7 @@ class Installation:
 
     def _wait_until_it_answers(self) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + START_PATIENCE_S
+        deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 raise SystemExit(f"the service ended with {self._process.returncode}; see {self.home / 'output.log'}")
@@ -73,14 +73,14 @@ class Installation:
                 if client.health().status == "ok":
                     return
             time.sleep(0.3)
-        raise SystemExit(f"the service does not answer after {START_PATIENCE_S:.0f} s; see {self.home / 'output.log'}")
+        raise SystemExit(f"the service does not answer after {START_TIMEOUT_S:.0f} s; see {self.home / 'output.log'}")
 
     def _stop(self) -> None:
         """As Ctrl-C does; killed with what it started where it takes too long."""
         assert self._process is not None
         self._process.terminate()
         try:
-            self._process.wait(STOP_PATIENCE_S)
+            self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -25,7 +25,7 @@ from service.database.models import Study
 from service.models import StudyView
 from tasks.engine.device import source_commit
 
-PAUSE_PATIENCE_S = 45.0
+PAUSE_TIMEOUT_S = 45.0
 SAY_EVERY_S = 20.0
 SESSIONS = "sessions.jsonl"
 
@@ -132,7 +132,7 @@ def _pause(client: Client, views: Sequence[StudyView], *, home: Path, begin: flo
                 if error.status != 409:  # it has ended meanwhile
                     raise
     engine = make_engine(database_url(home))
-    deadline = time.monotonic() + PAUSE_PATIENCE_S
+    deadline = time.monotonic() + PAUSE_TIMEOUT_S
     held = select(func.count()).where(Study.id.in_([view.id for view in views]), not_(lease_is_free(engine)))
     try:
         while time.monotonic() < deadline:
@@ -141,7 +141,7 @@ def _pause(client: Client, views: Sequence[StudyView], *, home: Path, begin: flo
                     break
             time.sleep(0.3)
         else:
-            _say(begin, f"after {PAUSE_PATIENCE_S:.0f} s runs are still at work: they go on from an older checkpoint")
+            _say(begin, f"after {PAUSE_TIMEOUT_S:.0f} s runs are still at work: they go on from an older checkpoint")
     finally:
         engine.dispose()
     return [client.study(view.id) for view in views]

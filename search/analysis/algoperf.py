@@ -77,7 +77,7 @@ def read_targets(path: Path) -> Targets:
     """Targets from AlgoPerf's JSON: `base_workloads`, `held_out_workloads` and `workloads` with metric and target.
 
     Raises:
-        AnalysisError: the file is not such a JSON.
+        AnalysisError: the file is not JSON of that form.
     """
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))

@@ -64,7 +64,9 @@ def median_band(
     for index, curve in enumerate(curves):
         xs = [x for x, _ in curve]
         if any(not a < b for a, b in pairwise(xs)):
-            raise AnalysisError(f"curves[{index}] has x = {xs}; x must rise strictly. Sort it, and keep one point an x")
+            raise AnalysisError(
+                f"curves[{index}] has x = {xs}; x must rise strictly. Sort it, and keep one point for each x"
+            )
     steps = [_Steps(curve) for curve in curves]
     band = []
     for x in sorted({x for curve in curves for x, _ in curve}):

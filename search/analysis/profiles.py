@@ -127,7 +127,7 @@ def mean_ranks(tasks: Sequence[tuple[Mapping[str, float | None], Direction | str
 
     Args:
         tasks: for each task the values by optimizer and the direction. One that was tried and failed has None there
-            and gets the last rank. One that a task doesn't name is averaged over the others, where fewer rivals
+            and gets the last rank. One that a task doesn't name is averaged over the others, where fewer competitors
             may have been ranked: compare the same optimizers on every task where you can.
     """
     collected: dict[str, list[float]] = {}

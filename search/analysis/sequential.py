@@ -1,6 +1,6 @@
 """Adaptive confirmation: few seeds first, more where the question is open, valid at every look.
 
-Owns the schedule of looks, what each look may spend of alpha, and which optimizers go on. Does not own the runs.
+Owns the schedule of looks, how much alpha each look spends, and which optimizers get more seeds. Does not own the runs.
 """
 
 from __future__ import annotations

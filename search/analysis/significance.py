@@ -53,7 +53,7 @@ def welch(a: Sequence[float], b: Sequence[float]) -> TwoSampleResult:
     """Welch's t test of equal means, two-sided.
 
     No p-value, but a note, with fewer than two values in a sample, or without any spread in both: t is then
-    infinite or 0/0, and identical runs are no evidence.
+    infinite or 0/0, and identical runs show nothing.
 
     Raises:
         AnalysisError: a value is not finite.
@@ -100,7 +100,7 @@ def paired_wilcoxon(a: Sequence[float], b: Sequence[float]) -> TwoSampleResult:
     """
     a, b = finite(a, what="a"), finite(b, what="b")
     if len(a) != len(b):
-        raise AnalysisError(f"a has {len(a)} values and b {len(b)}; pairs need one of each. Pair them by seed")
+        raise AnalysisError(f"a has {len(a)} values and b {len(b)}; pairs need as many of each. Pair them by seed")
     differences = _differences(a, b)
     n = len(differences)
     if not n:

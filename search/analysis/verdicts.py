@@ -60,7 +60,7 @@ class PairVerdict:
         more: values more of each optimizer that would decide the pair if the means stay as they are; None where it is
             decided, or where no reasonable number would.
         unit: what `more` counts: "seeds" or "searches".
-        note: what the reader must know beside the numbers; None where there is nothing.
+        note: what the reader must know besides the numbers; None where there is nothing.
         margin: δ, the difference below which optimizers count as equivalent; None where the study names none.
         confidence: of the interval, 1 − alpha.
     """

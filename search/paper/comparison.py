@@ -1,6 +1,6 @@
 """The paper's tables in its own layout, with our numbers next to its numbers.
 
-Decides which of our results stands in which cell, and which of the paper's variants (ablations, other learning rates) a
+Decides which of our results goes into which cell, and which of the paper's variants (ablations, other learning rates) a
 result is.
 """
 

@@ -3,7 +3,7 @@
 The studies are the files of studies/paper, which the package holds too: `search/paper/studies` is a link to that folder
 in a checkout and a copy of it in an installed package. The small form trains the same task, optimizers, spaces and
 stages in seconds on a CPU with a data set of a few hundred. It shows that a study runs from end to end. Its numbers
-mean nothing, and since its model is none of the paper's, they are never shown beside the paper's.
+mean nothing, and since its model is not one of the paper's, they are never shown next to the paper's.
 """
 
 from __future__ import annotations

@@ -162,6 +162,6 @@ def _fixed(task: str, model: str, optimizer: str) -> Mapping[str, Any]:
     setup = setup_of(task=task, model=model)
     if setup is None or optimizer not in setup.optimizers:
         raise ValueError(
-            f"settings.yaml has {optimizer} on {task} with {model}, which setups.yaml has not; add it there"
+            f"settings.yaml has {optimizer} on {task} with {model}, which is missing in setups.yaml; add it there"
         )
     return setup.optimizers[optimizer].fixed

@@ -177,7 +177,7 @@ def results(
     optimizer: str | None = None,
     metric: str | None = None,
 ) -> tuple[PaperResult, ...]:
-    """The paper's numbers that match everything given, in the paper's order; none is an empty tuple.
+    """The paper's numbers that match everything given, in the paper's order; an empty tuple if there are none.
 
     Args:
         table: our name of a table: cifar, glue, squad_ner, audio, ablation, finetune, sgd_lr.

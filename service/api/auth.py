@@ -37,7 +37,7 @@ from service.settings import Settings, SettingsError, is_loopback
 log = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/docs", "/openapi.json", "/signin", "/signout"})
-"""What needs no token: health, for load balancers; the description of the API, which is no secret; signing in."""
+"""Needs no token: health, for load balancers; the description of the API, which is not secret; signing in."""
 TOKENS_PATH = "/v1/tokens"
 MAX_ADDRESSES = 10_000
 _MAX_KNOWN = 1000
@@ -82,7 +82,7 @@ class FailureLimit:
     """Counts the wrong tokens of each address over a sliding window. Used in one process, on its event loop.
 
     Args:
-        max_failures: so many within the window, and the address has to wait.
+        max_failures: failures within the window after which the address has to wait.
         window_s: seconds after which a failure no longer counts.
         clock: seconds from any origin, monotonic.
     """
@@ -119,7 +119,7 @@ class FailureLimit:
 
 
 def _network(address: str) -> str:
-    """What one party has: an IPv4 address, or the /64 network of an IPv6 one, in which addresses cost nothing."""
+    """The addresses that one party controls: an IPv4 address, or the /64 network of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -188,7 +188,7 @@ def unauthorized(error: str, detail: str, *, hint: str, challenge: str = "") -> 
 
 
 class Access:
-    """ASGI middleware: lets a request pass whose token allows it.
+    """ASGI middleware: passes the requests that their tokens allow.
 
     Args:
         required: False on an open service, where everybody may do everything but use the routes for tokens.
@@ -273,7 +273,7 @@ def _bearer_token(header: str) -> str | None:
 
 
 def _no_admins(path: str) -> ApiError:
-    """On an open service nobody is an admin: whoever is on this machine could make tokens for later."""
+    """On an open service nobody is an admin; otherwise any user of this machine could create tokens."""
     if optuna_pages.is_path(path):
         return ApiError(
             403,
@@ -285,7 +285,7 @@ def _no_admins(path: str) -> ApiError:
     return ApiError(
         403,
         "tokens_not_in_use",
-        "this service asks nobody for a token, so it makes none.",
+        "this service does not require tokens, so it creates none.",
         hint="Make tokens on the service's machine with `admeta token create`, or serve with --require-token.",
     )
 

@@ -1,7 +1,7 @@
 """Every answer that is not a success: one form, the right status, and the next step.
 
 Owns `ApiError` and the handlers that turn each exception into an `ErrorView`. `service.api.invalid` finds which field
-breaks which rule. What addresses there are, and what each takes, is read from the OpenAPI description.
+breaks which rule. The addresses and their parameters are read from the OpenAPI description.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ async def _refused(_request: Request, error: ApiError) -> Response:
 
 async def _left(request: Request, _error: ClientDisconnect) -> Response:
     """The client closed the connection before its request was complete; nobody reads this answer."""
-    log.debug("%s %s: the client left before its request was complete", request.method, request.url.path)
+    log.debug("%s %s: the client disconnected before its request was complete", request.method, request.url.path)
     return Response(status_code=400)
 
 
@@ -149,7 +149,7 @@ async def _no_route(request: Request, error: HTTPException) -> Response:
 
 
 _SEARCH_ERRORS: Mapping[type[SearchError], tuple[int, str, str]] = {
-    StudyNotFoundError: (404, "study_not_found", "GET /v1/studies lists the studies there are."),
+    StudyNotFoundError: (404, "study_not_found", "GET /v1/studies lists the existing studies."),
     StudyConflictError: (409, "study_conflict", "GET /v1/studies/{name} shows the study as it is."),
     LeaseLostError: (409, "study_busy", "Another process took the study over; repeat the request."),
     SearchError: (422, "refused", "Change the request as the detail says."),
@@ -192,7 +192,7 @@ async def unavailable(request: Request, error: Exception) -> Response:
     view = ErrorView(
         error="database_unavailable",
         detail=f"the database cannot be used now: {reason(error)}. Nothing was changed by this request.",
-        hint="Repeat the request in a few seconds; running trials are not affected. If it stays so, check that the "
+        hint="Repeat the request in a few seconds; running trials are not affected. If this continues, check that the "
         "database server is up and its disk has room.",
     )
     return answer(503, view, headers={"Retry-After": "5"})

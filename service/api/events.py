@@ -1,7 +1,7 @@
 """Events as they happen, of one study or of all: the routes, and their answer in server-sent events (HTML standard).
 
-A stream sends heartbeats, ends with its study and with its access token, and is closed where its reader has left or
-takes nothing. It holds no database connection; see `service.event_feed`.
+A stream sends heartbeats, ends with its study and with its access token, and is closed when its reader has
+disconnected or reads nothing. It holds no database connection; see `service.event_feed`.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class EventStream(Response):
                     break
         except TimeoutError:
             log.info("a follower of events read nothing for %.0f s and was dropped", self._stall_s)
-            return  # without the end of the body: the server closes the connection, and the reader comes back
+            return  # without the end of the body: the server closes the connection, and the reader reconnects
         except (SQLAlchemyError, DatabaseUnavailableError) as error:
             log.warning("a stream of events ends, the database does not answer: %s", type(error).__name__)
         await send({"type": "http.response.body", "body": b""})
@@ -241,6 +241,6 @@ class EventStream(Response):
 
 
 async def _gone(receive: Receive) -> None:
-    """Return when the reader has left."""
+    """Return when the reader has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

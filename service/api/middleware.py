@@ -98,7 +98,7 @@ class RootPath(Middleware):
 class Compression(Middleware):
     """Compresses answers with gzip for clients that accept it; streams of events and packed files pass as they are.
 
-    The ETag of a compressed answer becomes a weak one, since the same tag stands for the plain bytes too.
+    The ETag of a compressed answer becomes a weak one, since the plain bytes have the same tag.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -338,11 +338,11 @@ Answer = tuple[list[Message], Any]
 
 
 class SharedReads(Middleware):
-    """Works out a read once for all who ask for it at the same time: fifty who watch a study cost little more than one.
+    """Computes a read once for all requests for it that wait: fifty readers of a study cost little more than one.
 
-    No answer is older than its request: a read that has begun is not joined, since it may have missed what was written
-    since; those who ask meanwhile share the next one, which begins when it has ended. What depends on who asks must
-    be an outer layer.
+    No answer is older than its request: a request that comes while a read runs does not get that read's answer, which
+    may lack what was written since. All such requests share the next read, which begins when this one has ended.
+    Whatever depends on the caller must be an outer layer.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -358,7 +358,7 @@ class SharedReads(Middleware):
         key = path, scope["query_string"]
         if key not in self._waiting:
             self._waiting[key] = asyncio.create_task(self._read(key, dict(scope)))
-        messages, route = await asyncio.shield(self._waiting[key])  # a client that leaves does not cancel it
+        messages, route = await asyncio.shield(self._waiting[key])  # a client that disconnects does not cancel it
         if route is not None:
             scope["route"] = route
         for message in messages:

@@ -70,7 +70,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
     "ErrorView": {
         "error": "study_not_found",
         "detail": "no study has the id or name 'digits-frist'",
-        "hint": "GET /v1/studies lists the studies there are.",
+        "hint": "GET /v1/studies lists the existing studies.",
     },
     "StudyView": {
         "id": "0123456789ab", "name": "digits-first", "task": "digits", "model": "convnet", "state": "COMPLETED",

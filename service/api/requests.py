@@ -37,11 +37,11 @@ N_CHECKS = 2
 REPLAYED = "Idempotency-Replayed"
 Result = TypeVar("Result")
 Body = TypeVar("Body", bound=BaseModel)
-_JSON_HINT = "Send one JSON object in UTF-8; `python -m json.tool FILE` shows where a file goes wrong."
+_JSON_HINT = "Send one JSON object in UTF-8; `python -m json.tool FILE` shows where a file is not valid."
 _KEY = re.compile(r'"([\x20\x21\x23-\x5b\x5d-\x7e]{1,255})"|([\x21\x23-\x5b\x5d-\x7e]{1,255})')
 _KEY_DESCRIPTION = (
     "Your own name for this request, 1 to 255 characters, for example a random UUID. A request sent again with it "
-    f"within 24 hours gets the first answer once more, with the header {REPLAYED}: true, and takes no effect again. "
+    f"within 24 hours gets the first answer again, with the header {REPLAYED}: true, and has no further effect. "
     "Refused requests are not kept."
 )
 

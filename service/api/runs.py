@@ -103,7 +103,7 @@ def get_run_log(engine: Database, request: Request, run: RunId, filters: Annotat
         if ended:
             raise RunNotFoundError(
                 f"attempt {attempt} of run {run} has ended, and its log cannot be read: {error.strerror or error}.",
-                hint="Workers keep logs beside the checkpoints, in the service's --storage: all must see this folder.",
+                hint="Workers write logs next to checkpoints, in the service's --storage: all must see this folder.",
             ) from None
         part = run_log.Excerpt(text="", start=filters.offset, end=filters.offset)
     headers = {ATTEMPT: str(attempt), OFFSET: str(part.end), ENDED: "true" if ended else "false"}

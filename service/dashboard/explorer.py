@@ -55,14 +55,14 @@ SENSIBLE: Mapping[str, Mapping[str, float]] = {
     "rosenbrock": {"lr": 0.0002, "adaptive_lr": 0.02, "n_steps": 300},
     "noisy_quadratic": {"lr": 0.02, "adaptive_lr": 0.05, "n_steps": 200},
 }
-"""Learning rates and lengths by surface with which most of the five get somewhere."""
+"""Learning rates and lengths by surface with which most of the five converge."""
 
 Decay = Annotated[float, Field(ge=0, le=0.999)]
 Rate = Annotated[float, Field(gt=0, le=10)]
 
 
 class Choice(Filters):
-    """What the explorer is asked to show."""
+    """The settings that the explorer shows."""
 
     surface: Literal["quadratic", "rosenbrock", "noisy_quadratic"] = "quadratic"
     lambd: float = Field(default=0.9, ge=0.01, le=0.99)

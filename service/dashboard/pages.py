@@ -1,7 +1,7 @@
 """How a page is made: templates, static files, files to download, errors as pages.
 
-Everything put into a page is escaped. Where a browser asks and not a program, an error
-is a page with the words of the API.
+Everything put into a page is escaped. If a browser sent the request, an
+error is a page with the message of the API.
 """
 
 from __future__ import annotations

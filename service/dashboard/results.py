@@ -148,7 +148,7 @@ def entry(result: BestResult | None, *, place: str) -> Entry | None:
 
 
 def _led(cells: list[Entry | None], direction: str) -> list[Entry | None]:
-    """The cells, the best of at least two marked; confirmed results compete with one another alone where there are."""
+    """The cells, the best of at least two marked; if there are confirmed results, only they compete."""
     there = [cell for cell in cells if cell is not None]
     confirmed = [cell for cell in there if cell.result.best.evidence == "confirmed"]
     values = {cell.id: value for cell in confirmed or there if (value := shown_value(cell.result)) is not None}

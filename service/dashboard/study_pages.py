@@ -150,12 +150,12 @@ def act_on_study(
                 changes = {"notes": notes.replace("\r\n", "\n"), "tags": tags.replace(",", " ").split()}
                 studies.change_study(engine, study, parse_body(StudyChanges, changes))
     except StudyConflictError:
-        pass  # the study has gone on since the page was read; it shows its state now
+        pass  # the study has changed since the page was read; show its state now
     return RedirectResponse(target, status_code=303)
 
 
 def may_change(request: Request) -> bool:
-    """Whether who asks may change studies: everybody where no token is asked for, else who has the scope `write`."""
+    """Whether the caller may change studies: always on an open service, otherwise with the scope `write`."""
     bearer = getattr(request.state, "bearer", None)
     return bearer is None or bearer.scope.includes(Scope.WRITE)
 
@@ -216,7 +216,7 @@ def remaining_s(study: StudyView) -> float | None:
 
 
 def _all_failed(engine: Engine, study: StudyView) -> dict[str, StudyRunView]:
-    """By label, the last failure of each search none of whose finished trials succeeded."""
+    """By label, the last failure of each search whose finished trials all failed."""
     labels = [s.label for s in study.searches if s.n_failed and s.n_failed == tables.n_finished(s)]
     failures = queries.last_failures(engine, study.id) if labels else {}
     return {label: failures[label] for label in labels if label in failures}

@@ -1,4 +1,4 @@
-"""Submitting a study from a page: a form that writes YAML, the YAML checked as one types, and sending it off."""
+"""Submitting a study from a page: a form that writes YAML, checks of the YAML while it is typed, the submission."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ Form = Annotated[Filled, Depends(_filled)]
 
 
 async def _checked(request: Request, engine: Database, limits: Limits, filled: Form) -> Verdict:
-    """What the form's YAML is found to be."""
+    """The result of checking the form's YAML."""
     return await check_in_thread(request, check_text, engine, limits, _text(filled, "definition"))
 
 
@@ -142,7 +142,7 @@ def check(request: Request, verdict: Checked) -> Response:
 
 @router.post("/submit")
 def submit(request: Request, engine: Database, limits: Limits, filled: Form, verdict: Checked) -> Response:
-    """Submit the YAML, and go to the study; the page again, with what is wrong, where it is none."""
+    """Submit the YAML and show the study; if it is not valid, show the form again with the errors."""
     text = _text(filled, "definition")
     if verdict.definition is None:
         return _page(request, _sensible(FIRST_TASK), text, verdict, status=422)

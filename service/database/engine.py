@@ -3,7 +3,7 @@
 SQLite: write-ahead log, foreign keys, up to 60 s of waiting for a lock. Writers take the lock when they begin (`BEGIN
 IMMEDIATE`): a reader that turns into a writer would fail at once instead of waiting. Each transaction first checks that
 the file is still the one that was opened.
-PostgreSQL: psycopg 3; connections are tested before use, and a server that died is noticed within half a minute.
+PostgreSQL: psycopg 3; connections are tested before use, and a dead server is detected within half a minute.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def connector(url: URL) -> Callable[[], Any]:
         return lambda: dialect.connect(*args, **kwargs)
     kwargs = {"timeout": BUSY_TIMEOUT_S, **kwargs, "uri": True}
     path = Path(args[0]).absolute()
-    address = f"{path.as_uri()}?mode=rw"  # by default SQLite would make a deleted file anew, empty
+    address = f"{path.as_uri()}?mode=rw"  # by default SQLite would create a deleted file again, empty
 
     def connect() -> Any:
         try:

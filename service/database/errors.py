@@ -20,7 +20,7 @@ from admeta.client.errors import ServiceError
 from search.errors import SearchError, StudyNotFoundError
 
 RESTORE_HINT = (
-    "Stop the service, put a backup in the file's place, remove the old file's -wal and -shm beside it, and start the "
+    "Stop the service, put a backup in the file's place, remove the old file's -wal and -shm files, and start the "
     "service again."
 )
 

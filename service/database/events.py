@@ -1,10 +1,10 @@
-"""Events: what happened, in the order in which it was committed. Written with the change, read by followers.
+"""Events: what happened, in the order in which it was committed. Written with the change, for followers.
 
 An event's id is larger than every id that a reader could have seen before, so that reading "everything after id n"
 misses nothing. SQLite has one writer at a time. PostgreSQL's sequences do not guarantee it: an id that was drawn early
 may be committed late. So events are written when their transaction commits, under a lock held to the end of the commit.
 
-Events serve those who follow a study; what is true stands in the other tables. `prune` deletes old events.
+Events are for following a study; the other tables have the state. `prune` deletes old events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests that take effect once, however often they are sent: the answers given under an Idempotency-Key, for a day.
 
-An answer is written in the transaction that makes what it tells of, so there are either both or neither. It must hold
-no secret. Of the key a hash is stored.
+An answer is written in the transaction of the change that it reports: either both are stored or neither is. It must not
+contain a secret. Only a hash of the key is stored.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _escape(url: str) -> str:
 class _RetryingStorage:
     """Optuna's database storage; each call is repeated while the database cannot be used.
 
-    It stands behind `_CachedStorage`, which calls nothing else. Most calls can simply be repeated. The others name how
+    It is wrapped by `_CachedStorage`, which calls nothing else. Most calls can simply be repeated. The others name how
     to recognise that a call whose answer was lost took effect.
     """
 

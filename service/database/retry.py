@@ -1,4 +1,4 @@
-"""Repeats database calls that failed for a passing reason: which errors pass, and how long to go on trying.
+"""Repeats database calls that failed for a passing reason: which errors pass, and how long to retry.
 
 A driver waits minutes, because a training run costs more than the wait; a request waits seconds and then is refused.
 """
@@ -62,7 +62,7 @@ REQUEST = RetryPolicy(deadline_s=5, max_delay_s=1)
 def is_transient(error: BaseException) -> bool:
     """Whether the same call may succeed later.
 
-    So it is when the connection was lost, the server restarts, the database is locked or read-only, the disk is full,
+    It may when the connection was lost, the server restarts, the database is locked or read-only, the disk is full,
     there was an I/O error or a deadlock, or the process may open no further file.
     """
     return any(_is_transient(e) for e in _chain(error))

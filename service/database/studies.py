@@ -1,6 +1,6 @@
 """What requests and the supervisor do with studies: create, cancel, pause, resume, delete, find those to drive.
 
-A driver sees a changed state when it next renews its lease. All functions hold no state, and wait a few seconds for a
+A driver sees a changed state when it next renews its lease. The functions hold no state, and wait a few seconds for a
 database that cannot be used.
 """
 
@@ -145,7 +145,7 @@ def request_pause(engine: Engine, study: str) -> StudyView:
 
 @retried(REQUEST)
 def request_resume(engine: Engine, study: str) -> StudyView:
-    """Go on with a paused study; a driver that still holds it does so at its next renewal.
+    """Resume a paused study; a driver that still holds it does so at its next renewal.
 
     Raises:
         StudyNotFoundError: no study has this id or name.

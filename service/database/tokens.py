@@ -1,7 +1,7 @@
 """Access tokens: made, looked up, listed, revoked.
 
 A token is 256 random bits, so its plain SHA-256 is stored. Slow hashes (scrypt, argon2) protect secrets that can be
-guessed, and would slow every request. The hash is looked up, so that the time it takes tells nothing about the token.
+guessed, and would slow every request. The hash is looked up, so that the time it takes reveals nothing about the token.
 The token is shown once, when it is made, and is stored nowhere.
 """
 
@@ -131,7 +131,7 @@ def find_bearer(engine: Engine, token: str) -> Bearer | None:
         try:
             with writing(engine) as session:
                 session.execute(update(AccessToken).where(AccessToken.id == row.id).values(last_used_at=now))
-        except (SQLAlchemyError, OSError) as error:  # a full disk, for example, refuses nobody who only reads
+        except (SQLAlchemyError, OSError) as error:  # a full disk, for example, must not refuse readers
             if not is_transient(error):
                 raise
     return Bearer(id=row.id, name=row.name, scope=Scope(row.scope))

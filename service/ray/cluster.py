@@ -44,7 +44,7 @@ _own_node: subprocess.Popen[bytes] | None = None
 def join(settings: Settings) -> None:
     """Start an embedded Ray, or join the cluster at `settings.ray_address`.
 
-    Ray accepts only processes that have a node beside them: if this machine has none, one without CPUs and cards is
+    Ray accepts only processes on a machine with a node: if this machine has none, one without CPUs and cards is
     started. An embedded Ray listens on loopback only and asks for a token that only this process and its children have.
     It ends with the calling thread, because the kernel kills its daemons with the thread that started them.
 
@@ -148,7 +148,7 @@ def send_code(folder: Path) -> dict[str, Any]:
 
 
 def control_is_lost() -> str | None:
-    """Why Ray must be left and joined again; None if its control service answers."""
+    """Why this process must disconnect from Ray and connect again; None if its control service answers."""
     address = ray.get_runtime_context().gcs_address
     host, _, port = address.rpartition(":")
     return None if node.answers(host, int(port)) else f"Ray's control service at {address} does not answer"

@@ -2,7 +2,7 @@
 
 Ray's own command starts the node. Owns when it is needed, its arguments, and its end: no new run is placed on it, and
 those that are there are saved and given back within 30 s, which is the notice that spot capacity gives. A run saves
-itself when its worker is told to stop (`search.trainable`).
+a checkpoint when its worker is told to stop (`search.trainable`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def has_node() -> bool:
 
 
 def join_without_capacity(address: str) -> subprocess.Popen[bytes]:
-    """Start a node without CPUs and cards on this machine: Ray accepts only processes that have a node beside them.
+    """Start a node without CPUs and cards on this machine: Ray accepts only processes on a machine with a node.
 
     Raises:
         JoinError: it did not start.
@@ -295,7 +295,7 @@ def give_back(address: str, node: int, *, timeout_s: float = GIVE_BACK_TIMEOUT_S
         node: process id of the node's `ray start`.
 
     Returns:
-        Whether all were within the timeout. The others end with the node and go on from older checkpoints.
+        Whether all were within the timeout. The others end with the node and continue from older checkpoints.
     """
     deadline = time.monotonic() + timeout_s
     workers = [process for process in descendants(node) if process_title(process).startswith(_WORKER)]
@@ -306,7 +306,7 @@ def give_back(address: str, node: int, *, timeout_s: float = GIVE_BACK_TIMEOUT_S
     tell_to_stop(workers)
     left = wait_for(workers, timeout_s=max(0.0, deadline - time.monotonic()))
     if left:
-        log.warning("%d runs were not given back in time; they go on from their last checkpoints", len(left))
+        log.warning("%d runs were not given back in time; they continue from their last checkpoints", len(left))
     return not left
 
 

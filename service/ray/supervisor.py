@@ -127,7 +127,7 @@ class Supervisor:
                 logger.error("%s The service stops.", error.detail)
                 self._fault = error
                 self._ended.set()
-            except Exception as error:  # the loop goes on after every error, which it logs
+            except Exception as error:  # the loop continues after every error, which it logs
                 known = isinstance(error, JoinError)
                 what = str(error) if known else type(error).__name__
                 if not ray.is_initialized() or isinstance(error, RayError):
@@ -161,11 +161,11 @@ class Supervisor:
         elif time.monotonic() - self._ray_checked_at > RAY_CHECK_S:
             self._ray_checked_at = time.monotonic()
             if step_s := self._clock.set_back_s():
-                self._abandon_ray(f"this machine's clock was set back by {step_s:.0f} s, and Ray's timers stand still")
+                self._abandon_ray(f"this machine's clock was set back by {step_s:.0f} s, and Ray's timers stopped")
                 return False
             fault = cluster.control_is_lost()
             if fault is not None:
-                logger.error("%s; connecting anew, and studies go on from the database", fault)
+                logger.error("%s; connecting again; studies continue from the database", fault)
                 self._ray_status = f"unavailable: {fault}"
                 cluster.leave(self._settings)
                 self._drivers.clear()
@@ -177,7 +177,7 @@ class Supervisor:
 
     def _abandon_ray(self, fault: str) -> None:
         """Stop, and let a new process start or join Ray: this one cannot disconnect from it."""
-        logger.error("%s; the service begins anew, and studies go on from the database", fault)
+        logger.error("%s; the service restarts, and studies continue from the database", fault)
         self._ray_status = f"unavailable: {fault}"
         self._needs_new_process = True
         self._ended.set()
@@ -248,7 +248,7 @@ class Supervisor:
             self._crashes.pop(study_id, None)
 
     def _note_failure(self, study_id: str, driver: Driver, error: RayError) -> None:
-        """Count a driver's failure. The next driver goes on, unless too many have failed without progress."""
+        """Count a driver's failure. The next driver continues, unless too many have failed without progress."""
         cause = getattr(error, "cause", None) or error
         logger.warning("study %s: its driver failed: %s", study_id, error)
         before = self._crashes.get(study_id)
@@ -317,7 +317,7 @@ class Supervisor:
         """Kill a driver that has run without a lease for SILENCE_S; called at every tick."""
         since = self._silent_since.setdefault(study_id, time.monotonic())
         if time.monotonic() - since > SILENCE_S:
-            logger.warning("study %s: its driver lives but holds no lease; killing it", study_id)
+            logger.warning("study %s: its driver runs without a lease; killing it", study_id)
             with suppress(RayError):
                 ray.kill(driver)
 

@@ -41,7 +41,7 @@ class Answer:
 
 
 class _Answer(BaseModel):
-    """Unchecked: what is wrong with an answer is said with its question's id."""
+    """Not checked by pydantic: errors of an answer name its question's id."""
 
     text: Any = None
     answer_start: Any = None
@@ -126,7 +126,7 @@ def read_squad(
         for asked in paragraph.qas:
             name = str(asked.id)
             if name in seen:
-                raise DataError(f"{path}: question id {name!r} is there twice; scores are kept by id")
+                raise DataError(f"{path}: question id {name!r} appears twice; scores are stored by id")
             seen.add(name)
             given = [] if asked.is_impossible else asked.answers or []
             if not given and unanswerable == "refuse":

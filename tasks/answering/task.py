@@ -220,7 +220,7 @@ class SquadV2Task(SquadTask[SquadV2Config]):
 
 
 def _spoken(predictions: Predictions) -> list[Score]:
-    """The scores of the best spans, none held back."""
+    """The scores of the best spans, without a threshold."""
     pairs = zip(predictions.texts, predictions.questions, strict=True)
     return [score_v2(text, _true(question)) for text, question in pairs]
 

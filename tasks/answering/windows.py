@@ -98,7 +98,7 @@ def _place(question: Question, offsets: NDArray[Any], inside: NDArray[np.bool_],
     if len(starts) == 0 or len(stops) == 0:
         return none, none
     start, stop = int(starts[0]), int(stops[-1])
-    # At a window's edge the answer may go on outside; elsewhere a character without a token is a blank at its end.
+    # At a window's edge the answer may continue outside; elsewhere a character without a token is a blank at its end.
     begins = offsets[start, 0] <= begin or start != own[0]
     ends = offsets[stop, 1] >= end or stop != own[-1]
     return (start, stop) if begins and ends and start <= stop else (none, none)

@@ -30,7 +30,7 @@ class ClipSplit:
 
     Attributes:
         samples: int16, of all recordings that share the tensor, on the device or the host.
-        starts, lengths: int64 (n,), where each recording lies in it.
+        starts, lengths: int64 (n,), where each recording is in it.
         labels: int64 (n,).
     """
 
@@ -244,8 +244,8 @@ def _hold_out(splits: Mapping[str, ClipSplit], shares: HoldOut, *, classes: tupl
     for split in ("train", "test") if shares.val_fraction else ("train", "val", "test"):
         if split not in held:
             raise DataError(
-                f"no recording is of {split}; its folders or its list must name sound files that are there (where each "
-                "task's files lie: docs/tasks.md)"
+                f"no recording is in {split}; its folders or its list must name existing sound files (where each "
+                "task's files are: docs/tasks.md)"
             )
     if "val" not in held:
         train = held["train"]

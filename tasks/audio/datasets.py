@@ -21,7 +21,7 @@ from tasks.errors import DataError
 class AudioFolderTask(AudioTask[AudioFolderConfig]):
     """`data_dir` holds train/<class>/…, test/<class>/… and perhaps val/<class>/…, or <class>/… alone.
 
-    Either may stand under one folder of its own, as archives have it. Without split folders a tenth of each class is
+    Either may be under one folder of its own, as archives have it. Without split folders a tenth of each class is
     the test set, the same for every study.
     """
 
@@ -172,7 +172,7 @@ COMMON_LANGUAGE_SPLITS: Mapping[str, str] = {"train": "train", "dev": "val", "te
 class CommonLanguageTask(AudioTask[CommonLanguageConfig]):
     """45 languages from Common Voice, 22,194 / 5,888 / 5,963 recordings, split by their authors by speaker.
 
-    Files lie as <language>/<train, dev or test>/<speaker>/<file>.wav.
+    Files are at <language>/<train, dev or test>/<speaker>/<file>.wav.
 
     Source: Sinisetty et al., "CommonLanguage", 0.1 (2021), doi 10.5281/zenodo.5036977.
     """

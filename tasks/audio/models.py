@@ -57,7 +57,7 @@ def span_mask(n: int, width: int, *, share: float, length: int, at_least: int, d
     """
     length = min(length, width)
     exact = share * width / length
-    most = max(1, min(max(int(exact) + 1, at_least), width // length))  # spans must be able to stand side by side
+    most = max(1, min(max(int(exact) + 1, at_least), width // length))  # spans must fit side by side
     starts = torch.rand(n, width - length + 1, device=device).topk(most, dim=1).indices
     count = torch.clamp(torch.floor(exact + torch.rand((), device=device)), min=at_least)
     used = torch.arange(most, device=device) < count

@@ -71,7 +71,7 @@ def find_or_fetch(
         version: of the fetched files.
 
     Raises:
-        DataError: a file is missing beside the others, or none is found and none could be fetched.
+        DataError: a file is missing from the set, or none is found and none could be fetched.
     """
     root = None if data_dir is None else data_dir if inner is None else resolve_inside(data_dir, inner)
     for folder in () if root is None else (root / place for place in ((".", *folders) if inner else folders)):

@@ -54,7 +54,7 @@ class ModelSource:
     Attributes:
         folder: holds config.json, the tokenizer's files and, unless random, the weights.
         origin: what it is, for the run's record: "hub bert-base-uncased at 86b5e09", "folder models/mine", …
-        weights: whether the body starts from the folder's weights or is drawn anew.
+        weights: whether the body starts from the folder's weights or is drawn at random.
     """
 
     folder: Path

@@ -187,9 +187,7 @@ def read_weights(path: Path) -> Mapping[str, Tensor]:
                 f"init_from: {path}: {name!r} is sparse, complex or without values; weights are dense real numbers"
             )
         if value.isnan().any():
-            raise CheckpointError(
-                f"init_from: {path}: {name!r} holds NaN, from which nothing trains; give another file"
-            )
+            raise CheckpointError(f"init_from: {path}: {name!r} holds NaN, which cannot be trained; give another file")
     return weights
 
 

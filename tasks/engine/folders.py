@@ -228,7 +228,7 @@ def checkpoint_name(epoch: int) -> str:
 
 
 def find_checkpoints(names: Iterable[str]) -> list[tuple[int, str]]:
-    """Of a folder's files, those to go on from, with how many epochs each had completed."""
+    """Of a folder's files, those to continue from, with how many epochs each had completed."""
     matches = [(_EPOCH.fullmatch(name), name) for name in names]
     return [(int(match[1]), name) for match, name in matches if match]
 

@@ -218,7 +218,7 @@ if __name__ == "__main__":
     main()
 
 CANDIDATES = (1, 2, 4, 8, 16)
-MIN_GAIN = 1.05  # a further doubling must raise the total by this, or each trial slows down for nothing
+MIN_GAIN = 1.05  # a further doubling must raise the total by this, or each trial becomes slower without a gain
 MEMORY_SHARE = 0.9  # of the card; the rest is left for fragmentation and for an evaluation's peak
 
 Measure = Callable[[int], Sequence[Measurement]]
@@ -293,7 +293,7 @@ def measure_packing(
 ) -> Packing:
     """`choose_packing` on this machine's card, measured with the study's own task; takes one to two minutes.
 
-    Trials at once run as a study's do: side by side where NVIDIA's multi-process service can be joined, or by turns.
+    The trials run as a study's do: at the same time where NVIDIA's multi-process service is available, else in turns.
     """
     import torch
 

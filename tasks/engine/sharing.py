@@ -1,4 +1,4 @@
-"""Several trials on one card at the same time, not by turns: NVIDIA's multi-process service (MPS).
+"""Several trials on one card at the same time, not in turns: NVIDIA's multi-process service (MPS).
 
 Without it the processes on a card take turns, each alone for a slice of time; a small network's kernels fill a
 fraction of the card, so packed trials gain little. Under it they run side by side. It is a program of the driver's

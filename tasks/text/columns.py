@@ -84,7 +84,7 @@ def _read_fields(
         if (n := names.count(normalize_name(name))) != 1:
             raise DataError(
                 f"{path} has {n or 'no'} column{'s' if n > 1 else ''} {name!r}; its columns, divided by {delimiter!r}, "
-                f"are {_listed(names)}. Each column that is read must be there once: correct the header or name another"
+                f"are {_listed(names)}. Each column that is read must appear once: correct the header or name another"
             )
     places = [names.index(normalize_name(name)) for name in wanted]
     columns = Columns(path, [], {name: [] for name in wanted})

@@ -130,7 +130,7 @@ class OwnTextConfig(TextConfig):
     pair_column: str | None = Field(None, min_length=1, max_length=200, description="the second text of a pair")
     label_column: str = Field("label", min_length=1, max_length=200)
     quotes: Literal["auto", "csv", "none"] = Field(
-        "auto", description="csv: fields may stand in double quotes; none: quotes are text; auto: none for .tsv alone"
+        "auto", description="csv: fields may be in double quotes; none: quotes are text; auto: none for .tsv files only"
     )
 
     @model_validator(mode="after")

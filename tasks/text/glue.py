@@ -26,7 +26,7 @@ ENTAILMENT = ("entailment", "not_entailment")
 
 @dataclass(frozen=True, kw_only=True)
 class GlueFiles:
-    """How one task lies in GLUE's archive and on the hub.
+    """Where one task is in GLUE's archive and on the hub.
 
     Attributes:
         folder: its folder in the archive.

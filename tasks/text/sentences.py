@@ -309,9 +309,9 @@ class TextClassificationTask(ClassificationTask[TextClassificationConfig]):
 
 
 class TextRegressionTask(RegressionTask[TextRegressionConfig]):
-    """The model learns the labels less their training mean, over their training standard deviation.
+    """The model learns the labels minus their training mean, divided by their training standard deviation.
 
-    So the loss is a share of their variance: 1 is what the mean alone reaches, whatever the labels' unit.
+    So the loss is a share of their variance, in any unit: always predicting the mean has a loss of 1.
     """
 
     def __init__(self, config: TextRegressionConfig, data: SentenceData, *, device: torch.device) -> None:

@@ -213,7 +213,7 @@ def plan_epoch(
     """Steps of rows of similar length, in random order; a function of (lengths, seed, epoch).
 
     Rows are shuffled, those beyond whole steps are left out (others each epoch), then sorted by width, cut into steps
-    and the steps shuffled: within a width, chance decides who stands together.
+    and the steps shuffled: within a width, rows are grouped at random.
 
     Args:
         lengths: tokens of each row, (n,).
@@ -235,7 +235,7 @@ class PaddedRows:
 
     Args:
         fills: what each token column is padded with; columns without an entry stay off the device.
-        device: where batches are wanted; the tokens lie there whole (4 bytes each, so even MNLI's are 80 MB).
+        device: where batches are wanted; all tokens are there (4 bytes each, so even MNLI's are 80 MB).
     """
 
     def __init__(self, table: TokenTable, *, fills: Mapping[str, int], device: torch.device) -> None:

@@ -169,7 +169,7 @@ def _rgb(file: Image.Image) -> Image.Image:
 
         return Image.fromarray((np.asarray(file) >> 8).astype(np.uint8)).convert("RGB")
     if file.mode in ("I", "F"):
-        raise ValueError(f"grey levels of mode {file.mode!r} have no known range, 8 or 16 bits do")
+        raise ValueError(f"the range of grey levels of mode {file.mode!r} is unknown; use 8 or 16 bits")
     return file.convert("RGB")
 
 

@@ -21,7 +21,7 @@ from tests.chaos.ledger import Expected, RunKey, Snapshot, Verdict, audit, look
 from tests.chaos.postgres import Postgres, own_postgres
 from tests.chaos.processes import descendants, is_alive, kill, titled, wait_until
 
-STILL_PATIENCE_S = 300.0
+STUCK_AFTER_S = 300.0
 """How long nothing at all may happen in a study before it counts as stuck: a busy machine is slow, but goes on."""
 OUTAGE_S = 20.0
 EXPECTED = Expected(
@@ -198,7 +198,7 @@ def _one_study(place: Field, tally: Tally, *, n_kills: int) -> None:
     expected = replace(EXPECTED, in_order=place.target is not Target.CLOCK_STEP)
     verdict = audit(place.engine, study.id, expected=expected, snapshots=snapshots)
     if ended == "RUNNING":
-        verdict.stuck.append(f"nothing happened in study {study.id} for {STILL_PATIENCE_S:g} s")
+        verdict.stuck.append(f"nothing happened in study {study.id} for {STUCK_AFTER_S:g} s")
     elif ended != "COMPLETED":
         with place.service.client as client:
             verdict.lost.append(f"the study ended as {ended}: {client.study(study.id).reason}")
@@ -228,7 +228,7 @@ def strike(place: Field, study: str) -> Snapshot:
             second = place.cluster.second
             wait_until(
                 lambda: bool(titled(second.pids, "ray::TrialWorker")) or _state(place, study) != "RUNNING",
-                timeout_s=STILL_PATIENCE_S,
+                timeout_s=STUCK_AFTER_S,
                 what="the second node has a run",
             )
             killed = place.cluster.second.pids
@@ -286,7 +286,7 @@ def _wait_for_workers(place: Field) -> list[int]:
         found[:] = place.pids("ray::TrialWorker")
         return bool(found)
 
-    wait_until(some, timeout_s=STILL_PATIENCE_S, what="a worker runs")
+    wait_until(some, timeout_s=STUCK_AFTER_S, what="a worker runs")
     return found
 
 
@@ -312,7 +312,7 @@ def _await(place: Field, study: str, condition: Callable[[], bool]) -> str:
         now = _moves(place, study)
         if now != last:
             last, since = now, time.monotonic()
-        if time.monotonic() - since > STILL_PATIENCE_S:
+        if time.monotonic() - since > STUCK_AFTER_S:
             return "STUCK"
         time.sleep(0.2)
 

@@ -19,7 +19,7 @@ from admeta.client.errors import ClientError
 from service.client import Client
 from tests.chaos.processes import descendants, is_alive, kill, title, wait_until
 
-START_PATIENCE_S = 240.0
+START_TIMEOUT_S = 240.0
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/agent.py", "runtime_env/agent/main.py")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
 
@@ -80,7 +80,7 @@ class Service:
                 stderr=output,
                 env={**os.environ, **ENVIRONMENT, **self._environment},
             )
-        wait_until(self._answers, timeout_s=START_PATIENCE_S, what=f"the service answers, see {self.home}", poll_s=0.2)
+        wait_until(self._answers, timeout_s=START_TIMEOUT_S, what=f"the service answers, see {self.home}", poll_s=0.2)
 
     def wait(self, *, timeout_s: float) -> int:
         """The exit status, once it has ended by itself."""

@@ -200,7 +200,7 @@ SWITCH = {"type": "categorical", "choices": ["full", "off"]}
         ({"a": {**FLOAT, "when": {"b": 1}}}, "depends on 'b', which is not in the space"),
         ({"a": {**SWITCH, "when": {"a": "full"}}}, "circular"),
         ({"a": {**SWITCH, "when": {"b": "full"}}, "b": {**SWITCH, "when": {"a": "full"}}}, "circular"),
-        ({"a": {**FLOAT, "when": {"b": "ful"}}, "b": SWITCH}, "none of ['full', 'off']"),
+        ({"a": {**FLOAT, "when": {"b": "ful"}}, "b": SWITCH}, "not one of ['full', 'off']"),
         ({"a": {**FLOAT, "when": {"b": 10}}, "b": INT}, "not among the integers from 1 to 9"),
         ({"a": {**FLOAT, "when": {"b": 0.15}}, "b": FLOAT}, "Make 'b' categorical"),
     ],

@@ -311,7 +311,7 @@ def test_told_to_stop_it_ends_the_epoch_saves_and_gives_the_run_back(workers: Wo
     worker = workers.start(good(0.1), good(0.2), good(0.3), checkpoint_every_s=3600.0)
     step(worker)
     workers.runs[0].during_epoch = lambda: os.kill(os.getpid(), signal.SIGTERM)
-    with pytest.raises(PreemptedError, match=r"told to stop \(SIGTERM\); the run goes on elsewhere from epoch 2"):
+    with pytest.raises(PreemptedError, match=r"told to stop \(SIGTERM\); the run continues elsewhere from epoch 2"):
         worker.step()
     worker.cleanup()
     again = step(workers.start(good(0.1), good(0.2), good(0.3), attempt=2))

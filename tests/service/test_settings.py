@@ -186,5 +186,5 @@ def test_modules_that_definitions_may_name(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"allow_imports = 'a/b' must be module names .* ADMETA_ALLOW_IMPORTS"):
         load({}, allow_imports="a/b")
     assert load({"ADMETA_CODE": str(tmp_path)}).code == tmp_path
-    with pytest.raises(SettingsError, match=r"--code .*/nowhere is no folder"):
+    with pytest.raises(SettingsError, match=r"--code .*/nowhere is not a folder"):
         load({}, code=tmp_path / "nowhere")

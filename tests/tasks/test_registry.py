@@ -70,7 +70,7 @@ BAD_FIELDS = [
         r"milestones = \(0.3,\) is for multistep, but the schedule's name is 'constant'",
     ),
     ({"schedule": {"name": "cosine", "gamma": 0.2}}, "gamma = 0.2 is for multistep"),
-    ({"schedule": {"name": "multistep", "milestones": [0.1], "warmup": 0.2}}, r"milestone 0\.1 lies in the warm-up"),
+    ({"schedule": {"name": "multistep", "milestones": [0.1], "warmup": 0.2}}, r"milestone 0\.1 is in the warm-up"),
     ({"schedule": {"name": "multistep", "final": 0.1}}, "name linear or cosine, or leave final out"),
     ({"data_dir": "/etc"}, "not a path inside the data folder"),
     ({"data_dir": "../x"}, "not a path inside the data folder"),

@@ -46,7 +46,7 @@ class WaitOptions(TypedDict, total=False):
     progress: bool
     poll_s: float
     timeout_s: float | None
-    patience_s: float
+    retry_timeout_s: float
     on_update: Callable[[StudyView], None] | None
     on_absence: Callable[[ClientError], None] | None
 
@@ -202,7 +202,7 @@ class Client:
         progress: bool = False,
         poll_s: float = 1.0,
         timeout_s: float | None = None,
-        patience_s: float = 60.0,
+        retry_timeout_s: float = 60.0,
         on_update: Callable[[StudyView], None] | None = None,
         on_absence: Callable[[ClientError], None] | None = None,
     ) -> StudyView:
@@ -213,7 +213,7 @@ class Client:
             progress: show a progress bar for each optimizer on stderr, or lines where stderr is not a terminal.
             poll_s: seconds between two requests.
             timeout_s: longest wait for the end of the study, in seconds; None: no limit.
-            patience_s: longest time, in seconds, that the service may be unreachable after it has answered once.
+            retry_timeout_s: longest time, in seconds, that the service may be unreachable after it has answered once.
             on_update: called with the study whenever it has changed.
             on_absence: called with the error when the service stops answering, once for each absence.
 
@@ -238,7 +238,7 @@ class Client:
                 study,
                 poll_s=poll_s,
                 timeout_s=timeout_s,
-                patience_s=patience_s,
+                retry_timeout_s=retry_timeout_s,
                 on_update=updates,
                 on_absence=absences,
             )
@@ -329,7 +329,7 @@ class Client:
         attempt: int | None = None,
         tail: int | None = None,
         poll_s: float = 1.0,
-        patience_s: float = 60.0,
+        retry_timeout_s: float = 60.0,
     ) -> Iterator[LogView]:
         """The output of a run, part by part: of one attempt until that ends, or of all until the run ends.
 
@@ -338,10 +338,10 @@ class Client:
             attempt: only this one; None: the latest, and those that follow when the run is started again.
             tail: start with the last `tail` lines.
             poll_s: seconds between two requests.
-            patience_s: longest time, in seconds, that the service may be unreachable after it has answered once.
+            retry_timeout_s: longest time, in seconds, that the service may be unreachable after it has answered once.
         """
         return following.follow_logs(
-            self._connection, run, attempt=attempt, tail=tail, poll_s=poll_s, patience_s=patience_s
+            self._connection, run, attempt=attempt, tail=tail, poll_s=poll_s, retry_timeout_s=retry_timeout_s
         )
 
     def comparison(self, study: str, *, test: str | None = None) -> ComparisonView:
@@ -349,7 +349,7 @@ class Client:
 
         Args:
             study: id or name.
-            test: welch, or wilcoxon on runs paired by seed. Default: welch.
+            test: moderated (the default), welch, or wilcoxon on runs paired by seed.
         """
         return self._connection.read(ComparisonView, get(f"/v1/studies/{part(study)}/comparison", {"test": test}))
 
@@ -385,7 +385,7 @@ class Client:
         return self._connection.read(BestView, get("/v1/best", query))
 
     def events(
-        self, study: str | None = None, *, after: int | None = None, patience_s: float = 60.0
+        self, study: str | None = None, *, after: int | None = None, retry_timeout_s: float = 60.0
     ) -> Iterator[EventView]:
         """Events as they happen: of one study until it ends, or of all studies without end.
 
@@ -395,13 +395,13 @@ class Client:
             study: id or name; None: all studies.
             after: start after the event with this id. None: for one study the oldest event kept, for all studies the
                 next event that happens.
-            patience_s: longest time, in seconds, that the service may be unreachable after it has answered once.
+            retry_timeout_s: longest time, in seconds, that the service may be unreachable after it has answered once.
 
         Raises:
             ClientError: the service refused, or was unreachable for too long.
         """
         path = "/v1/events" if study is None else f"/v1/studies/{part(study)}/events"
-        return following.follow_events(self._connection, path, after=after, patience_s=patience_s)
+        return following.follow_events(self._connection, path, after=after, retry_timeout_s=retry_timeout_s)
 
     def tasks(self) -> list[TaskView]:
         """The tasks that a study can name."""

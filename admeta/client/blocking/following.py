@@ -29,13 +29,13 @@ def wait(
     *,
     poll_s: float,
     timeout_s: float | None,
-    patience_s: float,
+    retry_timeout_s: float,
     on_update: Sequence[Callable[[StudyView], None]],
     on_absence: Sequence[Callable[[ClientError], None]],
 ) -> StudyView:
     """The study once it has ended; the arguments are those of the client's `wait`, with any number of callbacks."""
     state, tag, is_absent = "unknown", "", False
-    backoff = Backoff(patience_s)
+    backoff = Backoff(retry_timeout_s)
     started = clock()
     while True:
         pause_s = poll_s
@@ -65,10 +65,12 @@ def wait(
         sleep(pause_s)
 
 
-def follow_events(connection: Connection, path: str, *, after: int | None, patience_s: float) -> Iterator[EventView]:
+def follow_events(
+    connection: Connection, path: str, *, after: int | None, retry_timeout_s: float
+) -> Iterator[EventView]:
     """The events at an address until it has no more, reconnecting after the last one seen."""
     last_id, pause_s, is_deleted = after, _FIRST_PAUSE_S, False
-    backoff = Backoff(patience_s)
+    backoff = Backoff(retry_timeout_s)
     while True:
         headers = {"Accept": "text/event-stream"} | ({} if last_id is None else {"Last-Event-ID": str(last_id)})
         try:
@@ -99,10 +101,10 @@ def follow_logs(
     attempt: int | None,
     tail: int | None,
     poll_s: float,
-    patience_s: float,
+    retry_timeout_s: float,
 ) -> Iterator[LogView]:
     """The parts of a log as they come; the arguments are those of the client's `follow_logs`."""
-    backoff = Backoff(patience_s)
+    backoff = Backoff(retry_timeout_s)
     shown, offset = attempt, 0
     while True:
         is_over = False

@@ -58,7 +58,7 @@ class PairView(View):
     more: int | None = Field(description="More seeds of each that would decide the pair, if the means stay.")
     margin: float | None = Field(description="Difference below which the study calls optimizers equivalent.")
     confidence: float = Field(description="Of the interval.")
-    note: str | None = Field(description="What the numbers do not say, such as failed runs.")
+    note: str | None = Field(description="Further facts, such as failed runs.")
     sentence: str = Field(description="The verdict in words.")
 
 
@@ -142,7 +142,7 @@ class ComparisonView(View):
         description="By label in the definition, validation over the optimizer's searches, each by the mean of its "
         "confirm runs; empty where each optimizer has one search.",
     )
-    edges: list[EdgeView] = Field(default=[], description="What to search further; told once a search has ended.")
+    edges: list[EdgeView] = Field(default=[], description="What to search further; given once a search has ended.")
     wider: dict[str, Any] | None = Field(
         default=None, description="The study with the wider spaces, as POST /v1/studies takes it; null: no edge."
     )
@@ -195,7 +195,7 @@ class ImportanceView(View):
         default={}, description="By parameter, a 90 % interval of its share, from the trees or from resampled trials."
     )
     n_trials: int = Field(
-        description="Trials it rests on: complete, pruned (by their last value) and diverged ones (as the worst)."
+        description="Trials that it uses: complete, pruned (by their last value) and diverged ones (as the worst)."
     )
     n_complete: int = Field(default=0, description="Those of them that are complete.")
     reason: str | None = Field(default=None, description="Why there is no result yet.")
@@ -266,8 +266,8 @@ class PaperStudyView(View):
     model: str
     optimizers: list[str] = Field(description="Labels of its searches.")
     n_runs: int = Field(description="Trainings, search and confirm stages together.")
-    after: str | None = Field(description="The study that has to be done first, as this one starts from its trial.")
-    notes: str = Field(description="Where it departs from the paper, and the like.")
+    after: str | None = Field(description="The study that must complete first, because this one starts from its trial.")
+    notes: str = Field(description="Differences from the paper, and other remarks.")
     definition: dict[str, Any] | None = Field(
         default=None, description="What POST /v1/studies takes; null in the list of all."
     )

@@ -115,7 +115,7 @@ class TokenRequest(BaseModel):
     name: str = Field(min_length=1, max_length=100, description="What it is for, or who has it.")
     scope: Literal["read", "write", "admin"] = "read"
     expires_in_s: float | None = Field(
-        default=None, gt=0, le=10 * 365 * 86_400, description="Seconds that it works; null: until it is revoked."
+        default=None, gt=0, le=10 * 365 * 86_400, description="Lifetime in seconds; null: until it is revoked."
     )
 
 

@@ -1,4 +1,4 @@
-"""Run by Alembic: migrates the connection that `service.database.schema` hands over in the configuration."""
+"""Run by Alembic: migrates the connection that `service.database.schema` puts into the configuration."""
 
 from __future__ import annotations
 

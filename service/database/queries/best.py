@@ -1,8 +1,8 @@
 """The best results over all studies: of one task and optimizer, and of all of them.
 
-A trial competes by its confirm runs; a search of which nothing is confirmed by its best COMPLETE run. Confirmed trials
-come before any single run, however good: a single run was selected for being lucky. Among the confirmed, those all of
-whose seeds succeeded come first, then the mean over the seeds decides.
+A trial competes by its confirm runs; a search without confirmed trials by its best COMPLETE run. Confirmed trials
+come before all single runs, because the best of many single runs is partly luck. Among the confirmed, those without a
+failed seed come first, then the mean over the seeds decides.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TrialSummary:
 def summarize(run: Run, confirm_runs: Sequence[Run], *, metric: str) -> TrialSummary:
     """A trial's summary from its search run and its confirm runs.
 
-    Runs that are not finished, or were cancelled, are no result of the settings.
+    Runs that are not finished, or were cancelled, are not results of the settings.
     """
     finished = [one for one in confirm_runs if one.state.is_finished and one.failure != FailureKind.CANCELLED]
     counted = finished or [run]
@@ -149,7 +149,7 @@ def best(
 
     The recipe is that with most epochs, of several the one used last: results of different recipes cannot be compared.
     Studies that train fresh weights come before those that start from trained ones. A preset other than the default, or
-    a variant that the paper calls an ablation, is only given where there is nothing else.
+    a variant that the paper calls an ablation, is only given if there is nothing else.
 
     Args:
         task: a registered task.

@@ -160,8 +160,8 @@ def _by_seed(rows: Sequence[ComparisonRow], confirmed: Mapping[str, TrialSummary
 def _by_search(study: Study, rows: Sequence[ComparisonRow], confirmed: Mapping[str, TrialSummary]) -> dict[str, Sample]:
     """By the optimizer's label, what each of its searches reached: verdicts are then on the optimizers.
 
-    A search counts by the mean of its confirm runs, which varies with the luck of the search and with the seeds. One of
-    which a confirm run failed, or which ended without a trial to confirm, is a failed one.
+    A search counts by the mean of its confirm runs, which varies with the luck of the search and with the seeds. A
+    search with a failed confirm run, or without a trial to confirm, counts as failed.
     """
     values: dict[str, dict[Hashable, float]] = defaultdict(dict)
     n_failed: dict[str, int] = defaultdict(int)
@@ -417,7 +417,7 @@ def _preference(summary: TrialSummary, direction: Direction) -> tuple[bool, floa
 
 
 def _targets(session: Session, study: Study, chosen: Mapping[int, TrialSummary]) -> dict[int, TargetView]:
-    """By search, when the runs of the chosen trial first reached the target; those that are not finished count not."""
+    """By search, when the runs of the chosen trial first reached the target; unfinished ones do not count."""
     target = _target_of(study)
     if target is None:
         return {}

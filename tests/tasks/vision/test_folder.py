@@ -140,7 +140,7 @@ def test_16_bit_greys_keep_their_upper_byte(format: str) -> None:
 
 
 def test_greys_of_unknown_range_are_refused() -> None:
-    with pytest.raises(DataError, match="mode 'F' have no known range"):
+    with pytest.raises(DataError, match="grey levels of mode 'F' is unknown"):
         decode_image(encoded(np.ones((16, 16), dtype=np.float32), "TIFF"), size=16)
 
 

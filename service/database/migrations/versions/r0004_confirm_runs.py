@@ -1,4 +1,4 @@
-"""An index over the confirm runs, which are few among the runs and asked for by many pages."""
+"""An index over the confirm runs, which are few and read by many pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study's training starts from: fine-tuned results are not mixed with those of fresh weights."""
+"""What a study's training starts from, so that results of fresh and of trained weights are kept apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seconds of evaluation and of waiting for data beside a run's other costs; those of earlier runs from their curves."""
+"""Adds a run's seconds of evaluation and of waiting for data; for earlier runs they are summed from their curves."""
 
 from __future__ import annotations
 

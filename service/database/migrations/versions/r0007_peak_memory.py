@@ -1,4 +1,4 @@
-"""The peak memory of a run and of each of its evaluations; 0 for earlier ones, which did not store it."""
+"""The peak memory of a run and of each of its evaluations; 0 for earlier runs, which did not store it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Epochs that a run trained in all its attempts; of earlier runs those of their curves."""
+"""Epochs that a run trained in all its attempts; for earlier runs, the points of their curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers are kept as they were sent, without tokens. Those kept before were encrypted with the request's key."""
+"""Stores answers as they were sent, without tokens. Earlier ones were encrypted with the request's key."""
 
 from __future__ import annotations
 

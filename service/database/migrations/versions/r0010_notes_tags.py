@@ -1,4 +1,4 @@
-"""Notes and tags of a study, for whoever looks for it later."""
+"""Notes and tags of a study."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study's recipe and its epochs: what its results may be compared with."""
+"""A study's recipe and its epochs: which results may be compared with its own."""
 
 from __future__ import annotations
 
