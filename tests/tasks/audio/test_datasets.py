@@ -103,7 +103,7 @@ def test_superb_without_its_lists_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"speech_commands_v0\.01 has no validation_list\.txt"):
         load(tmp_path, name="superb_ks")
     (tmp_path / "speech_commands_v0.01" / "validation_list.txt").write_text("yes/nobody.wav\n")
-    with pytest.raises(DataError, match="no recording is in val; its folders or its list must name existing sound files"):
+    with pytest.raises(DataError, match="no recording is in val; its folders or its list must name"):
         load(tmp_path, name="superb_ks")
 
 
