@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from admeta.base import decay_groups
     from admeta.errors import (
         AdmetaError,
+        ImportPathError,
         ParameterError,
         RegistrationError,
         UnknownOptimizerError,
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
     from admeta.info import OptimInfo, ParamInfo
     from admeta.ranger import Ranger
     from admeta.registry import OPTIMIZERS, cautions, create, create_captured, get, known_optimizers
+    from admeta.roles import create_for_model, split_parameters
     from admeta.spaces import Categorical, Float, Int
     from admeta.theory import adam_equivalent_lr, beta_cliff, dema_gain, noise_gain, stability_limit
 
 __all__ = [
-    "OPTIMIZERS", "AdaBelief", "AdmetaError", "AdmetaR", "AdmetaS", "Categorical", "Float", "Int", "KernelAdam",
-    "KernelAdamW", "KernelRAdam", "OptimInfo", "ParamInfo", "ParameterError", "Ranger", "RegistrationError",
-    "UnknownOptimizerError", "UnknownPresetError", "adam_equivalent_lr", "beta_cliff", "cautions", "create",
-    "create_captured", "decay_groups", "dema_gain", "get", "known_optimizers", "noise_gain", "stability_limit",
+    "OPTIMIZERS", "AdaBelief", "AdmetaError", "AdmetaR", "AdmetaS", "Categorical", "Float", "ImportPathError", "Int",
+    "KernelAdam", "KernelAdamW", "KernelRAdam", "OptimInfo", "ParamInfo", "ParameterError", "Ranger",
+    "RegistrationError", "UnknownOptimizerError", "UnknownPresetError", "adam_equivalent_lr", "beta_cliff",
+    "cautions", "create", "create_captured", "create_for_model", "decay_groups", "dema_gain", "get", "known_optimizers",
+    "noise_gain", "split_parameters", "stability_limit",
 ]  # fmt: skip
 
 _HOME = {
@@ -40,10 +43,18 @@ _HOME = {
     "admetar": ("AdmetaR",),
     "admetas": ("AdmetaS",),
     "base": ("decay_groups",),
-    "errors": ("AdmetaError", "ParameterError", "RegistrationError", "UnknownOptimizerError", "UnknownPresetError"),
+    "errors": (
+        "AdmetaError",
+        "ImportPathError",
+        "ParameterError",
+        "RegistrationError",
+        "UnknownOptimizerError",
+        "UnknownPresetError",
+    ),
     "info": ("OptimInfo", "ParamInfo"),
     "ranger": ("Ranger",),
     "registry": ("OPTIMIZERS", "cautions", "create", "create_captured", "get", "known_optimizers"),
+    "roles": ("create_for_model", "split_parameters"),
     "spaces": ("Categorical", "Float", "Int"),
     "theory": ("adam_equivalent_lr", "beta_cliff", "dema_gain", "noise_gain", "stability_limit"),
 }

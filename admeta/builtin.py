@@ -16,7 +16,7 @@ from admeta.info import OptimInfo, Requirement, Source, parameters_with
 from admeta.parameters import FloatDomain
 from admeta.spaces import Categorical, Float
 
-__all__ = ["OPTIMIZERS"]
+__all__ = ["BUILTIN"]
 
 ADMETA = Source("Chen et al., Bidirectional Looking with A Novel Double Exponential Moving Average, ICML 2023",
                 "https://proceedings.mlr.press/v202/chen23r.html")  # fmt: skip
@@ -91,7 +91,7 @@ PAPER_ADAPTIVE_LR = Categorical((0.1, 0.01, 0.001))
 PAPER_SGD_LR = Categorical((0.01, 0.05, 0.1))
 PAPER_FINETUNE_LR = Categorical((5e-5, 8e-5, 1e-4, 3e-4, 5e-4, 8e-4))
 
-OPTIMIZERS: Mapping[str, OptimInfo] = {
+BUILTIN: Mapping[str, OptimInfo] = {
     "admetar": OptimInfo(
         name="admetar",
         target="admeta.admetar:AdmetaR",

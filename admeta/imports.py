@@ -1,11 +1,13 @@
 """What a user names by import path: which paths are well formed, which the operator allows, and loading one.
 
-Owns the form ``package.module:name``. Imports nothing until something is loaded.
+Owns the form ``package.module:name``, and which optimizers of torch and pytorch-optimizer cannot train on the engine.
+Imports nothing until something is loaded.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import traceback
 from collections.abc import Sequence
@@ -13,7 +15,10 @@ from typing import Any
 
 from admeta.errors import ImportPathError
 
-__all__ = ["DEFAULT_IMPORTS", "check_allowed", "code_lines", "is_module_name", "load", "split_path"]
+__all__ = [
+    "DEFAULT_IMPORTS", "NO_GRADIENT_GRAPH", "check_allowed", "code_lines", "is_module_name", "is_path", "load",
+    "load_optimizer", "split_path", "why_refused",
+]  # fmt: skip
 
 DEFAULT_IMPORTS = ("torch.optim", "pytorch_optimizer")
 """Packages that a service lets studies name unless its operator says otherwise: libraries it has installed anyway."""
@@ -21,6 +26,30 @@ DEFAULT_IMPORTS = ("torch.optim", "pytorch_optimizer")
 _MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 # One attribute of one module: a longer chain of attributes would lead from a module to everything that it imported.
 _PATH = re.compile(rf"({_MODULE}):([A-Za-z_]\w*)", re.ASCII)
+
+_CLOSURE = (
+    "it computes the loss again within a step (a closure), and the engine makes one forward and backward pass a step"
+)
+NO_GRADIENT_GRAPH = (
+    "it differentiates the gradient (backward with create_graph=True), and the engine keeps no graph of the gradient"
+)
+_WRAPPER = "it wraps another optimizer, and a setting of a study cannot be one; name the optimizer itself"
+_MODEL = "it takes the model or replaces the backward pass, and the engine gives it parameters with gradients"
+_SPARSE = "it takes sparse gradients alone, and the engine's are dense"
+
+_REFUSED = {
+    **dict.fromkeys(("LBFGS", "SAM", "WSAM", "LookSAM", "GSAM", "BSAM", "FriendlySAM", "AliG"), _CLOSURE),
+    **dict.fromkeys(("AdaHessian", "SophiaH"), NO_GRADIENT_GRAPH),
+    **dict.fromkeys(("Lookahead", "TRAC", "OrthoGrad", "PCGrad", "ScheduleFreeWrapper", "SafeFP16Optimizer"), _WRAPPER),
+    **dict.fromkeys(("LOMO", "AdaLOMO", "AdamMini"), _MODEL),
+    "SparseAdam": _SPARSE,
+}
+"""Why optimizers of torch and pytorch-optimizer cannot train on the engine, by class name."""
+
+
+def is_path(name: str) -> bool:
+    """Whether an optimizer's name is an import path; a registered name has no colon."""
+    return ":" in name
 
 
 def is_module_name(text: str) -> bool:
@@ -40,6 +69,12 @@ def split_path(path: str) -> tuple[str, str]:
             f"{path!r} is not an import path; write the module, a colon and one name in it: 'torch.optim:NAdam'"
         )
     return found[1], found[2]
+
+
+def why_refused(path: str) -> str:
+    """Why a known optimizer of torch or pytorch-optimizer cannot train on the engine; empty where nothing is known."""
+    module, name = split_path(path)
+    return _REFUSED.get(name, "") if module.split(".")[0] in ("torch", "pytorch_optimizer") else ""
 
 
 def check_allowed(path: str, allowed: Sequence[str]) -> None:
@@ -102,3 +137,25 @@ def code_lines(error: BaseException, package: str) -> str:
         if own.search(frame.filename)
     ]
     return f" ({'; '.join(frames[-3:])})" if frames else ""
+
+
+def load_optimizer(path: str) -> type[Any]:
+    """The optimizer class at an import path; imports its module.
+
+    Raises:
+        ImportPathError: it cannot be loaded, is no torch optimizer, or is one that cannot train on the engine.
+    """
+    from torch.optim import Optimizer
+
+    found = load(path)
+    if not (isinstance(found, type) and issubclass(found, Optimizer)):
+        raise ImportPathError(f"{path!r} is no subclass of torch.optim.Optimizer; name a class that is")
+    if reason := why_refused(path) or _why_not_by_signature(found):
+        raise ImportPathError(f"{path!r} cannot train here: {reason}")
+    return found
+
+
+def _why_not_by_signature(cls: type[Any]) -> str:
+    parameters = inspect.signature(cls.step).parameters
+    needs = any(p.name == "closure" and p.default is inspect.Parameter.empty for p in parameters.values())
+    return _CLOSURE if needs else ""

@@ -7,13 +7,17 @@ Owns: OptimInfo and ParamInfo. Does not own: the list itself (admeta.builtin), t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from admeta.errors import ParameterError, nearest_name
-from admeta.parameters import PARAMETERS, Domain
+from admeta.parameters import PARAMETERS, Domain, FloatsDomain
 from admeta.spaces import ParamSpace
 
-__all__ = ["OptimInfo", "ParamInfo", "Requirement", "Source", "parameters_with"]
+__all__ = ["OTHERS", "OptimInfo", "ParamInfo", "Requirement", "Source", "of_others", "parameters_with"]
+
+
+OTHERS = "others."
+"""Prefix of the settings of the optimizer that moves all parameters but the hidden matrices (admeta.roles)."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,20 @@ class ParamInfo:
 
 
 def parameters_with(**defaults: object) -> dict[str, ParamInfo]:
-    """Parameters of `admeta.parameters` with these defaults, in this order."""
+    """Parameters of `admeta.parameters` with these defaults, in this order; `betas` as many as given."""
     found = {}
     for name, default in defaults.items():
         rule = PARAMETERS[name]
-        found[name] = ParamInfo(name, default, rule.study_domain or rule.domain, rule.doc)
+        domain = rule.study_domain or rule.domain
+        if isinstance(domain, FloatsDomain) and isinstance(default, list):
+            domain = replace(domain, length=len(default))
+        found[name] = ParamInfo(name, default, domain, rule.doc)
     return found
+
+
+def of_others(parameters: Mapping[str, ParamInfo]) -> dict[str, ParamInfo]:
+    """The same parameters under the names that they have for the optimizer of the other parameters: `others.lr`."""
+    return {f"{OTHERS}{name}": replace(one, name=f"{OTHERS}{name}") for name, one in parameters.items()}
 
 
 @dataclass(frozen=True)
@@ -86,6 +98,12 @@ class OptimInfo:
         graph_target_lacks: options that ``graph_target`` doesn't have; where one is true, ``target`` is used.
         state_tensors: parameter-sized tensors of state under the default options.
         requirements: what the constructor demands of two parameters together.
+        others: the optimizer of all parameters but the hidden matrices, which ``target`` alone moves; its settings are
+            those named ``others.…``. Empty: ``target`` moves all. See admeta.roles.
+        group_options: keys that every parameter group must have beside its parameters.
+        open_prefixes: what parameters may begin with of which the registry knows nothing: "" for an optimizer named by
+            its import path, "others." where the optimizer of the other parameters is. The constructor checks them.
+        note: what a reader of its results must know.
     """
 
     name: str
@@ -105,6 +123,10 @@ class OptimInfo:
     graph_target_lacks: tuple[str, ...] = ()
     state_tensors: int = 0
     requirements: tuple[Requirement, ...] = ()
+    others: str = ""
+    group_options: Mapping[str, object] = field(default_factory=dict)
+    open_prefixes: tuple[str, ...] = ()
+    note: str = ""
 
     @property
     def capturable(self) -> bool:
@@ -126,6 +148,10 @@ class OptimInfo:
         """
         info = self.parameters.get(name)
         if info is None:
+            if any(
+                name.removeprefix(prefix).isidentifier() for prefix in self.open_prefixes if name.startswith(prefix)
+            ):
+                return
             near = nearest_name(name, self.parameters)
             raise ParameterError(
                 optimizer=self.name,
@@ -140,5 +166,5 @@ class OptimInfo:
                 parameter=name,
                 value=value,
                 rule=f"must be {info.domain.rule()}",
-                hint=f"The default is {info.default!r}.",
+                hint="" if info.default is None else f"The default is {info.default!r}.",
             )

@@ -224,6 +224,36 @@ PARAMETERS: Mapping[str, Parameter] = {
     "momentum": Parameter(_DECAY, "momentum"),
     "dampening": Parameter(_DECAY, "dampening of momentum"),
     "nesterov": Parameter(BoolDomain(), "Nesterov's form (needs dampening 0)"),
+    # Of the baselines from other libraries (admeta.baselines), under the names of their constructors.
+    "alpha": Parameter(_NON_NEGATIVE, "weight of the slow moving average of the gradient"),
+    "beta3": Parameter(AnyOf((_DECAY, NoneDomain("√β2"))), "decay of the distance's estimate"),
+    "clip_threshold": Parameter(_POSITIVE, "root mean square above which an update is scaled down"),
+    "d0": Parameter(_POSITIVE, "first estimate of the distance to the solution"),
+    "d_coef": Parameter(_POSITIVE, "factor on the estimated learning rate"),
+    "eps1": Parameter(_NON_NEGATIVE, "added to squared gradients"),
+    "eps2": Parameter(_NON_NEGATIVE, "added to squared residuals of the update"),
+    "gamma": Parameter(_NON_NEGATIVE, "scale of the variance reduction"),
+    "lr_1d": Parameter(_POSITIVE, "learning rate of one-dimensional parameters, which AdamW moves"),
+    "matrix_eps": Parameter(_POSITIVE, "initial diagonal of the preconditioners"),
+    "max_grad_norm": Parameter(_NON_NEGATIVE, "2-norm to which the gradient is clipped; 0: it is not"),
+    "max_precondition_dim": Parameter(IntDomain(low=1), "largest dimension that has a preconditioner"),
+    "momentum_decay": Parameter(_NON_NEGATIVE, "decay ψ of the momentum's schedule"),
+    "ns_steps": Parameter(IntDomain(low=1), "Newton-Schulz iterations"),
+    "precondition_frequency": Parameter(IntDomain(low=1), "steps between updates of the eigenbases"),
+    "preconditioning_compute_steps": Parameter(IntDomain(low=1), "steps between the preconditioners' inverse roots"),
+    "r": Parameter(_NON_NEGATIVE, "power of the step in the weights of the average"),
+    "safeguard_warmup": Parameter(BoolDomain(), "leave lr out of the distance's denominator, for warm-ups"),
+    "t_alpha_beta3": Parameter(
+        AnyOf((FloatDomain(low=1.0), NoneDomain("no warm-up"))), "steps over which alpha and β3 rise to their values"
+    ),
+    "use_adjusted_lr": Parameter(
+        BoolDomain(), "true: lr × 0.2·√max(rows, columns), AdamW's size of updates; false: × √(rows/columns) if above 1"
+    ),
+    "warmup_steps": Parameter(IntDomain(low=0), "steps over which lr rises linearly, beside the task's schedule"),
+    "weight_decouple": Parameter(
+        BoolDomain(), "true: θ shrinks by lr·weight_decay; false: weight_decay·θ is added to the gradient"
+    ),
+    "weight_lr_power": Parameter(_NON_NEGATIVE, "power of the largest lr so far in the weights of the average"),
 }
 
 

@@ -1,27 +1,43 @@
 """The optimizers that a study may name: look-up, construction, cautions.
 
-Owns: the registry's functions and optimizers from other packages (entry points). Does not own: the built-in
-entries (admeta.builtin) and the update rules. Imports no torch; ``create`` does.
+Owns: the registry's functions, optimizers from other packages (entry points), and names that are no entries: import
+paths (``torch.optim:NAdam``), and ``a+b``, which is a on the hidden matrices and b on all other parameters. Does not
+own: the entries (admeta.builtin, admeta.baselines) and the update rules. Imports no torch; ``create`` does.
 """
 
 from __future__ import annotations
 
-import importlib
+import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from admeta.builtin import OPTIMIZERS
-from admeta.errors import RegistrationError, UnknownOptimizerError
-from admeta.info import OptimInfo
+from admeta.baselines import BASELINES
+from admeta.builtin import BUILTIN
+from admeta.errors import ImportPathError, RegistrationError, UnknownOptimizerError
+from admeta.imports import is_path, load_optimizer, split_path, why_refused
+from admeta.info import OTHERS, OptimInfo, Source, of_others, parameters_with
 from admeta.theory import beta_cliff, stability_limit
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
     from torch.optim.optimizer import ParamsT
 
-__all__ = ["OPTIMIZERS", "cautions", "create", "create_captured", "get", "known_optimizers"]
+__all__ = [
+    "OPTIMIZERS",
+    "can_be_captured",
+    "cautions",
+    "construct",
+    "create",
+    "create_captured",
+    "get",
+    "import_paths",
+    "known_optimizers",
+]
+
+OPTIMIZERS: Mapping[str, OptimInfo] = {**BUILTIN, **BASELINES}
 
 ENTRY_POINT_GROUP = "admeta.optimizers"
 
@@ -53,32 +69,101 @@ def known_optimizers() -> Mapping[str, OptimInfo]:
 
 
 def get(name: str) -> OptimInfo:
-    """The entry of one optimizer.
+    """The entry of one optimizer: a registered name, an import path, or two of these joined by "+".
+
+    Nothing is imported: whether there is such a class is found when it is constructed.
 
     Raises:
         UnknownOptimizerError: with the known names and the nearest one.
+        ImportPathError: a malformed path, or a class that cannot train on the engine, with the reason.
     """
+    first, plus, second = name.partition("+")
+    if plus:
+        return _join(get(first), get(second))
+    if is_path(name):
+        return _imported(name)
     known = known_optimizers()
     if name not in known:
         raise UnknownOptimizerError(name=name, known=known)
     return known[name]
 
 
+def import_paths(name: str) -> list[str]:
+    """The import paths in an optimizer's name; empty for registered ones."""
+    return [part for part in name.split("+") if is_path(part)]
+
+
+@cache
+def _imported(path: str) -> OptimInfo:
+    module, cls = split_path(path)
+    if reason := why_refused(path):
+        raise ImportPathError(f"{path!r} cannot train here: {reason}")
+    muon_family = module.split(".")[0] == "pytorch_optimizer" and cls in _MARKS_MATRICES
+    return OptimInfo(
+        name=path,
+        target=path,
+        title=cls,
+        description=f"The class {cls} of {module}.",
+        source=Source(module, ""),
+        parameters=parameters_with(lr=None),
+        default_space={},
+        fixed={},
+        finetune_space={},
+        finetune_fixed={},
+        group_options={"use_muon": True} if muon_family else {},
+        open_prefixes=("",),
+    )
+
+
+_MARKS_MATRICES = ("AdaGO", "AdaMuon", "DistributedMuon", "Muon", "MuonClip", "NorMuon")
+"""Classes of pytorch-optimizer that update a group by Muon's rule where it says `use_muon`."""
+
+
+def _join(matrices: OptimInfo, others: OptimInfo) -> OptimInfo:
+    """a+b: the settings of both, those of b under `others.`; what a's own entry says of other parameters goes."""
+    if others.others:
+        raise ImportPathError(
+            f"{others.name!r} moves hidden matrices alone, so it cannot be the optimizer of the other parameters; "
+            "name one that moves any, such as adamw"
+        )
+
+    def joined(own: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {key: value for key, value in own.items() if not key.startswith(OTHERS)}
+        return kept | {f"{OTHERS}{key}": value for key, value in added.items()}
+
+    kept = {key: value for key, value in matrices.parameters.items() if not key.startswith(OTHERS)}
+    first = matrices.name.partition("+")[0]
+    return replace(
+        matrices,
+        name=f"{first}+{others.name}",
+        title=f"{matrices.title} and {others.title}",
+        description=f"{matrices.title} on the hidden matrices, {others.title} on all other parameters.",
+        parameters=kept | of_others(others.parameters),
+        default_space=joined(matrices.default_space, others.default_space),
+        fixed=joined(matrices.fixed, others.fixed),
+        finetune_space=joined(matrices.finetune_space, others.finetune_space),
+        finetune_fixed=joined(matrices.finetune_fixed, others.finetune_fixed),
+        paper_spaces={},
+        others=others.name,
+        open_prefixes=matrices.open_prefixes + tuple(f"{OTHERS}{prefix}" for prefix in others.open_prefixes),
+    )
+
+
 def create(name: str, params: ParamsT, **kwargs: Any) -> Optimizer:
-    """Constructs an optimizer by its registered name.
+    """Constructs an optimizer by its name.
 
     Args:
-        name: a registered name.
+        name: a registered name or an import path.
         params: parameters, named parameters or groups, as any torch optimizer takes them.
         **kwargs: constructor keywords; JSON lists (``betas``) become tuples. Implementation flags (``fused``,
             ``foreach``, ``capturable``, ``maximize``) are passed through. The rest has its default.
 
     Raises:
         UnknownOptimizerError: no such optimizer.
-        ValueError: the constructor refuses a value.
+        ImportPathError: the path leads to no optimizer.
+        ValueError: the constructor refuses a value, or the optimizer needs the model: `admeta.create_for_model`.
     """
-    info = get(name)
-    return _construct(info.target, params, {**info.constructor_kwargs, **kwargs})
+    return construct(get_whole(name), params, kwargs)
 
 
 def create_captured(name: str, params: ParamsT, **kwargs: Any) -> Optimizer:
@@ -91,23 +176,55 @@ def create_captured(name: str, params: ParamsT, **kwargs: Any) -> Optimizer:
         name, params, **kwargs: as of ``create``; the parameters are on a card, or will be when ``step`` is called.
 
     Raises:
-        UnknownOptimizerError: no such optimizer.
+        UnknownOptimizerError, ImportPathError, ValueError: as of ``create``.
+    """
+    return construct(get_whole(name), params, kwargs, captured=True)
+
+
+def can_be_captured(name: str) -> bool:
+    """Whether its step runs in a CUDA graph. Imports the class that a path names, for its `capturable` flag."""
+    info = get(name)
+    flags = _graph_kwargs(info)
+    return bool(flags) and (not info.others or can_be_captured(info.others))
+
+
+def _graph_kwargs(info: OptimInfo) -> Mapping[str, object]:
+    """What a captured step's constructor needs; for an imported class torch's `capturable` flag, where it has one."""
+    if "" in info.open_prefixes:
+        parameters = inspect.signature(load_optimizer(info.target)).parameters
+        return {"capturable": True} if "capturable" in parameters else {}
+    return info.graph_kwargs
+
+
+def get_whole(name: str) -> OptimInfo:
+    """The entry of an optimizer that moves all of a model's parameters."""
+    info = get(name)
+    if info.others or info.group_options:
+        raise ValueError(
+            f"{name} moves a model's hidden matrices, and another optimizer the other parameters; construct it by "
+            "admeta.create_for_model(name, model), in a study with roles: {others: {name: adamw}}"
+        )
+    return info
+
+
+def construct(info: OptimInfo, params: Any, settings: Mapping[str, Any], *, captured: bool = False) -> Optimizer:
+    """The optimizer of one entry over all given parameters, whatever its roles; see ``create`` and ``create_captured``.
+
+    Raises:
+        ImportPathError: its target cannot be imported or is no optimizer.
         ValueError: the constructor refuses a value.
     """
-    from admeta.implementation import has_triton
+    given = {**info.constructor_kwargs, **settings}
+    target = info.target
+    if captured:
+        from admeta.implementation import has_triton
 
-    info = get(name)
-    given = {**info.constructor_kwargs, **info.graph_kwargs, **kwargs}
-    lacking = any(given.get(option) for option in info.graph_target_lacks)
-    own = bool(info.graph_target) and not lacking and has_triton()
-    return _construct(info.graph_target if own else info.target, params, given)
-
-
-def _construct(target: str, params: ParamsT, given: Mapping[str, Any]) -> Optimizer:
-    module, _, attribute = target.partition(":")
-    cls = getattr(importlib.import_module(module), attribute)
+        given = {**info.constructor_kwargs, **_graph_kwargs(info), **settings}
+        lacking = any(given.get(option) for option in info.graph_target_lacks)
+        if info.graph_target and not lacking and has_triton():
+            target = info.graph_target
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    optimizer: Optimizer = cls(params, **arguments)
+    optimizer: Optimizer = load_optimizer(target)(params, **arguments)
     return optimizer
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from tasks.engine.optimizers import build_optimizer
+from admeta.roles import create_for_model
 from tasks.engine.task import load_task
 from tasks.vision.config import Cifar10Config
 from tasks.vision.models import build_image_model
@@ -75,9 +75,7 @@ class PlainLoop:
         )
         self.test_loader = DataLoader(PilImages(data.test, transforms.Compose(plain)), **common)
         self.model = build_image_model(config.model, n_classes=10, image_size=32).to(self.device)
-        self.optimizer = build_optimizer(
-            self.model.named_parameters(), name=optimizer, params=params, weight_decay_on=config.weight_decay_on
-        )
+        self.optimizer = create_for_model(optimizer, self.model, params, weight_decay_on=config.weight_decay_on)
         self.loss = nn.CrossEntropyLoss(label_smoothing=config.label_smoothing)
         self.lr = float(params["lr"])
         self.step = 0

@@ -19,7 +19,7 @@ from ray.exceptions import OutOfMemoryError, RayTaskError, WorkerCrashedError
 
 import admeta.registry
 import tasks.registry
-from admeta.builtin import OPTIMIZERS
+from admeta.builtin import BUILTIN
 from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
 from search.records import Capacity, CompetingStudy
@@ -69,18 +69,19 @@ def why_none_fits(each: Capacity) -> str | None:
 def check(
     definition: StudyDefinition, *, data_dir: str | None, origins: Sequence[str], is_stopping: Callable[[], bool]
 ) -> None:
-    """Check that a study can be trained: its data, its initial weights, its optimizers from other packages.
+    """Check that a study can be trained: its data, its initial weights, its optimizers that are not our own or torch's.
 
-    Built-in optimizers were checked as the study was submitted, from what the registry knows of their parameters.
+    Those are constructed over the task's model at the ends of their spaces, and make one step. Built-in optimizers were
+    checked as the study was submitted, from what the registry knows of their parameters.
 
     Args:
         origins: checkpoint folders of the trial that the study starts from.
 
     Raises:
         TaskError: the data are missing, broken, or do not fit the model or the batch size; the initial weights are
-            missing or of another model; or an optimizer's constructor refuses settings of its space.
+            missing or of another model; or an optimizer refuses settings of its space or cannot train the model.
     """
-    foreign = [(one.label, one.name, corners(one)) for one in definition.optimizers if one.name not in OPTIMIZERS]
+    foreign = [(one.label, one.name, corners(one)) for one in definition.optimizers if one.name not in BUILTIN]
     trains = tasks.registry.get(definition.task.name).target is not None or bool(definition.task.imports())
     if not trains and not foreign:
         return  # there is nothing to check
@@ -154,11 +155,12 @@ def runs_beside(definition: StudyDefinition, cluster: Capacity) -> int:
 
 def typical_settings(spec: OptimizerSearch) -> dict[str, Any]:
     """Settings from the middle of an optimizer's space."""
-    middle = {name: _middle(parameter) for name, parameter in spec.space.items() if parameter.when is None}
+    middle = {name: middle_of(parameter) for name, parameter in spec.space.items() if parameter.when is None}
     return {**spec.fixed, **middle}
 
 
-def _middle(parameter: FloatParameter | IntParameter | CategoricalParameter) -> Any:
+def middle_of(parameter: FloatParameter | IntParameter | CategoricalParameter) -> Any:
+    """The value in the middle of a parameter's range, or of its choices."""
     if isinstance(parameter, CategoricalParameter):
         return parameter.choices[len(parameter.choices) // 2]
     if parameter.log:
@@ -181,18 +183,21 @@ def _check(
     origins: Sequence[str],
     metric: str,
 ) -> None:
-    for label, optimizer, many in foreign:
-        for settings in many:
-            construct(label, optimizer, settings)
-    if task is not None:
-        import tasks.runs
+    config = None if task is None else tasks.registry.parse_config(task)
+    if config is None or tasks.registry.get(config.name).target is None:
+        for label, optimizer, many in foreign:
+            if config is None or not admeta.registry.get(optimizer).others:  # own code gives its model itself
+                for settings in many:
+                    construct(label, optimizer, settings)
+    if config is not None:
+        from tasks.runs import check as check_task
 
-        config = tasks.registry.parse_config(task)
-        tasks.runs.check(config, data_dir=_path(data_dir), origins=origins, metric=metric)
+        tried = {label: (optimizer, many) for label, optimizer, many in foreign}
+        check_task(config, data_dir=_path(data_dir), origins=origins, metric=metric, optimizers=tried)
 
 
 def construct(label: str, optimizer: str, settings: dict[str, Any]) -> None:
-    """Construct the optimizer over one parameter.
+    """Construct the optimizer over one parameter, as tasks do that train no network.
 
     Raises:
         ConfigError: its constructor raised, whatever it was.

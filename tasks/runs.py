@@ -75,15 +75,18 @@ def check(
     data_dir: Path | None = None,
     origins: Sequence[str] | None = None,
     metric: str | None = None,
+    optimizers: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]] | None = None,
 ) -> None:
     """Check before the first trial that the task can be trained. Reads the data set, so call it once a study.
 
     Args:
         origins: as in `initial_weights`.
         metric: the objective, such as `val_mcc`, which the validation set must define; None: not checked.
+        optimizers: by label a name of `admeta.registry` and settings: constructed with each, stepped with the first.
 
     Raises:
-        ConfigError: a batch larger than the training set, a model that does not fit the inputs or cannot be built.
+        ConfigError: a batch larger than the training set, a model that does not fit the inputs or cannot be built, or
+            an optimizer that cannot train it.
         DataError: data missing or broken, or no such file to start from.
         CheckpointError: the checkpoint to start from is missing, damaged or of another model.
     """
@@ -95,6 +98,7 @@ def check(
     import torch
 
     from tasks.engine.checkpoint import load_weights, read_weights
+    from tasks.engine.optimizers import try_optimizer
     from tasks.engine.task import load_task
 
     with initial_weights(config, data_dir=data_dir, origins=origins) as weights:
@@ -113,6 +117,8 @@ def check(
             origin = config.init_from
             source = _named(origin) if isinstance(origin, TrialRef) else str(origin)
             load_weights(model, read_weights(weights), source=f"init_from: {source}")
+        for label, (name, many) in (optimizers or {}).items():
+            try_optimizer(task, model, label=label, name=name, many=many)
 
 
 @contextlib.contextmanager

@@ -83,7 +83,7 @@ def _optimizer(info: OptimInfo) -> OptimizerView:
     return OptimizerView(
         name=info.name,
         title=info.title,
-        description=info.description,
+        description=f"{info.description} {info.note[:1].upper()}{info.note[1:]}." if info.note else info.description,
         source=f"{info.source.paper}, {info.source.url}",
         parameters=parameters,
         default_space=spaces.pop("default"),

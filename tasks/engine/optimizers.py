@@ -1,46 +1,21 @@
-"""The trial's optimizer, built as the engine needs it: parameter groups, and on a graph lr as a device tensor."""
+"""The trial's optimizer as the engine needs it: tried before a study, lr as a tensor, its state across devices."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+import io
+from collections.abc import Mapping, Sequence
+from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from admeta import registry
-from admeta.base import decay_groups
-from tasks.errors import CheckpointError
+from admeta.imports import NO_GRADIENT_GRAPH
+from admeta.roles import JointOptimizer, create_for_model, set_mode
+from tasks.engine.task import Task
+from tasks.errors import CheckpointError, ConfigError
 
-NamedParameters = Iterable[tuple[str, nn.Parameter]]
-
-
-def build_optimizer(
-    parameters: NamedParameters,
-    *,
-    name: str,
-    params: Mapping[str, Any],
-    weight_decay_on: Literal["all", "matrices"] = "all",
-    captured: bool = False,
-) -> torch.optim.Optimizer:
-    """An optimizer of `admeta.registry` over a model's parameters.
-
-    Args:
-        name: its registered name.
-        params: its constructor keywords, as a study's trial has them (JSON lists allowed for tuples).
-        weight_decay_on: "matrices" takes the decay off parameters of fewer than two dimensions.
-        captured: its steps will be captured in a graph: `registry.create_captured`.
-
-    Raises:
-        admeta.errors.AdmetaError: an unknown optimizer, or a parameter or value it does not take.
-    """
-    info = registry.get(name)
-    groups: Any = list(parameters)
-    if weight_decay_on == "matrices" and "weight_decay" in info.parameters:
-        decay = params.get("weight_decay", info.parameters["weight_decay"].default)
-        groups = decay_groups(groups, float(decay), on="matrices")
-    create = registry.create_captured if captured else registry.create
-    return create(name, groups, **params)
+N_SAMPLES = 4  # of a batch, for the step that tries an optimizer
 
 
 def lr_tensors(optimizer: torch.optim.Optimizer, *, device: torch.device) -> list[Tensor]:
@@ -52,6 +27,57 @@ def lr_tensors(optimizer: torch.optim.Optimizer, *, device: torch.device) -> lis
     return tensors
 
 
+def try_optimizer(
+    task: Task[Any, Any], model: nn.Module, *, label: str, name: str, many: Sequence[Mapping[str, Any]]
+) -> None:
+    """Construct an optimizer with each of these settings, and make one step and one checkpoint with the first.
+
+    Args:
+        model: on the CPU; its weights change.
+
+    Raises:
+        ConfigError: it refuses the settings or the model, fails in the step, or has a state that cannot be stored.
+    """
+    options: Any = {"weight_decay_on": task.config.weight_decay_on}
+    where = f"optimizer '{label}' ({name})"
+    for settings in reversed(many):
+        try:
+            optimizer = create_for_model(name, model, settings, **options)
+        except Exception as error:  # of another package's code
+            raise ConfigError(
+                f"{where} cannot be constructed for {task.config.model} with {dict(settings)}: {_reason(error)}; "
+                "change its 'space' or 'fixed', or give it 'roles'"
+            ) from error
+    batches = task.train_batches(seed=0, epoch=0)
+    batch = {key: tensor[:N_SAMPLES] for key, tensor in next(iter(batches)).items()}
+    if (close := getattr(batches, "close", None)) is not None:
+        close()
+    task.loss(model.train(), batch).backward()  # type: ignore[no-untyped-call]
+    try:
+        set_mode(optimizer, "train")
+        optimizer.step()
+        set_mode(optimizer, "eval")
+    except Exception as error:  # of another package's code
+        raise ConfigError(f"{where} cannot train {task.config.model}: {_reason(error)}") from error
+    stored = io.BytesIO()
+    try:
+        torch.save(optimizer.state_dict(), stored)
+        stored.seek(0)
+        torch.load(stored, weights_only=True)
+    except (UnpicklingError, TypeError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{where} has a state that cannot be stored in a checkpoint: it must consist of tensors, numbers, texts "
+            "and lists or dictionaries of them"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    """The error in one line; what it means where an optimizer differentiates the gradient."""
+    if "does not require grad and does not have a grad_fn" in str(error):
+        return NO_GRADIENT_GRAPH
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+
+
 IMPLEMENTATION_FLAGS = ("capturable", "foreach", "fused", "differentiable")
 
 
@@ -61,6 +87,17 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, A
     Raises:
         CheckpointError: the state is not of this optimizer over these parameters.
     """
+    if isinstance(optimizer, JointOptimizer):
+        states = state.get("members", ())
+        if len(states) != len(optimizer.members):
+            raise CheckpointError(
+                f"the checkpoint holds the states of {len(states)} joint optimizers, this run has "
+                f"{len(optimizer.members)}; resume with the version that wrote it, or start without it"
+            )
+        for member, part in zip(optimizer.members, states, strict=True):
+            load_optimizer_state(member, part)
+        optimizer.adopt_groups()
+        return
     own = optimizer.param_groups
     sizes = [[len(group["params"]) for group in groups] for groups in (state["param_groups"], own)]
     if sizes[0] != sizes[1]:

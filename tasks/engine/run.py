@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from admeta import registry as optimizers
+from admeta.roles import create_for_model, set_mode
 from tasks.config import TaskConfig
 from tasks.engine import checkpoint
 from tasks.engine.device import (
@@ -30,7 +31,7 @@ from tasks.engine.device import (
     pick_precision,
 )
 from tasks.engine.graph import GraphStep
-from tasks.engine.optimizers import build_optimizer, load_optimizer_state, lr_tensors
+from tasks.engine.optimizers import load_optimizer_state, lr_tensors
 from tasks.engine.protocol import Cost, Evaluation, Progress
 from tasks.engine.seeds import derive_seed
 from tasks.engine.step import ALONE, EagerStep, LossMeter, Ranks, StepParts
@@ -100,7 +101,11 @@ class TrainingRun(Progress):
         setup_before = self._stepper.setup_s, self._stepper.setup_steps
         begin = time.perf_counter()
         with self._guard("training"):
-            data_s = self._train_epoch()
+            try:
+                data_s = self._train_epoch()
+            except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+                # A preconditioner of NaN or infinity has no decomposition.
+                raise Diverged(self._step + 1, loss=math.nan, what="a matrix of the optimizer's state") from error
             train_loss, bad_step, bad_loss = self._meter.read()
         train_s = time.perf_counter() - begin
         if bad_step is not None:
@@ -137,6 +142,7 @@ class TrainingRun(Progress):
         For `tasks.engine.packing`: it changes the weights but not the position in the budget.
         """
         self._model.train()
+        set_mode(self._optimizer, "train")
         factor = self._factor(0)
         begin = time.perf_counter()
         with self._guard("training"):
@@ -224,14 +230,9 @@ class TrainingRun(Progress):
     def _build_optimizer(
         self, name: str, params: Mapping[str, Any]
     ) -> tuple[torch.optim.Optimizer, list[Tensor] | None]:
-        captured = self._wants_graph() and optimizers.get(name).capturable
-        optimizer = build_optimizer(
-            self._model.named_parameters(),
-            name=name,
-            params=params,
-            weight_decay_on=self._config.weight_decay_on,
-            captured=captured,
-        )
+        captured = self._wants_graph() and optimizers.can_be_captured(name)
+        weight_decay_on = self._config.weight_decay_on
+        optimizer = create_for_model(name, self._model, params, weight_decay_on=weight_decay_on, captured=captured)
         return optimizer, lr_tensors(optimizer, device=self._device) if captured else None
 
     @property
@@ -267,8 +268,12 @@ class TrainingRun(Progress):
         return GraphStep(parts, stream=self._stream, eager_update=why_not)
 
     def _train_epoch(self) -> float:
-        """Make the epoch's steps; returns the host seconds spent on getting batches."""
+        """Make the epoch's steps; returns the host seconds spent on getting batches.
+
+        An optimizer that averages weights leaves the averages: what is evaluated and stored.
+        """
         self._model.train()
+        set_mode(self._optimizer, "train")
         # Dropout's stream is seeded in each epoch, so that other uses of the generator do not change it.
         others = [self._ranks.rank] if self._ranks.rank else []
         torch.manual_seed(derive_seed(self._seed, "noise", self._epoch, *others))
@@ -282,6 +287,7 @@ class TrainingRun(Progress):
             self._stepper.run(micro_batches)
             self._step += 1
         _finish(batches)
+        set_mode(self._optimizer, "eval")
         return data_s
 
     def _micro_batches(self, batches: Iterator[Batch]) -> list[Batch]:

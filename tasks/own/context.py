@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from admeta import registry
+from admeta.roles import create_for_model
 from tasks.engine.folders import make_private_folder
-from tasks.engine.optimizers import build_optimizer
 from tasks.engine.seeds import derive_seed
 from tasks.own import PythonConfig
 from tasks.registry import METRIC_NAME
@@ -103,9 +104,13 @@ class Context:
         """The trial's optimizer, with its settings.
 
         Args:
-            parameters: `model.parameters()`, `model.named_parameters()` or groups, as torch's optimizers take them.
+            parameters: the model, or `model.parameters()`, `model.named_parameters()` or groups, as torch's optimizers
+                take them. An optimizer of hidden matrices, such as muon, needs the model.
         """
-        made = build_optimizer(parameters, name=self._optimizer_name, params=self.params)
+        if isinstance(parameters, torch.nn.Module):
+            made = create_for_model(self._optimizer_name, parameters, self.params)
+        else:
+            made = registry.create(self._optimizer_name, parameters, **self.params)
         made.register_step_post_hook(self._count_step)
         self._optimizers.append(made)
         return made

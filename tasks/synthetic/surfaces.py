@@ -135,7 +135,7 @@ class Descent:
     ) -> None:
         import torch
 
-        from tasks.engine.optimizers import build_optimizer
+        from admeta import registry
 
         torch.set_num_threads(1)
         self._surface = surface
@@ -146,7 +146,7 @@ class Descent:
         else:
             point = torch.tensor(start)
         self._point = torch.nn.Parameter(point)
-        self._optimizer = build_optimizer([("point", self._point)], name=optimizer, params=params)
+        self._optimizer = registry.create(optimizer, [("point", self._point)], **params)
         self._lrs = [group["lr"] for group in self._optimizer.param_groups]
 
     def loss(self) -> float:
@@ -202,11 +202,11 @@ def updates(optimizer: str, params: Mapping[str, Any], gradients: Sequence[float
     """
     import torch
 
-    from tasks.engine.optimizers import build_optimizer
+    from admeta import registry
 
     torch.set_num_threads(1)
     point = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    made = build_optimizer([("point", point)], name=optimizer, params=params)
+    made = registry.create(optimizer, [("point", point)], **params)
     path = [0.0]
     for gradient in gradients:
         point.grad = torch.full_like(point, gradient)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 import admeta.registry
-from admeta.builtin import OPTIMIZERS
+from admeta.registry import OPTIMIZERS
 from search.definition import StudyDefinition
 from search.samplers import GpSampler, TpeSampler
 from search.space import from_registry
@@ -312,12 +312,16 @@ def test_rules_between_parameters_hold_over_the_whole_space(changes: dict[str, A
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
 def test_what_a_definition_takes_torch_constructs(name: str) -> None:
     """The registry's rules are the constructors': every corner of every named space can be constructed."""
-    from search.placement import construct, corners
+    from torch import nn
 
+    from admeta.roles import create_for_model
+    from search.placement import corners
+
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     for space in ("default", "finetune"):
         search = parse(optimizers=[{"name": name, "space": space}]).optimizers[0]
         for settings in corners(search):
-            construct(name, name, settings)
+            create_for_model(name, model, settings)
 
 
 @pytest.mark.parametrize(

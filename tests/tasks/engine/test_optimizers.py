@@ -10,8 +10,11 @@ import torch
 from torch import nn
 
 import admeta
-from tasks.engine.optimizers import IMPLEMENTATION_FLAGS, build_optimizer, load_optimizer_state, lr_tensors
-from tasks.errors import CheckpointError
+from admeta.roles import create_for_model
+from tasks.engine.optimizers import IMPLEMENTATION_FLAGS, load_optimizer_state, lr_tensors
+from tasks.errors import CheckpointError, ConfigError
+from tasks.registry import parse_config
+from tasks.runs import check
 
 PAIRS = {
     "adam": (torch.optim.Adam, admeta.KernelAdam),
@@ -31,13 +34,8 @@ def model() -> nn.Module:
 
 
 def built(network: nn.Module, name: str, *, captured: bool, **params: Any) -> torch.optim.Optimizer:
-    return build_optimizer(
-        network.named_parameters(),
-        name=name,
-        params={"lr": 1e-2, "weight_decay": 0.1, **params},
-        weight_decay_on="matrices",
-        captured=captured,
-    )
+    settings = {"lr": 1e-2, "weight_decay": 0.1, **params}
+    return create_for_model(name, network, settings, weight_decay_on="matrices", captured=captured)
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -91,7 +89,65 @@ def walk(network: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> 
 
 def test_a_state_over_other_groups_is_told() -> None:
     network = model()
-    optimizer = build_optimizer(network.named_parameters(), name="adamw", params={"lr": 0.1})
+    optimizer = create_for_model("adamw", network, {"lr": 0.1})
     state = {**optimizer.state_dict(), "param_groups": []}
     with pytest.raises(CheckpointError, match=r"groups of \[\] parameters, this run's of \[\d+\]"):
         load_optimizer_state(optimizer, state)
+
+
+class NeedsClosure(torch.optim.SGD):
+    def step(self, closure: Any) -> Any:
+        return super().step(closure)
+
+
+class DifferentiatesGradients(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        parameter = self.param_groups[0]["params"][0]
+        return torch.autograd.grad(parameter.grad.sum(), parameter)
+
+
+class FailsInTheStep(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        raise KeyError("the state of nothing")
+
+
+class KeepsAnObject(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        self.state[self.param_groups[0]["params"][0]]["loss"] = CheckpointError("an object")
+        return super().step(closure)
+
+
+def tried(name: str, **settings: Any) -> None:
+    check(parse_config({"name": "digits"}), optimizers={"mine": (name, [settings])})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "rule"),
+    [
+        ("torch.optim:Adamax", {"lr": 0.1, "betas": [0.9, 2.0]}, r"cannot be constructed for .*Invalid beta parameter"),
+        ("torch.optim:Adamax", {"learning_rate": 0.1}, "unexpected keyword argument 'learning_rate'"),
+        ("torch.optim:Nothing", {"lr": 0.1}, "module 'torch.optim' has no 'Nothing'"),
+        ("torch.optim:lr_scheduler", {}, "is no subclass of torch.optim.Optimizer"),
+        ("no_such_module:Mine", {"lr": 0.1}, "cannot be imported: ModuleNotFoundError"),
+        (
+            "pytorch_optimizer:SpectralSphere",
+            {"lr": 0.1},
+            "cannot train convnet: ValueError: SpectralSphere only supports 2D",
+        ),
+        ("pytorch_optimizer:ScalableShampoo", {"lr": 0.1}, "a state that cannot be stored in a checkpoint"),
+        (f"{__name__}:NeedsClosure", {"lr": 0.1}, r"cannot train here: it computes the loss again within a step"),
+        (f"{__name__}:DifferentiatesGradients", {"lr": 0.1}, "cannot train convnet: it differentiates the gradient"),
+        (f"{__name__}:FailsInTheStep", {"lr": 0.1}, "cannot train convnet: KeyError: 'the state of nothing'"),
+        (f"{__name__}:KeepsAnObject", {"lr": 0.1}, "a state that cannot be stored in a checkpoint"),
+    ],
+)
+def test_an_optimizer_that_cannot_train_is_told_before_the_first_trial(
+    name: str, settings: dict[str, Any], rule: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^optimizer 'mine' \({name}\).*{rule}"):
+        tried(name, **settings)
+
+
+@pytest.mark.parametrize("name", ["muon", "schedulefree", "torch.optim:NAdam", "pytorch_optimizer:Lion+adamw"])
+def test_an_optimizer_that_trains_passes(name: str) -> None:
+    tried(name, lr=0.01)

@@ -1,0 +1,197 @@
+"""Parameter roles: the hidden matrices of a model, which some optimizers are for, and all its other parameters.
+
+Owns: which parameter has which role, and the joint step of two optimizers. Sources of the division: Jordan et al.,
+"Muon" (2024), whose embeddings, heads, norms and biases are AdamW's; Vyas et al., SOAP (2024), section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from admeta import registry
+from admeta.base import decay_groups
+from admeta.info import OTHERS, OptimInfo
+
+__all__ = ["JointOptimizer", "create_for_model", "find_head", "set_mode", "split_parameters"]
+
+Named = list[tuple[str, nn.Parameter]]
+
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_TABLE_WORDS = ("embed", "position", "token", "pos_", "cls")  # in the names of tables that are bare parameters
+
+
+def find_head(model: nn.Module) -> nn.Module | None:
+    """The output layer: `model.output_head`, or else the last module with a weight of two or more dimensions.
+
+    Last is in the order of registration (`named_modules`), in which the heads of torchvision's, transformers' and our
+    own models come last. Embeddings and norms do not count. A model that registers its layers in another order states
+    its head in an attribute `output_head`.
+
+    Returns:
+        The module that owns the weight; None where no module has one.
+    """
+    stated = getattr(model, "output_head", None)
+    if isinstance(stated, nn.Module):
+        return stated
+    found = [
+        module
+        for module in model.modules()
+        if not _is_table_or_norm(module) and any(p.ndim >= 2 for p in module.parameters(recurse=False))
+    ]
+    return found[-1] if found else None
+
+
+def split_parameters(model: nn.Module) -> tuple[Named, Named]:
+    """The hidden matrices, and all other parameters, as (name, parameter) pairs in the model's order.
+
+    A parameter is a hidden matrix unless it has fewer than two dimensions or one row (biases, gains, class tokens), it
+    is an embedding's or a norm's, it is a bare parameter named as a table of positions or tokens, or it is in the
+    output layer (`find_head`). A weight that two modules share, such as an embedding tied to the head, is a matrix only
+    where both say so. Convolutions of 3 and 4 dimensions are matrices too. Frozen parameters are left out.
+    """
+    head = find_head(model)
+    others: set[int] = set()
+    for module in model.modules():
+        whole = module is head or _is_table_or_norm(module)
+        for name, parameter in module.named_parameters(recurse=False):
+            table = not _has_own_weight(module) and any(word in name.lower() for word in _TABLE_WORDS)
+            if whole or table or parameter.ndim < 2 or parameter.shape[0] == 1:
+                others.add(id(parameter))
+    if head is not None:
+        others |= {id(parameter) for parameter in head.parameters()}
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    return [pair for pair in named if id(pair[1]) not in others], [pair for pair in named if id(pair[1]) in others]
+
+
+def _is_table_or_norm(module: nn.Module) -> bool:
+    return isinstance(module, _EMBEDDINGS) or "norm" in type(module).__name__.lower()
+
+
+def _has_own_weight(module: nn.Module) -> bool:
+    return isinstance(getattr(module, "weight", None), Tensor)
+
+
+def create_for_model(
+    name: str,
+    model: nn.Module,
+    settings: Mapping[str, Any],
+    *,
+    weight_decay_on: Literal["all", "matrices"] = "all",
+    captured: bool = False,
+) -> Optimizer:
+    """An optimizer over a model's parameters, by role where its entry has roles.
+
+    Args:
+        name: a registered name, an import path, or two of these joined by "+": the first on the hidden matrices.
+        settings: constructor keywords, those of the optimizer of the other parameters as ``others.lr``.
+        weight_decay_on: "matrices" takes the decay off parameters of fewer than two dimensions.
+        captured: the step will be captured in a graph: as `registry.create_captured`.
+
+    Raises:
+        admeta.errors.AdmetaError: no such optimizer.
+        ValueError: a constructor refuses a value or a parameter, or the model has no hidden matrices.
+    """
+    info = registry.get(name)
+    if not info.others:
+        registry.get_whole(name)
+        return _create(info, list(model.named_parameters()), settings, weight_decay_on, captured=captured)
+    matrices, others = split_parameters(model)
+    if not matrices:
+        raise ValueError(
+            f"{name} moves hidden matrices and this model has none, only embeddings, norms, biases and an output layer"
+        )
+    own = {key: value for key, value in settings.items() if not key.startswith(OTHERS)}
+    added = {key.removeprefix(OTHERS): value for key, value in settings.items() if key.startswith(OTHERS)}
+    members = [_create(info, matrices, own, weight_decay_on, captured=captured)]
+    if others:
+        members.append(_create(registry.get(info.others), others, added, weight_decay_on, captured=captured))
+    return JointOptimizer(members)
+
+
+def _create(
+    info: OptimInfo,
+    named: Named,
+    settings: Mapping[str, Any],
+    weight_decay_on: Literal["all", "matrices"],
+    *,
+    captured: bool,
+) -> Optimizer:
+    groups: Any = named
+    if weight_decay_on == "matrices" and ("weight_decay" in settings or "weight_decay" in info.parameters):
+        default = info.parameters["weight_decay"].default if "weight_decay" in info.parameters else 0.0
+        decay = settings.get("weight_decay", default)
+        groups = decay_groups(named, float(decay), on="matrices")
+    if info.open_prefixes or info.group_options:  # other packages' constructors may look at the parameters themselves
+        parts = groups if isinstance(groups[0], dict) else [{"params": groups}]
+        groups = [{**part, "params": [p for _, p in part["params"]], **info.group_options} for part in parts]
+    return registry.construct(info, groups, settings, captured=captured)
+
+
+class JointOptimizer(Optimizer):
+    """Optimizers over disjoint parameters that step together; `param_groups` are theirs, one after another.
+
+    Args:
+        members: two or more optimizers.
+    """
+
+    def __init__(self, members: Sequence[Optimizer]) -> None:
+        self.members = tuple(members)
+        parameters = [p for member in members for group in member.param_groups for p in group["params"]]
+        super().__init__(parameters, {})  # for the hooks; its one group is replaced
+        self.adopt_groups()
+
+    @property
+    def takes_narrow_gradients(self) -> bool:
+        """Whether every member reads bf16 gradients."""
+        return all(getattr(member, "takes_narrow_gradients", False) for member in self.members)
+
+    def step(self, closure: Any = None) -> Any:
+        """One step of every member.
+
+        Args:
+            closure: must be None: it would be called once for each member.
+        """
+        if closure is not None:
+            raise ValueError("a joint optimizer takes no closure; call it yourself before the step")
+        for member in self.members:
+            member.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+        for member in self.members:
+            member.zero_grad(set_to_none)
+
+    def train(self) -> None:
+        """Switch members that average weights to their training weights."""
+        for member in self.members:
+            set_mode(member, "train")
+
+    def eval(self) -> None:
+        """Switch members that average weights to the averaged weights."""
+        for member in self.members:
+            set_mode(member, "eval")
+
+    def state_dict(self) -> dict[str, Any]:
+        """The members' states, in order."""
+        return {"members": [member.state_dict() for member in self.members]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for member, state in zip(self.members, state_dict["members"], strict=True):
+            member.load_state_dict(state)
+        self.adopt_groups()
+
+    def adopt_groups(self) -> None:
+        """Loading a state replaces a member's groups by new ones."""
+        self.param_groups = [group for member in self.members for group in member.param_groups]
+
+
+def set_mode(optimizer: Optimizer, mode: Literal["train", "eval"]) -> None:
+    """Call the optimizer's `train()` or `eval()` where it has them: Schedule-Free's evaluates averaged weights."""
+    switch = getattr(optimizer, mode, None)
+    if callable(switch):
+        with torch.no_grad():
+            switch()
