@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from pydantic import ValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
@@ -84,6 +85,11 @@ def value(setting: Any) -> str:
     return tables.settings({"": setting}).removeprefix("=")
 
 
+def breakable(text: object) -> Markup:
+    """Text that a browser may also break after each underscore."""
+    return Markup("_<wbr>").join(escape(text).split("_"))
+
+
 def part(text: object) -> str:
     """Text as one part of an address."""
     return quote(str(text), safe="")
@@ -99,6 +105,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "breakable": breakable,
         "duration": duration,
         "number": number,
         "part": part,
@@ -130,6 +137,7 @@ _FILES = {
     "search.js": "search.js",
     "heatmap.js": "heatmap.js",
     "lines.js": "lines.js",
+    "timeline.js": "timeline.js",
     "trials.js": "trials.js",
     "log.js": "log.js",
     "explorer.js": "explorer.js",

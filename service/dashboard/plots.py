@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Path, Query, Response
+from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 from numpy.typing import NDArray
 from pydantic import Field
@@ -18,7 +21,7 @@ from service.api.requests import Database, Filters
 from service.dashboard.pages import as_csv
 from service.dashboard.study_pages import find_search
 from service.database import queries
-from service.database.queries import Axis, Curves, History, RunChoice
+from service.database.queries import AttemptSpan, Axis, Curves, History, RunChoice
 
 router = APIRouter(prefix="/studies/{study}", include_in_schema=False)
 Form = Literal["json", "csv"]
@@ -39,6 +42,38 @@ def get_curves(engine: Database, study: str, form: Form, filters: Annotated[Curv
     comparison = queries.comparison(engine, view.id)
     found = queries.study_curves(engine, view, comparison, **filters.model_dump())
     return as_csv(_curve_rows(found), name=f"{view.name}-curves") if form == "csv" else JSONResponse(asdict(found))
+
+
+MAX_BARS = 3000
+
+
+@router.get("/timeline.{form}")
+def get_timeline(engine: Database, study: str, form: Form) -> Response:
+    """When each attempt of a run trained, and on which worker; as JSON the latest MAX_BARS of them."""
+    view = queries.get_study_view(engine, study)
+    spans = queries.attempt_spans(engine, view.id, limit=None if form == "csv" else MAX_BARS)
+    names = [field.name for field in fields(AttemptSpan)]
+    if form == "csv":
+        rows = ([getattr(span, name) for name in names] for span in spans)
+        return as_csv([names, *rows], name=f"{view.name}-timeline")
+    found = [{**asdict(span), "lane": lane} for span, lane in zip(spans, lanes(spans), strict=True)]
+    return JSONResponse(jsonable_encoder({"now": datetime.now(UTC), "attempts": found}))
+
+
+def lanes(spans: Sequence[AttemptSpan]) -> list[int]:
+    """For each attempt the first lane of its worker, from 0, that is free when it starts.
+
+    Args:
+        spans: in order of their start; a worker is a node and a device.
+    """
+    ends: dict[tuple[str | None, str | None], list[datetime]] = defaultdict(list)
+    found = []
+    for span in spans:
+        of_worker = ends[span.node, span.device]
+        lane = next((i for i, end in enumerate(of_worker) if end <= span.started_at), len(of_worker))
+        of_worker[lane : lane + 1] = [span.finished_at or datetime.max.replace(tzinfo=UTC)]
+        found.append(lane)
+    return found
 
 
 @router.get("/expected.csv")

@@ -22,8 +22,9 @@ from search.states import Direction, RunState, Scope, StudyState, Verdict
 from service.api.health import get_cluster
 from service.api.requests import Database, Filters, parse_body
 from service.api.studies import remove_study
-from service.dashboard.pages import duration, page, part
+from service.dashboard.pages import page, part
 from service.dashboard.results import as_python
+from service.dashboard.study_facts import LATEST, remaining, resources_in_words, study_facts
 from service.dashboard.submit import Form
 from service.database import events, queries, studies
 from service.database.errors import TrialNotFoundError
@@ -118,7 +119,9 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
         facts=study_facts(view, comparison),
         spaces={one["label"]: one for one in (view.definition or {}).get("optimizers", [])},
         active=queries.active_runs(engine, study_id=view.id, limit=100),
-        remaining_s=remaining_s(view),
+        remaining=remaining(view, queries.attempt_spans(engine, view.id, limit=LATEST), now=datetime.now(UTC))
+        if view.state == StudyState.RUNNING
+        else None,
         failures=_all_failed(engine, view),
         may_change=may_change(request),
     )
@@ -158,61 +161,6 @@ def may_change(request: Request) -> bool:
     """Whether the caller may change studies: always on an open service, otherwise with the scope `write`."""
     bearer = getattr(request.state, "bearer", None)
     return bearer is None or bearer.scope.includes(Scope.WRITE)
-
-
-def study_facts(study: StudyView, comparison: ComparisonView) -> dict[str, str]:
-    """What the study is, by title: its task, how it searches, what it may use, and how much of that it has used."""
-    definition: dict[str, Any] = study.definition or {}
-    task, budget, confirm = (definition.get(name, {}) for name in ("task", "budget", "confirm"))
-    first = ("epochs", "batch_size", "steps_per_epoch")
-    elapsed_s = _elapsed_s(study)
-    spent = [f"{sum(map(tables.n_finished, study.searches))} of {sum(s.n_trials for s in study.searches)} trials"]
-    gpu_h = sum(row.gpu_s for row in comparison.rows) / 3600
-    for name, used in (("max_hours", elapsed_s / 3600), ("gpu_hours", gpu_h)):
-        if budget.get(name) is not None:
-            words = {"max_hours": "hours", "gpu_hours": "GPU hours"}[name]
-            spent.append(f"{used:.2g} of {budget[name]:g} {words}, {max(0.0, budget[name] - used):.2g} left")
-        elif used >= 0.01:
-            spent.append(duration(used * 3600) + (" of GPU" if name == "gpu_hours" else " since its start"))
-    others = {name: value for name, value in budget.items() if value is not None and name not in _LIMITS}
-    facts = {
-        "Task": " ".join(filter(None, [study.task, study.model, tables.settings(_stated(task, first))])),
-        "Sampler": _named(definition.get("sampler", {})),
-        "Pruner": _named(definition.get("pruner", {})),
-        "Confirmed": f"the best {confirm.get('top_k')} of each optimizer with seeds {confirm.get('seeds')}"
-        if confirm.get("top_k")
-        else "nothing",
-        "Budget": ", ".join([*spent, *([tables.settings(others)] if others else [])]),
-        "Resources": tables.settings(_stated(definition.get("resources", {}))),
-    }
-    return {title: text for title, text in facts.items() if text}
-
-
-_LIMITS = ("trials_per_optimizer", "max_hours", "gpu_hours")
-
-
-def _stated(values: dict[str, Any], names: Sequence[str] | None = None) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None and (names is None or name in names)}
-
-
-def _named(values: dict[str, Any]) -> str:
-    others = tables.settings(_stated({name: value for name, value in values.items() if name != "name"}))
-    return f"{values.get('name', '')} {others}".strip()
-
-
-def _elapsed_s(study: StudyView) -> float:
-    if study.started_at is None:
-        return 0.0
-    return ((study.finished_at or datetime.now(UTC)) - study.started_at).total_seconds()
-
-
-def remaining_s(study: StudyView) -> float | None:
-    """Seconds until the end of a RUNNING study at its pace so far; None before three of its runs have finished."""
-    n_done = sum(tables.n_finished(search) + search.n_confirm_finished for search in study.searches)
-    n_all = sum(search.n_trials + search.n_confirm_runs for search in study.searches)
-    if study.state != StudyState.RUNNING or n_done < 3:
-        return None
-    return _elapsed_s(study) * max(0, n_all - n_done) / n_done
 
 
 def _all_failed(engine: Engine, study: StudyView) -> dict[str, StudyRunView]:
@@ -267,6 +215,7 @@ def trial_page(
         logs=readable_logs(engine, settings.storage, trial.runs),
         environment=(attempts[-1].environment if attempts else None) or {},
         code=as_python(trial.optimizer, trial.settings),
+        resources=", ".join(resources_in_words((view.definition or {}).get("resources", {}))),
         ended=StudyState(view.state).is_terminal,
         newest_event=newest_event,
     )

@@ -87,6 +87,7 @@ class ActiveRunView(View):
     node: str | None = Field(description="A node's address.")
     device: str | None
     started_at: datetime
+    epoch: int = Field(default=0, description="Epochs that are evaluated; 0 while it starts.")
 
 
 class QueuedStudyView(View):

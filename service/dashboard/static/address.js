@@ -6,6 +6,7 @@ const Address = (() => {
   const GROWING = ["metric", "x", "y", "attempt"]; // selects whose options come with the data
   const query = () => new URLSearchParams(location.search);
   const get = (name) => query().get(name);
+  const all = (name) => query().getAll(name);
 
   function replace(asked) {
     const text = asked.toString();
@@ -60,5 +61,5 @@ const Address = (() => {
       if (other && other !== plot) other.series.forEach((one, i) => i && one.show !== isShown(one) && other.setSeries(i, { show: isShown(one) }, false));
   }
 
-  return { get, set, replace, isShown, changed, hidden };
+  return { get, all, set, replace, isShown, changed, hidden };
 })();

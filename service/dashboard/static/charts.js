@@ -18,14 +18,31 @@ const Charts = (() => {
       font: "11px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 18, ...extra };
   }
 
-  /* A logarithmic axis has ticks at powers of ten alone. */
+  /* A logarithmic axis has ticks at powers of ten, or at 1, 2, 3, 5 and 7 where it spans less than two of them. */
+  const isPower = (tick) => Math.abs(Math.log10(tick) - Math.round(Math.log10(tick))) < 1e-9;
   const LOG = {
-    filter: (u, ticks) => ticks.map((tick) => (Math.abs(Math.log10(tick) - Math.round(Math.log10(tick))) < 1e-9 ? tick : null)),
+    filter: (u, ticks) => {
+      const few = ticks.filter(isPower).length < 3;
+      return ticks.map((tick) => (isPower(tick) || (few && [2, 3, 5, 7].includes(Number(tick.toExponential(0)[0]))) ? tick : null));
+    },
     values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : Number(tick.toPrecision(1)).toString())),
   };
 
   const INTEGERS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 1e6, 1e7];
   const positive = (ys) => ys.map((value) => (value > 0 ? value : null)); // all that a logarithmic axis can show
+  const isLog = (figure) => Boolean(figure.querySelector("[name=log]")?.checked);
+
+  /* What is under the pointer, in words next to it; nothing: an empty text. */
+  const bubble = Object.assign(document.createElement("p"), { className: "tip", hidden: true });
+  document.body.append(bubble);
+  function tip(text, event) {
+    bubble.hidden = !text;
+    if (!text) return;
+    bubble.textContent = text;
+    const { clientX: x, clientY: y } = event, { offsetWidth: width, offsetHeight: height } = bubble;
+    bubble.style.left = Math.max(4, Math.min(x + 14, innerWidth - width - 4)) + "px";
+    bubble.style.top = (y + height + 22 < innerHeight ? y + 16 : y - height - 10) + "px";
+  }
 
   /* series: uPlot's, without the first; data: [x, ...y]. */
   function plot(box, { x, y, series, data, bands = [], hooks = {}, logX = false, logY = false, integerX = false }) {
@@ -40,7 +57,7 @@ const Charts = (() => {
       axes: [axis(x, logX ? LOG : integerX ? { incrs: INTEGERS } : {}), axis(y, { size: 58, ...(logY ? LOG : { values: (u, ticks) => ticks.map(number) }) })],
       cursor: { points: { size: 6 } },
       series: [{ label: x, value: shown }, ...series.map((one) => ({ value: shown, show: Address.isShown(one), ...one }))],
-    }, data, box);
+    }, logY ? [data[0], ...data.slice(1).map(positive)] : data, box);
   }
 
   const KINDS = {
@@ -60,12 +77,10 @@ const Charts = (() => {
         if (!i || (i - 1) % 3 || show === undefined) return;
         for (const k of [i + 1, i + 2]) if (u.series[k].show !== show) u.setSeries(k, { show });
       };
-      const logY = Boolean(figure.querySelector("[name=log]")?.checked);
-      plot(box, { x: found.axis, y: found.metric, series, bands, logY, integerX: found.axis !== "seconds",
-        data: logY ? [data[0], ...data.slice(1).map(positive)] : data, hooks: { setSeries: [together] } });
+      plot(box, { x: found.axis, y: found.metric, series, bands, data, logY: isLog(figure), integerX: found.axis !== "seconds", hooks: { setSeries: [together] } });
       box.querySelectorAll(".u-legend .edge").forEach((row) => row.remove());
     },
-    expected(box, found) {
+    expected(box, found, figure) {
       const rows = found.rows.filter((row) => row.expected_best.length);
       if (!rows.length) return say(box, "No trial is complete yet.");
       const order = [...document.querySelectorAll("[data-live] .searches .label")].map((node) => node.textContent);
@@ -73,7 +88,7 @@ const Charts = (() => {
       const data = [Array.from({ length: most }, (_, i) => i + 1)];
       for (const row of rows) data.push(data[0].map((n) => row.expected_best[n - 1] ?? null));
       const series = rows.map((row) => ({ label: row.label, stroke: color(Math.max(0, order.indexOf(row.label))), width: 2, points: { show: most < 3 } }));
-      plot(box, { x: "trials", y: found.metric, series, data, integerX: true });
+      plot(box, { x: "trials", y: found.metric, series, data, logY: isLog(figure), integerX: true });
     },
     runs(box, found, figure) {
       const select = figure.querySelector("[name=metric]");
@@ -84,7 +99,7 @@ const Charts = (() => {
       if (!drawn.length) return say(box, "No run has been evaluated yet; curves appear after the first epoch.");
       const tables = drawn.map((run) => [run.epoch, run.epoch.map((_, k) => run.y[k] ?? null)]);
       const series = drawn.map((run) => ({ label: run.name, stroke: color(run.i), width: 2, spanGaps: true, points: { show: run.epoch.length < 30, size: 4 } }));
-      plot(box, { x: "epoch", y: select.selectedOptions[0].text, series, data: uPlot.join(tables), integerX: true });
+      plot(box, { x: "epoch", y: select.selectedOptions[0].text, series, data: uPlot.join(tables), logY: isLog(figure), integerX: true });
     },
   };
 
@@ -142,5 +157,5 @@ const Charts = (() => {
     for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", draw);
   }
   onRedraw(() => figures.forEach(redraw));
-  return { plot, say, css, color, number, onRedraw };
+  return { plot, say, tip, isLog, css, color, number, onRedraw };
 })();

@@ -1,7 +1,7 @@
 /* Two parameters of a search: how good the trials around each place are (smoothed by the server), and the trials. */
 "use strict";
 (() => {
-  const MOST_DOTS = 1500, W = 560, H = 320, MARGINS = { left: 62, right: 12, top: 10, bottom: 44 };
+  const MOST_DOTS = 1500, H = 320, MARGINS = { left: 62, right: 12, top: 10, bottom: 44 };
   const figure = Search.part("scatter"), box = figure.querySelector(".plot"), form = figure.querySelector(".controls");
   const links = [...figure.querySelectorAll("[data-heatmap]")];
   let found = null, ranked = null, asked = 0;
@@ -36,7 +36,7 @@
   function plot(x, y, heat) {
     const column = (name) => found.params[name] || found.value, { merit } = ranked;
     const scale = (name, end) => (heat ? Svg.scaleBetween(heat[end].low, heat[end].high, heat[end].log, heat[end].integer) : Svg.scaleOf(column(name), found.declared[name]));
-    const across = scale(x, "x"), up = scale(y, "y");
+    const across = scale(x, "x"), up = scale(y, "y"), W = Math.max(300, box.clientWidth);
     const svg = Svg.draw("svg", { viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": `${x || found.metric} against ${y || found.metric}, a dot a trial` });
     const cells = Svg.draw("g", { class: "heatmap" });
     svg.append(cells);
@@ -46,8 +46,11 @@
     order.sort((a, b) => (merit[a] ?? -1) - (merit[b] ?? -1));
     const all = order.length;
     order = order.slice(-MOST_DOTS);
-    for (const i of order) svg.append(dot(i, px(across.at(column(x)[i])), py(up.at(column(y)[i])), all));
+    const points = order.map((i) => [i, px(across.at(column(x)[i])), py(up.at(column(y)[i]))]);
+    for (const point of points) svg.append(dot(...point, all));
+    Search.follow(svg, Search.among(points));
     box.replaceChildren(svg, ...Search.thinned(order.length, all));
+    Search.fade();
   }
 
   function drawCells(group, heat, px, py) {
@@ -60,8 +63,7 @@
 
   function dot(i, cx, cy, all) {
     const merit = ranked.merit[i], best = merit === 1, title = Search.told(i);
-    const circle = Svg.draw("circle", { class: "dot" + (merit === null ? " out" : "") + (best ? " top" : ""), cx: cx.toFixed(1), cy: cy.toFixed(1), r: best ? 7 : 4.5, "fill-opacity": merit === null ? 0 : 0.15 + 0.85 * merit });
-    circle.append(Svg.draw("title", {}, title));
+    const circle = Svg.draw("circle", { class: "dot" + (merit === null ? " out" : "") + (best ? " top" : ""), cx: cx.toFixed(1), cy: cy.toFixed(1), r: best ? 7 : 4.5, "fill-opacity": merit === null ? 0 : 0.15 + 0.85 * merit, "data-trial": i });
     return Svg.draw("a", { href: Search.root.dataset.trials + found.number[i], "aria-label": title, tabindex: all > 60 ? -1 : 0 }, circle);
   }
 

@@ -16,6 +16,12 @@
     return copy;
   }
 
+  /* Text of the page in the figure, such as the names of bars. */
+  function written(node, box) {
+    const at = node.getBoundingClientRect(), style = getComputedStyle(node), end = style.textAlign === "right";
+    return text((end ? at.right : at.left) - box.left, (at.top + at.bottom) / 2 - box.top + HEAD + 4, node.textContent, { fill: style.color, "font-size": style.fontSize, "font-weight": style.fontWeight, "text-anchor": end ? "end" : "start" });
+  }
+
   /* The curves of a uPlot, drawn again: its canvas has no SVG. */
   function redrawn(u) {
     const ratio = devicePixelRatio, { left, top, width, height } = Object.fromEntries(Object.entries(u.bbox).map(([name, value]) => [name, value / ratio]));
@@ -55,7 +61,11 @@
     parts.push(Svg.draw("rect", { width: box.width, height, fill: Charts.css("--card") }));
     parts.push(text(8, 18, figure.querySelector("h2, h3").textContent, { "font-size": "14px", "font-weight": 600 }));
     if (u) parts.push(redrawn(u));
-    else plot.querySelectorAll("svg:not(svg svg)").forEach((svg) => parts.push(copied(svg, box)));
+    else {
+      plot.querySelectorAll("svg:not(svg svg)").forEach((svg) => parts.push(copied(svg, box)));
+      plot.querySelectorAll("dt, dd:not(:has(svg)), p:not(.key, .say)").forEach((node) => parts.push(written(node, box)));
+      plot.querySelectorAll(".key span").forEach((node) => parts.push(written(node.lastElementChild, box)));
+    }
     named.forEach((series, i) => {
       const y = HEAD + body + ROW * i;
       parts.push(Svg.draw("rect", { x: 8, y: y + 3, width: 10, height: 10, fill: series.stroke(u, u.series.indexOf(series)) }), text(24, y + 12, series.label));
@@ -74,8 +84,7 @@
   }
 
   for (const figure of document.querySelectorAll("figure:has(.plot)")) {
-    const links = figure.querySelector(".links");
-    if (!links) continue;
+    const links = figure.querySelector(".links") || figure.appendChild(Object.assign(document.createElement("p"), { className: "links" }));
     for (const kind of ["SVG", "PNG"]) {
       const link = Object.assign(document.createElement("a"), { href: "#", textContent: kind });
       link.addEventListener("click", async (event) => {

@@ -20,6 +20,48 @@ const Search = (() => {
 
   /* The text shown at one trial. */
   const told = (i) => `trial ${found.number[i]}, ${found.state[i].toLowerCase()}: ${Charts.number(found.value[i])}`;
+  const settings = (i) => Object.entries(found.params).filter(([, values]) => values[i] != null).map(([name, values]) => `${name} ${typeof values[i] === "number" ? Charts.number(values[i]) : JSON.stringify(values[i])}`);
+
+  /* Shapes of a trial have its index as data-trial; the one pointed at stands out in every figure. */
+  let marked = null, chosen = null;
+  function mark(i) {
+    if (i === marked) return;
+    for (const node of document.querySelectorAll("[data-trial].hit")) node.classList.remove("hit");
+    marked = i;
+    if (i !== null) for (const node of document.querySelectorAll(`[data-trial="${i}"]`)) node.classList.add("hit");
+  }
+
+  /* Points at trials of an SVG: `nearest` gives the index of the trial at a place of its drawing, or null. */
+  function follow(svg, nearest) {
+    svg.addEventListener("pointermove", (event) => {
+      const box = svg.getBoundingClientRect(), view = svg.viewBox.baseVal;
+      const i = event.buttons ? null : nearest(((event.clientX - box.left) * view.width) / box.width, ((event.clientY - box.top) * view.height) / box.height);
+      mark(i);
+      Charts.tip(i === null ? "" : [told(i), ...settings(i)].join("\n"), event);
+      svg.classList.toggle("pointing", i !== null);
+    });
+    svg.addEventListener("pointerleave", () => { mark(null); Charts.tip(""); });
+    svg.addEventListener("click", (event) => { if (marked !== null && !event.target.closest("a, .axis")) location.href = root.dataset.trials + found.number[marked]; });
+  }
+
+  /* The nearest of the points [i, x, y] that is within reach. */
+  function among(points) {
+    return (x, y) => {
+      let best = null, least = 20 ** 2;
+      for (const [i, px, py] of points) { const far = (px - x) ** 2 + (py - y) ** 2; if (far < least) { best = i; least = far; } }
+      return best;
+    };
+  }
+
+  /* Choose trials in every figure and in the table: a set of their indices, or null for all. */
+  function choose(some) {
+    chosen = some;
+    fade();
+    document.dispatchEvent(new Event("search:chosen"));
+  }
+  function fade() {
+    for (const node of document.querySelectorAll("[data-trial]")) node.classList.toggle("faded", chosen !== null && !chosen.has(Number(node.dataset.trial)));
+  }
 
   /* A note under a figure that does not draw all trials. */
   function thinned(shown, all) {
@@ -33,7 +75,7 @@ const Search = (() => {
     const of = (state) => found.value.map((value, i) => (found.state[i] === state ? value : null));
     const dots = (stroke, fill) => ({ stroke, width: 0, paths: () => null, points: { show: true, size: 7, width: 1.5, stroke, fill } });
     Charts.plot(box, {
-      x: "trial", y: found.metric, integerX: true, data: [found.number, of("COMPLETE"), of("PRUNED"), of("RUNNING"), found.best],
+      x: "trial", y: found.metric, integerX: true, logY: Charts.isLog(part("history")), hooks: { setCursor: [(u) => mark(u.cursor.idx ?? null)] }, data: [found.number, of("COMPLETE"), of("PRUNED"), of("RUNNING"), found.best],
       series: [
         { label: "complete", ...dots(Charts.css("--accent"), Charts.css("--accent")) },
         { label: "pruned", ...dots(Charts.css("--quiet"), Charts.css("--card")) },
@@ -68,6 +110,7 @@ const Search = (() => {
     history();
     const ranked = merits();
     for (const draw of drawers) draw(found, ranked);
+    fade();
   }
 
   function onData(draw) {
@@ -93,6 +136,7 @@ const Search = (() => {
 
   document.addEventListener("admeta:changed", load);
   document.addEventListener("DOMContentLoaded", load); // the other figures' scripts have run by then
+  part("history").querySelector(".controls").addEventListener("change", () => found && history());
   Charts.onRedraw(drawAll);
-  return { root, part, onData, told, thinned };
+  return { root, part, onData, told, thinned, follow, among, choose, fade, isChosen: (i) => chosen === null || chosen.has(i) };
 })();

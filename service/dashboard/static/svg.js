@@ -64,7 +64,8 @@ const Svg = (() => {
     const px = (s) => left + s * (width - left - right), py = (s) => height - bottom - s * (height - top - bottom);
     const some = (ticks) => (few && ticks.length > 3 ? ticks.filter((_, i) => i % 2 === 0) : ticks);
     svg.append(draw("rect", { class: "frame", x: left, y: top, width: width - left - right, height: height - top - bottom }));
-    for (const [s, text] of some(across.ticks)) svg.append(draw("text", { x: px(s), y: height - bottom + 15, "text-anchor": "middle" }, text));
+    const anchor = (s, text) => (text.length < 7 || (s > 0.05 && s < 0.95) ? "middle" : s < 0.5 ? "start" : "end"); // long names stay inside
+    for (const [s, text] of some(across.ticks)) svg.append(draw("text", { x: px(s), y: height - bottom + 15, "text-anchor": anchor(s, text) }, text));
     for (const [s, text] of some(up.ticks)) svg.append(draw("text", { x: left - 6, y: py(s) + 4, "text-anchor": "end" }, text));
     svg.append(draw("text", { class: "name", x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, x + (across.log ? " (log)" : "")));
     if (y) svg.append(draw("text", { class: "name", transform: `translate(12 ${(height - bottom + top) / 2}) rotate(-90)`, "text-anchor": "middle" }, y + (up.log ? " (log)" : "")));

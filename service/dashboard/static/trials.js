@@ -55,14 +55,16 @@
   function render() {
     let tests;
     try { tests = conditions(form.elements.where.value); } catch (error) { return box.replaceChildren(make("p", { className: "bad", textContent: error.message })); }
+    tests.push(Search.isChosen);
     if (form.elements.state.value) tests.push((i) => found.state[i] === form.elements.state.value);
     const rows = found.number.map((_, i) => i).filter((i) => tests.every((test) => test(i))).sort(compare);
     const body = make("tbody", {}, ...rows.slice(0, shown).map((i) => make("tr", {}, ...columns.map((column, k) => {
       const cell = make(k ? "td" : "th", { className: column.number ? "num" : column.name === "failure" ? "fit" : "" }, column.cell ? column.cell(i) : text(column.values[i]));
       if (!k) cell.scope = "row";
+      else if (column.name !== "state" && column.name !== "failure") cell.dataset.name = column.title;
       return cell;
     }))));
-    const wide = make("div", { className: "wide", tabIndex: 0 }, make("table", {}, head(), body));
+    const wide = make("div", { className: "wide", tabIndex: 0 }, make("table", { className: "fold flow sorted" }, head(), body));
     wide.setAttribute("role", "region");
     wide.setAttribute("aria-label", "Trials");
     const note = make("p", { className: "quiet note", textContent: rows.length ? `${Math.min(shown, rows.length)} of ${rows.length} trials${rows.length < found.number.length ? ` that fit, ${found.number.length} in all` : ""}. ` : "No trial fits. " });
@@ -76,6 +78,7 @@
 
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", () => { if (found) { shown = AT_ONCE; render(); } });
+  document.addEventListener("search:chosen", () => { if (found) { shown = AT_ONCE; render(); } });
   Search.onData((data) => {
     if (!data.number.length) return; // the text from the server remains
     const asked = Address.get("sort"), before = key?.name ?? asked?.replace(/^-/, "");

@@ -8,7 +8,16 @@ from service.database.queries.activity import Totals, active_runs, queued_studie
 from service.database.queries.best import BestResult, best, best_results, longest_recipes
 from service.database.queries.comparison import comparison, detectable
 from service.database.queries.lookup import find_study, study_state
-from service.database.queries.plots import Axis, Curves, History, RunChoice, search_history, study_curves
+from service.database.queries.plots import (
+    AttemptSpan,
+    Axis,
+    Curves,
+    History,
+    RunChoice,
+    attempt_spans,
+    search_history,
+    study_curves,
+)
 from service.database.queries.studies import get_study_view, gpu_seconds, list_studies
 from service.database.queries.trials import (
     get_curve,
@@ -22,6 +31,7 @@ from service.database.queries.trials import (
 )
 
 __all__ = [
+    "AttemptSpan",
     "Axis",
     "BestResult",
     "Curves",
@@ -29,6 +39,7 @@ __all__ = [
     "RunChoice",
     "Totals",
     "active_runs",
+    "attempt_spans",
     "best",
     "best_results",
     "comparison",

@@ -26,7 +26,7 @@ def active_runs(engine: Engine, *, study_id: str | None = None, limit: int = 500
     query = (
         select(
             *(Run.id.label("run"), Study.name.label("study"), Search.label, Run.trial_number.label("trial")),
-            *(Run.stage, Run.seed, Attempt.node, Attempt.device, Attempt.started_at),
+            *(Run.stage, Run.seed, Run.epoch, Attempt.node, Attempt.device, Attempt.started_at),
         )
         .join(Attempt, (Attempt.run_id == Run.id) & (Attempt.attempt == Run.attempt))
         .join(Run.search)

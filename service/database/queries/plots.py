@@ -1,4 +1,4 @@
-"""What plots draw: learning curves of a study, the trials of a search, the importance of its parameters."""
+"""What plots draw: a study's learning curves and attempts, the trials of a search, the importance of its parameters."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from itertools import accumulate
 from typing import Any
@@ -19,9 +20,9 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from search.analysis import best_so_far, finite_or_none, median_band
 from search.importance import Importance, importance
-from search.states import ImportanceMethod, RunState, Stage
+from search.states import AttemptState, ImportanceMethod, RunState, Stage
 from service.database.engine import reading
-from service.database.models import CurvePoint, Run, Search
+from service.database.models import Attempt, CurvePoint, Run, Search
 from service.models import ComparisonView, StudyView
 
 MAX_POINTS = 200
@@ -176,6 +177,39 @@ def _on(curve: _Curve, xs: Sequence[float]) -> list[tuple[float, float | None]]:
     last = curve.x[-1]
     at = [(x, bisect_right(curve.x, x)) for x in xs if x <= last]
     return [(x, curve.y[n - 1]) for x, n in at if n]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptSpan:
+    """When and where one attempt of a run trained; node and device are None until its worker has reported them."""
+
+    label: str
+    trial: int
+    stage: Stage
+    seed: int
+    attempt: int
+    state: AttemptState
+    node: str | None
+    device: str | None
+    started_at: datetime
+    finished_at: datetime | None
+
+
+def attempt_spans(engine: Engine, study_id: str, *, limit: int | None = None) -> list[AttemptSpan]:
+    """The attempts of a study's runs in order of their start; only the latest `limit` of them."""
+    query = (
+        select(
+            *(Search.label, Run.trial_number.label("trial"), Run.stage, Run.seed, Attempt.attempt, Attempt.state),
+            *(Attempt.node, Attempt.device, Attempt.started_at, Attempt.finished_at),
+        )
+        .join(Run, Run.id == Attempt.run_id)
+        .join(Run.search)
+        .where(Search.study_id == study_id)
+        .order_by(Attempt.started_at.desc(), Attempt.run_id.desc(), Attempt.attempt.desc())
+        .limit(limit)
+    )
+    with reading(engine) as session:
+        return [AttemptSpan(**row._asdict()) for row in session.execute(query)][::-1]
 
 
 @dataclass(frozen=True, kw_only=True)

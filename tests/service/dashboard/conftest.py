@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from service.app import create_app
 from service.database.engine import make_engine
 from tests.service.dashboard.fill import fill
+from tests.service.dashboard.hard import fill_hard
 from tests.service.fakes import ADDRESS, FakeSupervisor, live, settings_in
 
 
@@ -26,6 +27,19 @@ def filled_home(tmp_path_factory: pytest.TempPathFactory, prepared_database: Pat
     fill(engine, Path(settings.storage))
     engine.dispose()
     return home
+
+
+@pytest.fixture(scope="package")
+def hard_address(tmp_path_factory: pytest.TempPathFactory, prepared_database: Path) -> Iterator[str]:
+    """A service with the data that is hard to show."""
+    home = tmp_path_factory.mktemp("hard")
+    shutil.copy(prepared_database, home / "admeta.sqlite3")
+    settings = settings_in(home)
+    engine = make_engine(settings.database_url)
+    fill_hard(engine, Path(settings.storage))
+    engine.dispose()
+    with live(settings) as url:
+        yield url
 
 
 @pytest.fixture(scope="package")
@@ -45,13 +59,18 @@ def address(filled_home: Path) -> Iterator[str]:
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api")
-    executable = os.environ.get("ADMETA_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-    flags += ["--disable-component-update", "--disable-sync"]
     with playwright.sync_playwright() as tool:
         try:
-            started = tool.chromium.launch(executable_path=executable, args=flags)
+            started = launched(tool)
         except playwright.Error as error:
             pytest.skip(f"no Chromium: {str(error).splitlines()[0]}")
         yield started
         started.close()
+
+
+def launched(tool: Any) -> Any:
+    """A Chromium that asks nobody on its own."""
+    executable = os.environ.get("ADMETA_TEST_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+    flags += ["--disable-component-update", "--disable-sync"]
+    return tool.chromium.launch(executable_path=executable, args=flags)

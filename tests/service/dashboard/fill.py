@@ -52,7 +52,7 @@ def _finished(store: SqlStore) -> None:
             value = top - 0.02 * (number % 5) - 0.01 * draw.random() if number != 7 else top
             params = {"lr": 10 ** draw.uniform(-4, -1), "lambd": 10 ** draw.uniform(-2, -0.4)}
             outcome = complete(value, test_accuracy=value - 0.004)
-            points = _curve(value, 12)
+            points = curve_to(value, 12)
             if number % 5 == 3:
                 outcome, points = RunOutcome(state=RunState.PRUNED, value=points[2].value), points[:3]
             elif number == 10:
@@ -62,7 +62,7 @@ def _finished(store: SqlStore) -> None:
         for seed in range(3):
             value = top + 0.003 * (seed - 1) + 0.0005 * draw.random()
             outcome = complete(value, test_accuracy=value - 0.004)
-            run(store, lease, search, 7, outcome, stage=Stage.CONFIRM, seed=seed, points=_curve(value, 12))
+            run(store, lease, search, 7, outcome, stage=Stage.CONFIRM, seed=seed, points=curve_to(value, 12))
     store.set_study_state(lease, StudyState.COMPLETED)
 
 
@@ -89,11 +89,11 @@ def _as_the_paper(store: SqlStore) -> None:
 
 def _running(store: SqlStore) -> None:
     lease, searches = leased(store, definition("running"))
-    run(store, lease, searches[0], 0, complete(0.9, test_accuracy=0.89), points=_curve(0.9, 5))
-    run(store, lease, searches[0], 1, None, points=_curve(0.8, 2))
+    run(store, lease, searches[0], 0, complete(0.9, test_accuracy=0.89), points=curve_to(0.9, 5))
+    run(store, lease, searches[0], 1, None, points=curve_to(0.8, 2))
 
 
-def _curve(top: float, n_epochs: int) -> list[Point]:
+def curve_to(top: float, n_epochs: int) -> list[Point]:
     return [
         Point(
             epoch=epoch,

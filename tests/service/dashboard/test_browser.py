@@ -146,7 +146,7 @@ def test_a_hidden_curve_takes_its_band_with_it(browser: Any, address: str) -> No
         page.locator("[data-chart=curves] .u-legend .u-series th").nth(1).click()
         shown = "document.querySelector('[data-chart=curves] .plot').plot.series.map((one) => one.show)"
         assert page.evaluate(shown)[:7] == [True, False, False, False, True, True, True]
-        page.get_by_label("Log scale").check()
+        page.locator("[data-chart=curves]").get_by_label("Log scale").check()
         until(page, "document.querySelector('[data-chart=curves] .plot').plot.scales.y.distr === 3")
 
 

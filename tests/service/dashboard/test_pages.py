@@ -182,8 +182,11 @@ def test_vendored_files_are_what_their_list_says() -> None:
 
 def test_a_studys_page_tells_what_the_study_is(pages: TestClient) -> None:
     text = re.sub(r"<[^>]+>", " ", pages.get("/studies/digits-four").text)
-    for told in ("epochs=20 batch_size=64", "tpe seed=0", "asha", "seeds [0, 1, 2]", "64 of 64 trials", "target=0.9"):
+    for told in ("20 epochs, batches of 64", "sampler tpe (seed=0", "pruner asha", "64 of 64 trials used"):
         assert told in text
+    assert "trained with seed 100, the best trial of each optimizer again with seeds 0 1 2" in text
+    assert "a search ends when val_accuracy reaches 0.9" in text
+    assert "1 CPU a trial" in text
     assert "lr [0.003, 0.1] log" in text, "the search space of admetar"
 
 
@@ -197,7 +200,7 @@ def test_a_search_whose_trials_all_failed_is_told_with_its_log(pages: TestClient
     store.set_study_state(lease, StudyState.FAILED)
     engine.dispose()
     text = pages.get("/studies/all-failed").text
-    assert "All trials of admetar that have ended failed." in text
+    assert "All trials of admetar failed." in text
     assert "Error: loss is NaN" in text
     assert re.search(r"/trials/admetar/1#log", text)
 

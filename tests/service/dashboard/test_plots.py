@@ -1,14 +1,16 @@
-"""The smoothing of merits over two parameters."""
+"""The smoothing of merits over two parameters, and the lanes of a timeline."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 from fastapi.testclient import TestClient
 
-from service.dashboard.plots import GRID, _heatmap_rows, heatmap
-from service.database.queries import History
+from search.states import AttemptState, Stage
+from service.dashboard.plots import GRID, _heatmap_rows, heatmap, lanes
+from service.database.queries import AttemptSpan, History
 
 
 def history(values: list[float | None], **params: list[Any]) -> History:
@@ -58,3 +60,32 @@ def test_the_map_as_json_and_csv(pages: TestClient) -> None:
     assert pages.get(f"{here}.csv?x=lambd&y=lr").text.startswith("lambd,lr,share")
     assert pages.get(f"{here}.json?x=kind&y=lr").json()["share"] == []
     assert pages.get(f"{here}.json?z=1", headers={"Accept": "*/*"}).status_code == 422
+
+
+def span(begin: int, end: int | None, *, device: str = "cuda:0") -> AttemptSpan:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    return AttemptSpan(
+        label="sgdm", trial=begin, stage=Stage.SEARCH, seed=0, attempt=1, state=AttemptState.COMPLETE, node="one",
+        device=device, started_at=start + timedelta(seconds=begin),
+        finished_at=None if end is None else start + timedelta(seconds=end),
+    )  # fmt: skip
+
+
+def test_attempts_at_the_same_time_on_one_worker_have_lanes_of_their_own() -> None:
+    assert lanes([span(0, 5), span(1, 3), span(2, 9, device="cuda:1"), span(3, 4), span(4, None), span(5, 6)]) == [
+        0, 1, 0, 1, 1, 0,
+    ]  # fmt: skip
+    assert lanes([span(0, None), span(1, 2)]) == [0, 1]
+
+
+def test_the_timeline_as_json_and_csv(pages: TestClient) -> None:
+    attempts = pages.get("/studies/running/timeline.json").json()["attempts"]
+    assert [(one["label"], one["trial"], one["state"]) for one in attempts] == [
+        ("admetar", 0, "COMPLETE"),
+        ("admetar", 1, "RUNNING"),
+    ]
+    assert attempts[1]["finished_at"] is None
+    header, *rows = pages.get("/studies/running/timeline.csv").text.splitlines()
+    assert header.startswith("label,trial,stage,seed,attempt,state,node,device,started_at")
+    assert len(rows) == 2
+    assert pages.get("/studies/waiting/timeline.json").json()["attempts"] == []

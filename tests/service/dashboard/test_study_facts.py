@@ -1,0 +1,118 @@
+"""The remaining time of a study, against simulated ones whose end is known."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from statistics import median
+from typing import Any
+
+import pytest
+
+from search.states import AttemptState, Stage, StudyState
+from service.dashboard.study_facts import remaining
+from service.database.queries import AttemptSpan
+from service.models import SearchView, StudyView
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+FULL_S, PRUNED_S, N_TRIALS, N_SEEDS = 100.0, 25.0, 40, 5
+RATES: dict[str, Callable[[float], float]] = {
+    "none": lambda share: 0.0,
+    "constant": lambda share: 0.6,
+    "late": lambda share: 0.7 * min(1.0, share / 0.2),
+}
+"""How many of the trials are pruned, by the share of the search that is done."""
+
+
+def simulated(*, n_slots: int, seed: int, rate: str = "constant") -> list[AttemptSpan]:
+    """Three searches whose trials are pruned at a rate, then five confirm runs of each."""
+    draw = random.Random(seed)
+    runs = [(label, number, Stage.SEARCH) for number in range(N_TRIALS) for label in "abc"]
+    runs += [(label, number, Stage.CONFIRM) for number in range(N_SEEDS) for label in "abc"]
+    free = [0.0] * n_slots
+    spans = []
+    for label, number, stage in runs:
+        begin = heapq.heappop(free)
+        pruned = stage is Stage.SEARCH and draw.random() < RATES[rate](number / N_TRIALS)
+        end = begin + (PRUNED_S if pruned else FULL_S) * draw.uniform(0.8, 1.2)
+        heapq.heappush(free, end)
+        spans.append(
+            AttemptSpan(
+                label=label, trial=number, stage=stage, seed=number, attempt=1, node="one", device="cpu",
+                state=AttemptState.PRUNED if pruned else AttemptState.COMPLETE,
+                started_at=START + timedelta(seconds=begin), finished_at=START + timedelta(seconds=end),
+            )
+        )  # fmt: skip
+    return spans
+
+
+def seen_at(spans: list[AttemptSpan], now: datetime, **budget: Any) -> tuple[StudyView, list[AttemptSpan]]:
+    """The study and its attempts as they are in the database at a time."""
+    begun = [span for span in spans if span.started_at <= now]
+    there = [
+        AttemptSpan(**{**vars(span), "state": AttemptState.RUNNING, "finished_at": None})
+        if span.finished_at and span.finished_at > now
+        else span
+        for span in begun
+    ]
+    searches = []
+    for label in "abc":
+        ended = [span for span in there if span.label == label and span.finished_at is not None]
+        n_confirms = sum(span.stage is Stage.CONFIRM for span in ended)
+        searches.append(
+            SearchView.model_construct(
+                label=label, n_trials=N_TRIALS, n_complete=len(ended) - n_confirms, n_pruned=0, n_failed=0,
+                n_confirm_runs=N_SEEDS, n_confirm_finished=n_confirms,
+            )
+        )  # fmt: skip
+    study = StudyView.model_construct(
+        state=StudyState.RUNNING, started_at=START, finished_at=None, searches=searches, definition={"budget": budget}
+    )
+    return study, there
+
+
+@pytest.mark.parametrize("n_slots", [1, 4, 8])
+@pytest.mark.parametrize(
+    ("rate", "most", "of_linear"), [("none", 0.03, 1.2), ("constant", 0.1, 0.6), ("late", 0.16, 0.8)]
+)
+def test_the_remaining_time_is_nearer_to_the_true_one_than_a_count_of_runs(
+    n_slots: int, rate: str, most: float, of_linear: float
+) -> None:
+    errors, linear_errors = [], []
+    for seed in range(10):
+        spans = simulated(n_slots=n_slots, seed=seed, rate=rate)
+        total = max(span.finished_at for span in spans if span.finished_at) - START
+        for share in (0.2, 0.35, 0.5, 0.7):
+            now = START + share * total
+            left = (1 - share) * total.total_seconds()
+            study, there = seen_at(spans, now)
+            found = remaining(study, there, now=now)
+            assert found is not None
+            assert found.n_at_once == n_slots
+            errors.append(abs(found.seconds / left - 1))
+            n_done = sum(span.finished_at is not None for span in there)
+            linear = share * total.total_seconds() * (len(spans) - n_done) / n_done
+            linear_errors.append(abs(linear / left - 1))
+    assert median(errors) < most
+    assert median(errors) < of_linear * median(linear_errors)
+
+
+def test_the_remaining_time_ends_with_the_hours() -> None:
+    spans = simulated(n_slots=2, seed=0)
+    now = datetime.now(UTC)
+    age = now - START
+    study, there = seen_at(spans, START + timedelta(seconds=1000), max_hours=age.total_seconds() / 3600 + 0.01)
+    found = remaining(study, there, now=START + timedelta(seconds=1000))
+    assert found is not None
+    assert found.seconds == pytest.approx(36, abs=2)
+
+
+def test_there_is_none_before_three_runs_have_ended() -> None:
+    spans = simulated(n_slots=2, seed=0)
+    study, there = seen_at(spans, START + timedelta(seconds=10))
+    assert remaining(study, there, now=START + timedelta(seconds=10)) is None
+    study, there = seen_at(spans, START + timedelta(seconds=1000))
+    ended = study.model_copy(update={"state": StudyState.COMPLETED})
+    assert remaining(ended, there, now=START + timedelta(seconds=1000)) is None
