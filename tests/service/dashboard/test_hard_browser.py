@@ -87,6 +87,9 @@ def test_axes_of_parallel_coordinates_are_brushed_and_moved(browser: Any, hard_a
         page.locator("[data-axis=lr]").press("ArrowRight")
         assert page.evaluate(axes)[:3] == ["lambd", "betas", "lr"]
         assert page.evaluate("document.activeElement.dataset.axis") == "lr"
+        page.reload()
+        page.locator("[data-chosen]", has_text="by lr").wait_for()
+        assert page.evaluate(axes)[:3] == ["lambd", "betas", "lr"]
         name = page.locator("[data-axis=k] .name").bounding_box()
         assert name is not None
         page.mouse.move(name["x"] + 4, name["y"] + 4)
