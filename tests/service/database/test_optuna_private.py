@@ -31,8 +31,10 @@ TABLES = {
     "TrialIntermediateValueModel",
     "TrialHeartbeatModel",
 }
-ATTRIBUTES = {"_trial_id", "_thread_local", "_cached_frozen_trial", "_get_trials"}
-"""Attributes of trials, studies and storages that product code uses; `_trial_id` is an argument of public methods."""
+FOREST = {"_evaluator", "_trees", "_variances"}
+"""Attributes of fANOVA's evaluator and of its forest that product code reads."""
+ATTRIBUTES = {"_trial_id", "_thread_local", "_cached_frozen_trial", "_get_trials"} | FOREST
+"""Attributes of Optuna's objects that product code uses; `_trial_id` is an argument of public methods."""
 BACKEND = {
     "_create_new_trial": ["self", "study_id", "template_trial"],
     "_set_trial_param": [
@@ -120,6 +122,16 @@ def test_trials_and_studies_have_the_attributes() -> None:
     assert storage.get_trial(trial._trial_id).number == trial.number
     study._thread_local.cached_all_trials = None
     assert len(study.trials) == 1
+
+
+def test_fanovas_forest_has_the_attributes() -> None:
+    study = optuna.create_study()
+    study.optimize(lambda trial: trial.suggest_float("lr", 0, 1) ** 2 + trial.suggest_float("beta", 0, 1), n_trials=20)
+    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+    evaluator.evaluate(study)
+    trees, variances = evaluator._evaluator._trees, evaluator._evaluator._variances
+    assert all(tree.variance >= 0 for tree in trees)
+    assert {len(of_trees) for of_trees in variances.values()} == {len(trees)}
 
 
 def test_the_version_is_bounded() -> None:
