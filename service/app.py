@@ -33,6 +33,7 @@ from service.api import (
     studies,
 )
 from service.api.auth import Access, FailureLimit, TokenCheck
+from service.api.health import Metrics
 from service.api.middleware import (
     AddSecurityHeaders,
     BodyLimit,
@@ -54,7 +55,6 @@ from service.database.errors import DatabaseUnavailableError
 from service.database.idempotency import AnsweredBeforeError
 from service.database.schema import prepare
 from service.event_feed import EventSource, Feed
-from service.metrics import Metrics
 from service.settings import Settings, make_home
 
 if TYPE_CHECKING:

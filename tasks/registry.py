@@ -19,12 +19,12 @@ from typing import Any, Literal
 from tasks.audio.config import AudioFolderConfig, CommonLanguageConfig, FsddConfig, SuperbKsConfig
 from tasks.config import TaskConfig
 from tasks.errors import TaskError, UnknownTaskError
-from tasks.gpt.config import GptConfig
 from tasks.own import PythonConfig
 from tasks.synthetic import SyntheticConfig
 from tasks.text.config import (
     ColaConfig,
     Conll2003Config,
+    GptConfig,
     MnliConfig,
     MrpcConfig,
     QnliConfig,

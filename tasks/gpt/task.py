@@ -27,7 +27,7 @@ from tasks.engine.device import place_array
 from tasks.engine.seeds import random_stream
 from tasks.engine.task import Batch, Split, Task
 from tasks.errors import ConfigError, DataError
-from tasks.gpt.config import GptConfig
+from tasks.text.config import GptConfig
 from tasks.text.tokens import file_digest
 
 SIZES: Mapping[str, tuple[int, int, int]] = {

@@ -9,4 +9,3 @@ from admeta.client.models.base import *
 from admeta.client.models.comparison import *
 from admeta.client.models.server import *
 from admeta.client.models.studies import *
-from admeta.client.models.trials import *

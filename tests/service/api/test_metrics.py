@@ -22,7 +22,7 @@ def _values(api: TestClient) -> dict[tuple[str, tuple[str, ...]], float]:
 
 
 def test_the_text(api: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.metrics._READ_AGAIN_AFTER_S", 0)
+    monkeypatch.setattr("service.api.health._READ_AGAIN_AFTER_S", 0)
     api.post("/v1/studies", json=definition())
     api.get("/v1/studies/first")
     api.get("/v1/studies/second")
@@ -50,7 +50,7 @@ def test_without_a_database(api: TestClient, monkeypatch: pytest.MonkeyPatch) ->
     def away(_: object) -> None:
         raise OperationalError("SELECT", {}, Exception("gone"))
 
-    monkeypatch.setattr("service.metrics.totals", away)
+    monkeypatch.setattr("service.api.health.totals", away)
     values = _values(api)
     assert values["admeta_database_up", ()] == 0
     assert ("admeta_studies", ("QUEUED",)) not in values
