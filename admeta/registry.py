@@ -33,7 +33,7 @@ __all__ = [
     "create",
     "create_captured",
     "get",
-    "import_paths",
+    "get_whole",
     "known_optimizers",
 ]
 
@@ -86,11 +86,6 @@ def get(name: str) -> OptimInfo:
     if name not in known:
         raise UnknownOptimizerError(name=name, known=known)
     return known[name]
-
-
-def import_paths(name: str) -> list[str]:
-    """The import paths in an optimizer's name; empty for registered ones."""
-    return [part for part in name.split("+") if is_path(part)]
 
 
 @cache

@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 import tasks.registry
+from admeta.imports import is_path
 from search import pruners, samplers
 from search.errors import field_error, nearest_hint
 from search.named_spaces import begin_at_papers_best, with_space
@@ -357,7 +358,12 @@ class StudyDefinition(Strict):
 
     def imports(self) -> dict[str, str]:
         """The import paths ("module:name") in the definition, by the field's place: what an operator must allow."""
-        return {f"task.{field}": path for field, path in self.task.imports().items()}
+        found = {f"task.{field}": path for field, path in self.task.imports().items()}
+        for i, optimizer in enumerate(self.optimizers):
+            for role, part in zip(("name", "roles.others.name"), optimizer.name.split("+"), strict=False):
+                if is_path(part):
+                    found[f"optimizers.{i}.{role}"] = part
+        return found
 
     def planned_searches(self) -> list[PlannedSearch]:
         """The searches that the study makes: those of an optimizer one after another, labelled a, a.2, a.3, …"""

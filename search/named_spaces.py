@@ -44,6 +44,23 @@ def named_spaces(info: OptimInfo) -> dict[str, NamedSpace]:
     return named
 
 
+def find_named_space(info: OptimInfo, name: str) -> NamedSpace:
+    """The space of this name; PydanticCustomError where the optimizer has none."""
+    if "" in info.open_prefixes:
+        message = (
+            f"optimizer '{info.name}' is named by its import path and has no spaces of its own; state one, for example "
+            "space: {lr: {type: float, low: 1.0e-4, high: 1.0e-2, log: true}}"
+        )
+        raise field_error("unknown_space", message, at="space", value=name)
+    known = named_spaces(info)
+    if name not in known:
+        hint = nearest_hint(name, (*known, PAPER_BEST))
+        raise field_error(
+            "unknown_space", f"optimizer '{info.name}' has no space named '{name}'; {hint}", at="space", value=name
+        )
+    return known[name]
+
+
 def resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
     """The raw search with `label`, `space` and `fixed` filled in from the registry."""
     space, fixed = raw.get("space", "default"), raw.get("fixed", {})
@@ -51,17 +68,12 @@ def resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
     if space is None:
         space = "default"
     if isinstance(space, str):
-        known = named_spaces(info)
-        if space not in known:
-            hint = nearest_hint(space, (*known, PAPER_BEST))
-            message = f"optimizer '{info.name}' has no space named '{space}'; {hint}"
-            raise field_error("unknown_space", message, at="space", value=space)
-        chosen = known[space]
+        chosen = find_named_space(info, space)
         defaults = dict(chosen.fixed)
         space = {k: v for k, v in from_registry(chosen.space).items() if not isinstance(fixed, dict) or k not in fixed}
     if isinstance(fixed, dict) and isinstance(space, dict):
         fixed = {k: v for k, v in defaults.items() if k not in space and k not in fixed} | fixed
-    return {**raw, "label": raw.get("label", raw["name"]), "space": space, "fixed": fixed}
+    return {**raw, "label": raw.get("label", default_label(info.name)), "space": space, "fixed": fixed}
 
 
 def with_space(raw: dict[str, Any], space: str) -> dict[str, Any]:
@@ -81,6 +93,11 @@ def _with_space(search: dict[str, Any], space: str) -> dict[str, Any]:
     if space == PAPER_BEST and not search.get("first"):
         return {**search, "first": PAPER_BEST}
     return search
+
+
+def default_label(name: str) -> str:
+    """The label of an optimizer that has none: its name, of an import path the class, joined by "-"."""
+    return "-".join(part.rpartition(":")[2] for part in name.split("+"))
 
 
 def begin_at_papers_best(raw: dict[str, Any], info: TaskInfo | None, *, model: str | None) -> dict[str, Any]:

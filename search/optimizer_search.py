@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
+    ConfigDict,
     Field,
     JsonValue,
     ValidationError,
@@ -22,6 +23,7 @@ from admeta.errors import AdmetaError
 from admeta.info import OptimInfo
 from search.errors import field_error
 from search.named_spaces import resolve_spaces
+from search.roles import ROLES_SCHEMA, resolve_roles
 from search.space import Space, Strict, check_conditions, why_not
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}$"
@@ -41,11 +43,20 @@ def _known_optimizer(name: str) -> str:
         raise PydanticCustomError("unknown_optimizer", "{message}", {"message": str(error)}) from None
 
 
+def _show_roles(schema: dict[str, Any]) -> None:
+    """Add the input field that `resolve_roles` replaces."""
+    schema["properties"]["roles"] = ROLES_SCHEMA
+
+
 class OptimizerSearch(Strict):
     """One optimizer and its search space. Give a `label` to list an optimizer more than once."""
 
-    name: Annotated[str, AfterValidator(_known_optimizer)] = Field(
-        description="A name from GET /v1/optimizers.", examples=["admetar"]
+    model_config = ConfigDict(json_schema_extra=_show_roles)
+
+    name: Annotated[str, Field(max_length=100), AfterValidator(_known_optimizer)] = Field(
+        description="A name from GET /v1/optimizers, or an import path, where the service allows its package: "
+        "'torch.optim:NAdam'. 'a+b' is a on the hidden matrices and b on all other parameters; see `roles`.",
+        examples=["admetar", "torch.optim:NAdam", "muon+lion"],
     )
     label: Name = Field(description="Name of this search within the study; default: the optimizer's name.")
     space: Space = Field(
@@ -67,6 +78,7 @@ class OptimizerSearch(Strict):
         if not isinstance(raw, dict) or not isinstance(raw.get("name"), str):
             return raw
         try:
+            raw = resolve_roles(raw)
             info = admeta.registry.get(raw["name"])
         except AdmetaError:  # the validator of `name` reports it
             return {"name": raw["name"], "label": "unknown", "space": {}, "fixed": {}}
