@@ -143,7 +143,8 @@ class Coordinator:
         return not all(loop.is_done for loop in self._loops)
 
     def _next_seeds(self) -> tuple[Decision | None, dict[str, list[int]]]:
-        results = {loop.record.label: values for loop in self._loops if (values := loop.confirmed_values())}
+        searches = [loop for loop in self._loops if not loop.is_baseline]
+        results = {loop.record.label: values for loop in searches if (values := loop.confirmed_values())}
         return next_seeds(self._definition, results)
 
     def tell_why_waiting(self) -> None:

@@ -18,6 +18,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializeAsAny,
+    ValidationError,
     field_validator,
     model_validator,
 )
@@ -246,6 +247,11 @@ class StudyDefinition(Strict):
         "nothing; with 1, the settings that one search found are compared.",
     )
     budget: Budget = Field(default=Budget(), description="When a search ends.")
+    baseline: Annotated[list[Name], Field(min_length=1, max_length=100)] | Literal["defaults"] | None = Field(
+        default=None,
+        description="defaults: beside each optimizer's search a trial of its default settings, confirmed with the same "
+        "seeds, to see what the search gained. A list of labels: of these only. 'fixed' holds for it too.",
+    )
     confirm: Confirm = Field(default=Confirm(), description="Which trials run again, with several seeds.")
     contrasts: Contrasts | None = Field(default=None, description="Which optimizers are compared. Default: all pairs.")
     warm_start: WarmStart | None = Field(default=None, description="Begin with the best of earlier studies.")
@@ -305,6 +311,7 @@ class StudyDefinition(Strict):
             if info.open_metrics:
                 message = "must be letters, digits, '_', '.' or '-', and not begin with 'test_': validation selects"
             raise field_error("unknown_metric", message, at=("objective", "metric"), value=metric)
+        self._check_baseline()
         self._check_labels()
         self._check_comparison()
         training_seeds = range(self.training_seed, self.training_seed + self.searches)
@@ -329,10 +336,22 @@ class StudyDefinition(Strict):
             message = f"cannot be combined with 'searches' = {self.searches}; repeat searches, or confirm until decided"
             raise field_error("until", message, at=("confirm", "until"), value=self.confirm.until)
 
+    def _check_baseline(self) -> None:
+        labels = [optimizer.label for optimizer in self.optimizers]
+        for i, label in enumerate(self.baseline if isinstance(self.baseline, list) else ()):
+            if label not in labels:
+                message = f"is no label of this study; {nearest_hint(label, tuple(labels))}"
+                raise field_error("unknown_label", message, at=("baseline", i), value=label)
+        try:
+            self.baselines()
+        except ValidationError as error:
+            message = f"the default settings cannot be used: {error.errors()[0]['msg']}"
+            raise field_error("baseline", message, at="baseline", value=self.baseline) from None
+
     def _check_labels(self) -> None:
         labels = [search.optimizer.label for search in self.planned_searches()]
         for i, label in enumerate(labels):
-            at = ("optimizers", i // self.searches)
+            at = ("optimizers", i // self.searches) if i < self.searches * len(self.optimizers) else ("baseline",)
             if label in labels[:i]:
                 message = f"optimizer '{label}' is listed twice; give each its own 'label'"
                 raise field_error("listed_twice", message, at=at, value=label)
@@ -366,8 +385,11 @@ class StudyDefinition(Strict):
         return found
 
     def planned_searches(self) -> list[PlannedSearch]:
-        """The searches that the study makes: those of an optimizer one after another, labelled a, a.2, a.3, …"""
-        return [
+        """The searches that the study makes: those of an optimizer one after another, labelled a, a.2, a.3, …
+
+        Baselines come last.
+        """
+        searches = [
             PlannedSearch(
                 optimizer=one.model_copy(update={"label": f"{one.label}.{i + 1}" if i else one.label}),
                 of=one.label,
@@ -376,13 +398,24 @@ class StudyDefinition(Strict):
             for one in self.optimizers
             for i in range(self.searches)
         ]
+        return [*searches, *self.baselines()]
+
+    def baselines(self) -> list[PlannedSearch]:
+        """The baselines that the study asks for, one of each optimizer, labelled a.defaults, …"""
+        asked = [one for one in self.optimizers if self.baseline == "defaults" or one.label in (self.baseline or ())]
+        return [PlannedSearch(optimizer=one.at_defaults(), of=one.label, repeat=0, is_baseline=True) for one in asked]
 
     def planned_search(self, label: str) -> PlannedSearch:
         """The search of this label."""
         return next(search for search in self.planned_searches() if search.optimizer.label == label)
 
     def n_trials_of(self, optimizer: OptimizerSearch) -> int:
-        """Trials that this optimizer's search will run: the budget, or the whole grid where that is smaller."""
+        """Trials that this optimizer's search will run: the budget, or the whole grid where that is smaller.
+
+        One of a baseline, which searches nothing.
+        """
+        if not optimizer.space:
+            return 1
         limit = self.budget.trials_per_optimizer
         if isinstance(self.sampler, samplers.GridSampler):
             return min(limit, samplers.grid_size(optimizer.space))
@@ -390,13 +423,15 @@ class StudyDefinition(Strict):
 
     def n_confirm_runs_of(self, optimizer: OptimizerSearch) -> int:
         """Confirm runs of this optimizer: its best `top_k` trials, or all where it has fewer, with every seed."""
-        n_seeds = len(self.confirm.seeds) if self.confirm.until is None else self.confirm.max_seeds
+        once = self.confirm.until is None or not optimizer.space
+        n_seeds = len(self.confirm.seeds) if once else self.confirm.max_seeds
         return min(self.confirm.top_k, self.n_trials_of(optimizer)) * n_seeds
 
     @property
     def n_runs(self) -> int:
         """Trainings that the study asks for at most: the trials and confirm runs of all optimizers."""
-        return self.searches * sum(self.n_trials_of(one) + self.n_confirm_runs_of(one) for one in self.optimizers)
+        planned = [search.optimizer for search in self.planned_searches()]
+        return sum(self.n_trials_of(one) + self.n_confirm_runs_of(one) for one in planned)
 
     def to_json(self) -> dict[str, Any]:
         """The resolved definition as plain JSON values; parsing it again gives an equal definition."""

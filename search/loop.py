@@ -35,6 +35,7 @@ class SearchLoop:
 
     Attributes:
         limit: the limit of the budget that ended the search stage, in words; None while none did.
+        is_baseline: whether it is one trial of default settings, beside the optimizer's search.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class SearchLoop:
         self.limit: str | None = None
         planned = definition.planned_search(record.label)
         self.spec: OptimizerSearch = planned.optimizer
+        self.is_baseline = planned.is_baseline
         self._training_seed = definition.training_seed + planned.repeat
         self._definition = definition
         self._store = store
@@ -75,7 +77,7 @@ class SearchLoop:
         self._trials.reconcile({run.trial_number: run for run in self._search_runs()})
         if not self._runs:
             self._queue_first()
-            if definition.warm_start is not None:
+            if definition.warm_start is not None and not self.is_baseline:
                 self._warm_start(definition.warm_start)
 
     # What the coordinator asks ------------------------------------------------------------------------------------

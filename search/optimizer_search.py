@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
@@ -25,6 +25,9 @@ from search.errors import field_error
 from search.named_spaces import resolve_spaces
 from search.roles import ROLES_SCHEMA, resolve_roles
 from search.space import Space, Strict, check_conditions, why_not
+
+BASELINE = ".defaults"
+"""What follows an optimizer's label in that of its baseline."""
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}$"
 Name = Annotated[
@@ -129,6 +132,25 @@ class OptimizerSearch(Strict):
         conditions = [self.space[name].when or {} for name in values if name in self.space]
         return all(values.get(parent, want) == want for when in conditions for parent, want in when.items())
 
+    def at_defaults(self) -> OptimizerSearch:
+        """The optimizer with the searched parameters at their defaults: no search, one trial. `fixed` stays.
+
+        Raises:
+            ValidationError: the optimizer does not take these settings together.
+        """
+        info = admeta.registry.get(self.name)
+        fixed = {name: _plain(parameter.default) for name, parameter in info.parameters.items() if name in self.space}
+        met = {name for name in self.space if all({**self.fixed, **fixed}.get(p) == v for p, v in self._when(name))}
+        fixed = {**{name: value for name, value in fixed.items() if name in met}, **self.fixed}
+        update = {"label": self.label + BASELINE, "space": {}, "fixed": fixed, "first": []}
+        found = self.model_copy(update=update)
+        if errors := list(_conflicts(found, info)):
+            raise ValidationError.from_exception_data("", errors)
+        return found
+
+    def _when(self, name: str) -> Iterable[tuple[str, JsonValue]]:
+        return (self.space[name].when or {}).items()
+
     @field_validator("first")
     @classmethod
     def _first_fits(cls, first: list[dict[str, JsonValue]], context: ValidationInfo) -> list[dict[str, JsonValue]]:
@@ -168,6 +190,10 @@ def _unmet(name: str, values: Mapping[str, JsonValue], space: Space) -> str:
     return ""
 
 
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _check_parameter(info: OptimInfo, name: str, value: object) -> None:
     try:
         info.check(name, value)
@@ -183,8 +209,10 @@ class PlannedSearch:
         optimizer: as the definition has it, under the label of this search.
         of: the optimizer's label in the definition.
         repeat: how many searches of the same optimizer come before it.
+        is_baseline: whether it is one trial of the optimizer's default settings and no search.
     """
 
     optimizer: OptimizerSearch
     of: str
     repeat: int
+    is_baseline: bool = False

@@ -16,7 +16,7 @@ import optuna
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
-from search import optuna_samplers, pruners
+from search import optuna_samplers, pruners, samplers
 from search.definition import StudyDefinition
 from search.optimizer_search import PlannedSearch
 from search.optuna_samplers import FAILURE_KIND
@@ -95,8 +95,9 @@ class Trials:
         self._study._thread_local.cached_all_trials = None  # as `Study.ask` does, so that samplers see current trials
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
+            sampler = self._definition.sampler if self._spec.space else samplers.RandomSampler(name="random")
             self._study.sampler = optuna_samplers.build(
-                self._definition.sampler,
+                sampler,  # a baseline has nothing to draw
                 self._spec.space,
                 label=self._spec.label,
                 repeat=self._repeat,

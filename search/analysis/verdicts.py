@@ -128,6 +128,7 @@ class Rules:
         against: compare every optimizer with this one only; None: all pairs.
         earlier: (variance, degrees of freedom) between seeds in comparable earlier studies.
         looks: for samples that grow until the question is decided; None: a single look.
+        pairs: compare these pairs of labels only; None: those that `against` leaves.
         unit: what a value is the result of: "seeds" or "searches".
         n_draws: of the simulation behind simultaneous p-values.
     """
@@ -139,6 +140,7 @@ class Rules:
     against: str | None = None
     earlier: Sequence[tuple[float, float]] = field(default=())
     looks: Looks | None = None
+    pairs: Sequence[tuple[str, str]] | None = None
     unit: str = "seeds"
     n_draws: int = N_DRAWS
 
@@ -162,8 +164,9 @@ def compare(samples: Mapping[str, Sample], rules: Rules) -> list[PairVerdict]:
         raise AnalysisError(f"alpha is {rules.alpha}; it must be between 0 and 1")
     for label, sample in samples.items():
         finite(list(sample.values.values()), what=f"values of {label}")
-    labels = list(samples)
-    pairs = [(a, b) for a, b in combinations(labels, 2) if rules.against in (None, a, b)]
+    pairs = rules.pairs
+    if pairs is None:
+        pairs = [(a, b) for a, b in combinations(samples, 2) if rules.against in (None, a, b)]
     if any(sample.n_failed for sample in samples.values()):
         rules = replace(rules, alpha=rules.alpha / 2, looks=rules.looks and _halved(rules.looks))
         by_values = _by_values(samples, pairs, rules)

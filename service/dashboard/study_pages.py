@@ -288,12 +288,16 @@ def verdicts(comparison: ComparisonView) -> dict[str, str]:
 
     Where searches are repeated, the labels are those of the definition.
     """
-    ranked = [row for row in comparison.optimizers or comparison.rows if row.rank is not None]
+    rows = comparison.optimizers or comparison.rows
+    ranked = [row for row in rows if row.rank is not None and row.baseline_of is None]
     if not ranked:
         return {}
-    first = ranked[0].label
+    first, baselines = ranked[0].label, {row.label: row.baseline_of for row in rows if row.baseline_of is not None}
     found: dict[str, str] = {}
     for pair in comparison.pairs:
+        if pair.b in baselines:
+            found[pair.b] = pair.sentence
+            continue
         if first not in (pair.a, pair.b):
             continue
         other = pair.b if pair.a == first else pair.a

@@ -92,6 +92,9 @@ class ComparisonRow(View):
     label: str
     listed_as: str = Field(default="", description="Label of its optimizer in the definition.")
     repeat: int = Field(default=0, description="How many searches of the same optimizer come before this one.")
+    baseline_of: str | None = Field(
+        default=None, description="Of a trial at default settings, which searched nothing: its optimizer's label."
+    )
     optimizer: str
     rank: int | None
     trial: int | None

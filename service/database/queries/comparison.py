@@ -14,10 +14,11 @@ from sqlalchemy import ColumnElement, Engine, Select, func, select
 from sqlalchemy.orm import Session
 
 import tasks.registry
-from search.analysis import BestOfN, Rules, Sample, best_of_n, compare, divergence_rate, time_to_target
+from search.analysis import BestOfN, PairVerdict, Rules, Sample, best_of_n, compare, divergence_rate, time_to_target
 from search.confirmation import Spread, detectable_in, rules_of
 from search.definition import Confirm, StudyDefinition, recipe_of
 from search.edge import Searched, edges, is_near_an_end, widened
+from search.optimizer_search import BASELINE
 from search.records import Point, RunOutcome
 from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.database.engine import reading
@@ -73,7 +74,7 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
                 search,
                 chosen.get(search.id),
                 counts.get(search.id, _NO_RUNS),
-                best.get(search.id, _NO_TRIALS),
+                _NO_TRIALS if _is_baseline(row, search) else best.get(search.id, _NO_TRIALS),
                 target=targets.get(search.id),
                 test_metric=test_metric(row.metric),
                 **_place_in_definition(row, search),
@@ -90,7 +91,7 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
             complete=row.state == StudyState.COMPLETED,
             rows=ranked,
             optimizers=_folded(row, ranked, samples, [one for one, _ in searches], values, counts) if repeated else [],
-            pairs=[PairView.model_validate(pair) for pair in compare(samples, rules)],
+            pairs=[PairView.model_validate(pair) for pair in _verdicts(ranked, samples, rules)],
             over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
             **_edges(session, row, searches, chosen),
         )
@@ -138,10 +139,29 @@ def _rules(study: Study, samples: Mapping[str, Sample], *, test: SignificanceTes
     return replace(rules, unit=unit)
 
 
+def _verdicts(rows: Sequence[ComparisonRow], samples: Mapping[str, Sample], rules: Rules) -> list[PairVerdict]:
+    """Between the searched optimizers, then of each with its baseline; the second family costs the first nothing."""
+    of = {row.baseline_of: row.label for row in rows if row.baseline_of is not None}
+    searched = {label: sample for label, sample in samples.items() if label not in of.values()}
+    pairs = [(label, of[label]) for label in searched if of.get(label) in samples]
+    found = compare(searched, rules)
+    if pairs:
+        found += compare(samples, replace(rules, against=None, looks=None, pairs=pairs))
+    return found
+
+
 def _place_in_definition(study: Study, search: Search) -> dict[str, Any]:
     """Which optimizer of the definition the search is of, and how many of its searches come before it."""
+    if _is_baseline(study, search):
+        return {"listed_as": search.label, "repeat": 0, "baseline_of": search.label.removesuffix(BASELINE)}
     place, repeat = divmod(search.position, study.definition.get("searches", 1))
     return {"listed_as": study.definition["optimizers"][place]["label"], "repeat": repeat}
+
+
+def _is_baseline(study: Study, search: Search) -> bool:
+    """Baselines come after all searches."""
+    n_searches: int = study.definition.get("searches", 1) * len(study.definition["optimizers"])
+    return search.position >= n_searches
 
 
 def _by_seed(rows: Sequence[ComparisonRow], confirmed: Mapping[str, TrialSummary]) -> dict[str, Sample]:
@@ -209,6 +229,7 @@ def _folded(
             best.get(of[0].id, _NO_TRIALS),
             listed_as=label,
             test_metric=test_metric(study.metric),
+            baseline_of=found[0].baseline_of,
         )
         tested = spread_of([one.test.mean for one in found if one.test.n + one.test.n_failed])
         shown = {"validation": reached, "test": tested, "search_value": spread_of(seen).mean}
@@ -350,7 +371,7 @@ def _edges(
     near = {
         search_id: one.run.params
         for search_id, one in over.items()
-        if is_near_an_end(spaces[labels[search_id]], one.run.params)
+        if is_near_an_end(spaces.get(labels[search_id], {}), one.run.params)  # a baseline has no space
     }
     if not near:
         return {}

@@ -263,7 +263,8 @@ def search_history(engine: Engine, study: StudyView, label: str) -> History:
 def _declared(study: StudyView, label: str) -> dict[str, dict[str, bool]]:
     definition: dict[str, Any] = study.definition or {}
     position = [search.label for search in study.searches].index(label)  # an optimizer has `searches` of them
-    space: dict[str, Any] = definition["optimizers"][position // definition.get("searches", 1)]["space"]
+    optimizers, place = definition["optimizers"], position // definition.get("searches", 1)
+    space: dict[str, Any] = optimizers[place]["space"] if place < len(optimizers) else {}  # a baseline has none
     return {
         name: {"log": bool(parameter.get("log")), "integer": parameter["type"] == "int"}
         for name, parameter in space.items()

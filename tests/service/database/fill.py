@@ -52,7 +52,12 @@ def run(
 ) -> RunRecord:
     """A run with one attempt and its curve; it goes on where `outcome` is None."""
     record = store.create_run(
-        lease, search.id, trial_number=number, stage=stage, seed=seed, params=params or {"lr": 0.1 * (number + 1)}
+        lease,
+        search.id,
+        trial_number=number,
+        stage=stage,
+        seed=seed,
+        params={"lr": 0.1 * (number + 1)} if params is None else params,
     )
     record = store.start_attempt(lease, record.id)
     if points:

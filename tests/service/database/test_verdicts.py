@@ -10,6 +10,7 @@ from admeta.client.terminal import tables
 from search.definition import StudyDefinition
 from search.records import Point, RunOutcome
 from search.states import FailureKind, RunState, SignificanceTest, Stage
+from service.dashboard.study_pages import verdicts
 from service.database import SqlStore
 from service.database.queries import best, comparison, detectable, get_study_view
 from service.database.studies import create_study
@@ -220,3 +221,34 @@ def test_no_edge_is_told_while_the_search_goes_on(store: SqlStore) -> None:
         run(store, lease, sgdm, i, complete(0.5 + 0.02 * i), params={"lr": 0.005 * 100 ** (i / 19)})
     view = comparison(store.engine, lease.study_id)
     assert (view.edges, view.wider) == ([], None)
+
+
+def test_a_baseline_is_a_row_and_is_compared_with_its_optimizer_alone(store: SqlStore) -> None:
+    def filled(name: str, **changes: object) -> str:
+        lease, searches = leased(store, definition(name, **changes))
+        reached = {"admetar": 0.97, "sgdm": 0.9, "admetar.defaults": 0.8, "sgdm.defaults": 0.9}
+        for search in searches:
+            params = {} if search.label.endswith(".defaults") else {"lr": 0.1}
+            run(store, lease, search, 0, complete(reached[search.label]), params=params)
+            for seed in range(3):
+                value = complete(reached[search.label] + 0.002 * ((seed + len(search.label)) % 3))
+                run(store, lease, search, 0, value, stage=Stage.CONFIRM, seed=seed, params=params)
+        return lease.study_id
+
+    alone = comparison(store.engine, filled("alone"))
+    view = comparison(store.engine, filled("beside", baseline="defaults"))
+    assert [(pair.a, pair.b) for pair in view.pairs] == [
+        ("admetar", "sgdm"), ("admetar", "admetar.defaults"), ("sgdm", "sgdm.defaults"),
+    ]  # fmt: skip
+    assert view.pairs[0] == alone.pairs[0]  # a baseline costs the other verdicts nothing
+    assert view.pairs[1].sentence.startswith("admetar is better than admetar.defaults by 0.17")
+    assert view.pairs[2].verdict == "undecided"
+    rows = {row.label: row for row in view.rows}
+    assert (rows["admetar.defaults"].baseline_of, rows["admetar.defaults"].listed_as) == ("admetar", "admetar.defaults")
+    assert rows["admetar.defaults"].settings is not None
+    assert rows["admetar.defaults"].settings["lr"] == 0.01
+    assert (rows["admetar.defaults"].expected_best, rows["admetar"].baseline_of) == ([], None)
+    assert [row.rank for row in view.rows] == sorted(row.rank or 0 for row in view.rows)
+    shown = verdicts(view)
+    assert shown["sgdm"].startswith("behind")
+    assert shown["admetar.defaults"] == view.pairs[1].sentence
