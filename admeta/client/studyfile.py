@@ -226,8 +226,9 @@ def with_changes(definition: Mapping[str, Any], changes: Sequence[str]) -> dict[
         try:
             value = _value(text, source=f"--set {change}", path=path)
             parent: Any = changed
-            for key in keys[:-1]:
-                parent = _enter(parent, key)
+            while len(keys) > 1:
+                n = _n_of_name(parent, keys)
+                parent, keys = _enter(parent, ".".join(keys[:n])), keys[n:]
             parent[keys[-1] if isinstance(parent, dict) else int(keys[-1])] = value
         except (yaml.YAMLError, RecursionError) as error:
             raise StudyFileError(f"the value of '{change}' is not YAML: {_where(error)}", hint="Quote it.") from None
@@ -236,6 +237,12 @@ def with_changes(definition: Mapping[str, Any], changes: Sequence[str]) -> dict[
                 f"'{path}' leads nowhere in the study.", hint="Count list items from 0: optimizers.0.space.lr.low"
             ) from None
     return changed
+
+
+def _n_of_name(parent: Any, keys: Sequence[str]) -> int:
+    """How many of the keys are one name: a parameter of a space may be called others.lr."""
+    names = range(len(keys) - 1, 1, -1)
+    return next((n for n in names if isinstance(parent, dict) and ".".join(keys[:n]) in parent), 1)
 
 
 def _where(error: Exception) -> str:

@@ -145,3 +145,9 @@ def test_changes_that_lead_nowhere(change: str) -> None:
     with pytest.raises(StudyFileError) as caught:
         with_changes({"name": "x", "optimizers": [{"name": "sgdm"}]}, [change])
     assert caught.value.hint
+
+
+def test_a_name_with_a_dot_is_found_where_there_is_one() -> None:
+    study = {"optimizers": [{"name": "muon", "space": {"others.lr": {"high": 0.1}, "lr": {"high": 1.0}}}]}
+    changed = with_changes(study, ["optimizers.0.space.others.lr.high=0.5", "optimizers.0.space.lr.high=2.0"])
+    assert changed["optimizers"][0]["space"] == {"others.lr": {"high": 0.5}, "lr": {"high": 2.0}}
