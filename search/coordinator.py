@@ -101,6 +101,7 @@ class Coordinator:
                 record=record,
                 definition=study.definition,
                 runs=[run for run in runs if run.search_id == record.id],
+                data_fingerprint=study.data_fingerprint,
             )
             for record in store.searches(study.id)
         ]

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -100,7 +100,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
             try:
                 _check_imports(study, options.allow_imports)
                 origins = _origin_folders(study, store, storage=options.storage)
-                placement.check(
+                fingerprint = placement.check(
                     study.definition,
                     data_dir=options.data_dir,
                     origins=origins,
@@ -109,6 +109,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
             except TaskError as error:
                 state = _pause_or_raise(store, lease, error)
             else:
+                study = _with_fingerprint(study, store, lease, fingerprint)
                 coordinator = Coordinator(
                     store=store,
                     lease=lease,
@@ -136,6 +137,18 @@ def _check_imports(study: StudyRecord, allowed: Sequence[str]) -> None:
             check_allowed(path, allowed)
         except ImportPathError as error:
             raise ConfigError(f"{field}: {error}") from None
+
+
+def _with_fingerprint(study: StudyRecord, store: Store, lease: Lease, fingerprint: str | None) -> StudyRecord:
+    """The study with the fingerprint of its data. The first one that was found stays, so that its recipe does."""
+    known = study.data_fingerprint
+    if fingerprint is None or known == fingerprint:
+        return study
+    if known is not None:
+        logger.warning("study %s: its data have changed since its first run; clone it for these", study.id)
+        return study
+    store.set_data_fingerprint(lease, fingerprint)
+    return replace(study, data_fingerprint=fingerprint)
 
 
 def _pause_or_raise(store: Store, lease: Lease, error: TaskError) -> StudyState:

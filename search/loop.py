@@ -46,6 +46,7 @@ class SearchLoop:
         record: SearchRecord,
         definition: StudyDefinition,
         runs: Sequence[RunRecord],
+        data_fingerprint: str | None = None,
     ) -> None:
         self.record = record
         self.limit: str | None = None
@@ -78,7 +79,7 @@ class SearchLoop:
         if not self._runs:
             self._queue_first()
             if definition.warm_start is not None and not self.is_baseline:
-                self._warm_start(definition.warm_start)
+                self._warm_start(definition.warm_start, data_fingerprint)
 
     # What the coordinator asks ------------------------------------------------------------------------------------
 
@@ -274,11 +275,12 @@ class SearchLoop:
             for values in self.spec.first[: self._n_trials]:
                 self._trials.enqueue(fit(values, self.spec.space))
 
-    def _warm_start(self, source: WarmStart) -> None:
+    def _warm_start(self, source: WarmStart, data_fingerprint: str | None) -> None:
         """Queue the best configurations of earlier studies, after those that an earlier driver queued."""
         known = self._store.best_settings(
             self.spec.name,
             like=self._definition,
+            data_fingerprint=data_fingerprint,
             studies=source.studies,
             limit=source.n_trials_within(self._definition.budget),
         )

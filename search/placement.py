@@ -68,7 +68,7 @@ def why_none_fits(each: Capacity) -> str | None:
 
 def check(
     definition: StudyDefinition, *, data_dir: str | None, origins: Sequence[str], is_stopping: Callable[[], bool]
-) -> None:
+) -> str | None:
     """Check that a study can be trained: its data, its initial weights, its optimizers that are not our own or torch's.
 
     Those are constructed over the task's model at the ends of their spaces, and make one step. Built-in optimizers were
@@ -77,6 +77,9 @@ def check(
     Args:
         origins: checkpoint folders of the trial that the study starts from.
 
+    Returns:
+        The fingerprint of the data that the task names, as the worker sees them; None where it names none.
+
     Raises:
         TaskError: the data are missing, broken, or do not fit the model or the batch size; the initial weights are
             missing or of another model; or an optimizer refuses settings of its space or cannot train the model.
@@ -84,10 +87,12 @@ def check(
     foreign = [(one.label, one.name, corners(one)) for one in definition.optimizers if one.name not in BUILTIN]
     trains = tasks.registry.get(definition.task.name).target is not None or bool(definition.task.imports())
     if not trains and not foreign:
-        return  # there is nothing to check
+        return None  # there is nothing to check
     ask = ray.remote(_check).options(num_cpus=0)
     task = definition.task.model_dump(mode="json") if trains else None
-    _answer(ask.remote(task, foreign, data_dir, origins, definition.objective.metric), is_stopping=is_stopping)
+    asked = ask.remote(task, foreign, data_dir, origins, definition.objective.metric)
+    found: str | None = _answer(asked, is_stopping=is_stopping)
+    return found
 
 
 def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Callable[[], bool]) -> Placement:
@@ -182,18 +187,21 @@ def _check(
     data_dir: str | None,
     origins: Sequence[str],
     metric: str,
-) -> None:
+) -> str | None:
     config = None if task is None else tasks.registry.parse_config(task)
     if config is None or tasks.registry.get(config.name).target is None:
         for label, optimizer, many in foreign:
             if config is None or not admeta.registry.get(optimizer).others:  # own code gives its model itself
                 for settings in many:
                     construct(label, optimizer, settings)
-    if config is not None:
-        from tasks.runs import check as check_task
+    if config is None:
+        return None
+    from tasks.runs import check as check_task
+    from tasks.runs import data_fingerprint
 
-        tried = {label: (optimizer, many) for label, optimizer, many in foreign}
-        check_task(config, data_dir=_path(data_dir), origins=origins, metric=metric, optimizers=tried)
+    tried = {label: (optimizer, many) for label, optimizer, many in foreign}
+    check_task(config, data_dir=_path(data_dir), origins=origins, metric=metric, optimizers=tried)
+    return data_fingerprint(config, data_dir=_path(data_dir))
 
 
 def construct(label: str, optimizer: str, settings: dict[str, Any]) -> None:

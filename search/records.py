@@ -18,7 +18,7 @@ from tasks.engine.protocol import Cost
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRecord:
-    """One row of studies."""
+    """One row of studies. `data_fingerprint` is that of its data (`search.placement.check`), where it is known."""
 
     id: str
     name: str
@@ -28,6 +28,7 @@ class StudyRecord:
     created_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    data_fingerprint: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,8 +55,18 @@ class Store(Protocol):
         """Set the state and its reason, unless the study has ended. Returns the state afterwards."""
         ...
 
+    def set_data_fingerprint(self, lease: Lease, fingerprint: str) -> None:
+        """Store the fingerprint of the study's data, which its recipe then has; one that is stored stays."""
+        ...
+
     def best_settings(
-        self, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None, limit: int
+        self,
+        optimizer: str,
+        *,
+        like: StudyDefinition,
+        data_fingerprint: str | None = None,
+        studies: Sequence[str] | None,
+        limit: int,
     ) -> list[dict[str, Any]]:
         """Settings of this optimizer's best complete trials in ended studies of one recipe, best first, no duplicates.
 
@@ -64,6 +74,7 @@ class Store(Protocol):
         confirmed, by their value. A trial with a failed confirm run is left out.
 
         Args:
+            data_fingerprint: of the definition's data. Studies that knew no fingerprint may be of its recipe, too.
             like: only studies whose recipe is this definition's (`search.definition`).
             studies: only studies of these names; None: any.
         """

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tasks.config import TaskConfig, TrialRef, resolve_inside
+from tasks.data import trees
 from tasks.engine.protocol import Run
 from tasks.errors import CheckpointError, ConfigError, DataError, TaskError
 from tasks.registry import DISTRIBUTED_RUN, ENGINE_RUN, get, load_target
@@ -119,6 +120,24 @@ def check(
             load_weights(model, read_weights(weights), source=f"init_from: {source}")
         for label, (name, many) in (optimizers or {}).items():
             try_optimizer(task, model, label=label, name=name, many=many)
+
+
+def data_fingerprint(config: TaskConfig, *, data_dir: Path | None) -> str | None:
+    """A digest of the data that the configuration names: a folder or an archive (`data_dir`), or single files in it.
+
+    Returns:
+        64 hexadecimal digits; None where it names none, as a data set that is known by the task's own name, or where
+        the files cannot be read.
+    """
+    names = {field: getattr(config, field) for field in type(config).model_fields if field.endswith("_file")}
+    if data_dir is None or (config.data_dir is None and not names):
+        return None
+    try:
+        root = data_dir if config.data_dir is None else resolve_inside(data_dir, config.data_dir)
+        files = {field: resolve_inside(root, name) for field, name in names.items() if name is not None}
+        return trees.fingerprint(root, files or None)
+    except (DataError, ConfigError, OSError):
+        return None
 
 
 @contextlib.contextmanager

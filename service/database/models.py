@@ -109,7 +109,8 @@ class Study(Timed, Base):
     """A study and its driver. `definition` is the resolved definition; its hash detects repetitions.
 
     `origin` is what its training starts from, a file or STUDY/LABEL/TRIAL; None: fresh weights. `recipe` is the hash of
-    what makes results comparable (search.definition); None where an earlier release's definition cannot be read.
+    what makes results comparable (search.definition); None where an earlier release's definition cannot be read. It has
+    `data_fingerprint`, that of the data's files, where a worker has found it (search.placement).
     """
 
     __tablename__ = "admeta_studies"
@@ -128,6 +129,7 @@ class Study(Timed, Base):
     origin: Mapped[str | None] = mapped_column(PlainText)
     recipe: Mapped[str | None] = mapped_column(Name(64))
     epochs: Mapped[int | None]
+    data_fingerprint: Mapped[str | None] = mapped_column(Name(64))
     definition: Mapped[dict[str, Any]] = mapped_column(JsonText)
     definition_sha256: Mapped[str] = mapped_column(Name(64))
     priority: Mapped[int]

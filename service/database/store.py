@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from sqlalchemy import CursorResult, Engine, or_, select, update
 from sqlalchemy.orm import Session
 
-from search.definition import StudyDefinition
+from search.definition import StudyDefinition, recipe_of
 from search.errors import SearchError, StudyNotFoundError
 from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome, RunRecord, SearchRecord, StudyRecord
 from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
@@ -156,11 +156,35 @@ class SqlStore:
             return state
 
     @_retried
+    def set_data_fingerprint(self, lease: Lease, fingerprint: str) -> None:
+        with writing(self.engine) as session:
+            row = session.get(Study, lease.study_id, with_for_update=True)
+            if row is None or row.lease_owner != lease.owner:
+                raise lease_lost(lease)
+            if row.data_fingerprint is None:
+                row.data_fingerprint = fingerprint
+                row.recipe = recipe_of(self._definition(row), data_fingerprint=fingerprint)
+
+    @_retried
     def best_settings(
-        self, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None, limit: int
+        self,
+        optimizer: str,
+        *,
+        like: StudyDefinition,
+        data_fingerprint: str | None = None,
+        studies: Sequence[str] | None,
+        limit: int,
     ) -> list[dict[str, Any]]:
+        recipes = {recipe_of(like), recipe_of(like, data_fingerprint=data_fingerprint)}
         with reading(self.engine) as session:
-            return best_settings(session, optimizer, like=like, studies=studies, limit=limit)
+            return best_settings(
+                session,
+                optimizer,
+                recipes=recipes,
+                direction=like.objective.direction,
+                studies=studies,
+                limit=limit,
+            )
 
     @_retried
     def competing_studies(self, study_id: str) -> list[CompetingStudy]:

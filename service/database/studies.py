@@ -340,6 +340,7 @@ def _study_row(definition: StudyDefinition, content: dict[str, Any], digest: str
         origin=None if definition.task.init_from is None else str(definition.task.init_from),
         recipe=recipe_of(definition),
         epochs=definition.task.epochs,
+        data_fingerprint=None,
         definition=content,
         definition_sha256=digest,
         priority=definition.priority,

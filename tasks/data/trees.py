@@ -22,6 +22,8 @@ from tasks.errors import DataError
 _MAX_FILE = 1 << 30  # bytes; a file is held in memory
 _MAX_RATIO = 200  # of text; a bomb of zeros reaches 1,000
 DECODED_AT_ONCE = 256  # files
+MAX_SAMPLED = 256  # files
+_SAMPLE = 1 << 20  # bytes
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
 KeyT = TypeVar("KeyT")
@@ -109,6 +111,41 @@ def _walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
 
 def _text(path: Path) -> str:
     return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def fingerprint(root: Path, files: Mapping[str, Path] | None = None) -> str:
+    """A digest of what files hold that is the same wherever they are, and does not read gigabytes.
+
+    Of each file its name and size count, and its content: whole up to 1 MiB, else the first and the last half of one.
+    In a folder with more than `MAX_SAMPLED` files names and sizes alone count.
+
+    Args:
+        root: a folder, with all that is in it, or a single file, whose name does not count.
+        files: only these, by the names that count.
+
+    Raises:
+        DataError: a folder cannot be read.
+        OSError: a file cannot be read.
+    """
+    if files is None and root.is_dir():
+        files = {_text(path.relative_to(root)): path for path in _walk(root) if path.is_file()}
+    elif files is None:
+        files = {"".join(root.suffixes): root}
+    digest = hashlib.blake2b(digest_size=32)
+    for name, path in sorted(files.items()):
+        digest.update(f"{len(name)} {name} {path.stat().st_size}\n".encode())
+        if len(files) <= MAX_SAMPLED:
+            digest.update(_sample(path))
+    return digest.hexdigest()
+
+
+def _sample(path: Path) -> bytes:
+    with path.open("rb") as file:
+        head = file.read(_SAMPLE)
+        if path.stat().st_size <= _SAMPLE:
+            return head
+        file.seek(-_SAMPLE // 2, os.SEEK_END)
+        return head[: _SAMPLE // 2] + file.read()
 
 
 class ArchiveTree:

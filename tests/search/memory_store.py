@@ -89,12 +89,26 @@ class MemoryStore:
             self.studies[study.id] = replace(study, state=state, reason=reason, started_at=datetime.now(UTC))
         return self.studies[study.id].state
 
+    def set_data_fingerprint(self, lease: Lease, fingerprint: str) -> None:
+        self._check(lease)
+        study = self.studies[lease.study_id]
+        if study.data_fingerprint is None:
+            self.studies[study.id] = replace(study, data_fingerprint=fingerprint)
+
     def best_settings(
-        self, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None, limit: int
+        self,
+        optimizer: str,
+        *,
+        like: StudyDefinition,
+        data_fingerprint: str | None = None,
+        studies: Sequence[str] | None,
+        limit: int,
     ) -> list[dict[str, Any]]:
         found = []
+        recipes = {recipe_of(like), recipe_of(like, data_fingerprint=data_fingerprint)}
         for study in self.studies.values():
-            if not study.state.is_terminal or recipe_of(study.definition) != recipe_of(like):
+            recipe = recipe_of(study.definition, data_fingerprint=study.data_fingerprint)
+            if not study.state.is_terminal or recipe not in recipes:
                 continue
             if studies is not None and study.name not in studies:
                 continue

@@ -151,6 +151,28 @@ def test_what_is_wrong_with_the_data_is_the_studys_reason_at_once(tmp_path: Path
 
 
 @pytest.mark.usefixtures("local_ray")
+def test_a_study_keeps_the_fingerprint_that_its_data_have_on_a_worker(tmp_path: Path) -> None:
+    rows = "text,label\n" + "".join(f"word {i % 3},{'yes' if i % 2 else 'no'}\n" for i in range(40))
+    store = MemoryStore()
+    raw = {
+        **digits(confirm={"top_k": 0}).to_json(),
+        "task": {"name": "text_classification", "model": "tiny", "batch_size": 8, "epochs": 1},
+        "objective": {"metric": "val_accuracy"},
+    }
+    found = []
+    for folder, text in (("a", rows), ("b", rows), ("c", rows.replace("word 2", "word 9"))):
+        for name in ("train", "test"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            (tmp_path / folder / f"{name}.csv").write_text(text)
+        study = store.add_study(StudyDefinition.model_validate({**raw, "name": folder}))
+        options = DriverOptions(owner="test", storage=str(tmp_path / "runs"), data_dir=str(tmp_path / folder))
+        assert drive(study.id, store=store, options=options) is StudyState.COMPLETED
+        found.append(store.get_study(study.id).data_fingerprint)
+    assert found[0] is not None
+    assert found[0] == found[1] != found[2]
+
+
+@pytest.mark.usefixtures("local_ray")
 def test_a_study_with_runs_is_paused_where_it_cannot_go_on(tmp_path: Path) -> None:
     """A data folder that is away at a restart, say: what the study has stays, and so does its right to go on."""
     store = MemoryStore()

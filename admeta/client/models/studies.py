@@ -64,6 +64,11 @@ class StudyView(View):
     notes: str = Field(default="", description="What somebody wrote about the study.")
     tags: list[str] = Field(default=[], description="Words to find it by.")
     definition: dict[str, Any] | None = Field(default=None, description="In single reads only.")
+    recipe: str | None = Field(default=None, description="Hash of what makes results comparable.")
+    data_fingerprint: str | None = Field(
+        default=None,
+        description="Of the files that the task names, from its first check on a worker; the recipe has it.",
+    )
     warnings: list[str] = Field(default=[])
     detectable: DetectableView | None = Field(
         default=None, description="In the answer to a submission: what the study can show. Null for one optimizer."

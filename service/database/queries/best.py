@@ -7,7 +7,7 @@ failed seed come first, then the mean over the seeds decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -18,7 +18,6 @@ from sqlalchemy.orm import Session, aliased, contains_eager, selectinload
 
 import tasks.registry
 from search.analysis import spread
-from search.definition import StudyDefinition, recipe_of
 from search.paper.comparison import FINETUNED, variant_of
 from search.states import Direction, FailureKind, RunState, Stage, StudyState
 from service.database.engine import reading
@@ -355,10 +354,16 @@ def _result(run: Run, *, variant: str | None) -> BestResult:
 
 
 def best_settings(
-    session: Session, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None, limit: int
+    session: Session,
+    optimizer: str,
+    *,
+    recipes: Collection[str],
+    direction: Direction,
+    studies: Sequence[str] | None,
+    limit: int,
 ) -> list[dict[str, Any]]:
     """See `search.store.Store.best_settings`."""
-    ids = _searches_like(session, optimizer, like=like, studies=studies)
+    ids = _searches_of(session, optimizer, recipes=recipes, studies=studies)
     confirm = (
         select(
             Run.search_id,
@@ -383,7 +388,7 @@ def best_settings(
             trial.value.is_not(None),
             func.coalesce(confirm.c.n_failed, 0) == 0,
         )
-        .order_by(confirm.c.mean.is_(None), better_first(value, like.objective.direction), trial.id)
+        .order_by(confirm.c.mean.is_(None), better_first(value, direction), trial.id)
     )
     found: list[dict[str, Any]] = []
     for params, fixed in session.execute(query).yield_per(100):
@@ -395,15 +400,15 @@ def best_settings(
     return found
 
 
-def _searches_like(
-    session: Session, optimizer: str, *, like: StudyDefinition, studies: Sequence[str] | None
+def _searches_of(
+    session: Session, optimizer: str, *, recipes: Collection[str], studies: Sequence[str] | None
 ) -> list[int]:
-    """Ids of the optimizer's searches in ended studies of the definition's recipe."""
+    """Ids of the optimizer's searches in ended studies of these recipes."""
     query = (
         select(Search.id)
         .join(Search.study)
         .where(
-            Study.recipe == recipe_of(like),
+            Study.recipe.in_(recipes),
             Study.state.in_([state for state in StudyState if state.is_terminal]),
             Search.optimizer == optimizer,
         )

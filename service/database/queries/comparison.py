@@ -40,6 +40,9 @@ from service.models import (
 from tasks.engine.protocol import Cost
 from tasks.errors import TaskError
 
+MAX_STUDIES = 50
+"""Last studies of a task among which one of the same data is looked for."""
+
 MAX_EARLIER = 2000
 """Confirm runs of earlier studies, the last ones, that tell the spread between seeds."""
 
@@ -101,9 +104,23 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
 def detectable(engine: Engine, definition: StudyDefinition) -> DetectableView | None:
     """The difference that a study of this definition can show, by what earlier studies of its recipe say."""
     with reading(engine) as session:
-        earlier = _earlier_spread(session, recipe_of(definition))
+        earlier = _earlier_spread(session, _likely_recipe(session, definition))
     found = detectable_in(definition, earlier)
     return None if found is None else DetectableView.model_validate(found)
+
+
+def _likely_recipe(session: Session, definition: StudyDefinition) -> str:
+    """The recipe that a new study will have, if its data are as the last study that names the same found them."""
+    known = (
+        select(Study.data_fingerprint, Study.definition)
+        .where(Study.task == definition.task.name, Study.data_fingerprint.is_not(None))
+        .order_by(Study.created_at.desc())
+        .limit(MAX_STUDIES)
+    )
+    for fingerprint, content in session.execute(known):
+        if content["task"].get("data_dir") == definition.task.data_dir:
+            return recipe_of(definition, data_fingerprint=fingerprint)
+    return recipe_of(definition)
 
 
 def _earlier_spread(session: Session, recipe: str) -> Spread | None:

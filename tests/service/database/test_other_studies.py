@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from search.definition import recipe_of
+from search.errors import LeaseLostError
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore
+from service.database.queries import get_study_view
 from tests.service.database.fill import complete, definition, leased, run
 
 
@@ -49,6 +54,37 @@ def test_best_settings_are_of_the_same_recipe(store: SqlStore) -> None:
         run(store, lease, admetar, 0, complete(0.9), params={"lr": 0.1 * (i + 1)})
         store.set_study_state(lease, StudyState.COMPLETED)
     assert best(store) == [0.4]
+
+
+def test_best_settings_are_of_the_same_data(store: SqlStore) -> None:
+    """A study that knew no fingerprint may be of the recipe; one of other data is not."""
+    for i, fingerprint in enumerate(("a" * 64, "b" * 64, None)):
+        lease, (admetar, _) = leased(store, definition(f"study-{i}"))
+        if fingerprint is not None:
+            store.set_data_fingerprint(lease, fingerprint)
+        run(store, lease, admetar, 0, complete(0.9 - 0.1 * i), params={"lr": 0.1 * (i + 1)})
+        store.set_study_state(lease, StudyState.COMPLETED)
+
+    def found(fingerprint: str | None) -> list[float]:
+        known = store.best_settings("admetar", like=definition(), data_fingerprint=fingerprint, studies=None, limit=10)
+        return [round(settings["lr"], 9) for settings in known]
+
+    assert found("a" * 64) == [0.1, 0.3]
+    assert found("b" * 64) == [0.2, 0.3]
+    assert found(None) == [0.3]
+
+
+def test_the_fingerprint_of_a_studys_data_is_in_its_recipe_and_stays(store: SqlStore) -> None:
+    lease, _ = leased(store, definition())
+    before = get_study_view(store.engine, lease.study_id)
+    assert (before.data_fingerprint, before.recipe) == (None, recipe_of(definition()))
+    for fingerprint in ("a" * 64, "b" * 64):
+        store.set_data_fingerprint(lease, fingerprint)
+    after = get_study_view(store.engine, lease.study_id)
+    assert (after.data_fingerprint, after.recipe) == ("a" * 64, recipe_of(definition(), data_fingerprint="a" * 64))
+    assert store.get_study(lease.study_id).data_fingerprint == "a" * 64
+    with pytest.raises(LeaseLostError):
+        store.set_data_fingerprint(replace(lease, owner="another"), "c" * 64)
 
 
 def test_confirmed_settings_come_first_by_their_mean(store: SqlStore) -> None:

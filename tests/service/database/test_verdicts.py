@@ -64,6 +64,16 @@ def test_the_spread_between_seeds_of_earlier_studies_says_what_the_next_can_show
     assert "an earlier study of this recipe" in found.sentence
 
 
+def test_what_the_next_can_show_is_told_by_studies_of_the_data_that_it_names(store: SqlStore) -> None:
+    study = confirmed(store)
+    lease = store.acquire_lease(study, owner="driver", ttl_s=60)
+    assert lease is not None
+    store.set_data_fingerprint(lease, "a" * 64)
+    found = detectable(store.engine, definition("next"))
+    assert found is not None
+    assert found.std is not None
+
+
 def test_epochs_and_gpu_seconds_of_the_search_stage_stand_beside_the_trials(
     store: SqlStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
