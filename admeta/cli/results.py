@@ -60,7 +60,6 @@ def best(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the best known settings for a task and an optimizer over all studies, or for each optimizer."""
-
     with connect(url) as client:
         if optimizer is not None:
             view = client.best(task=task, optimizer=optimizer, model=model, metric=metric)
@@ -76,7 +75,6 @@ def importance(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show how much each searched parameter mattered."""
-
     with connect(url) as client:
         emit(client.importance(study, method=method), output, table=tables.importance)
 
@@ -143,7 +141,6 @@ def tasks(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the tasks that a study can name, or the settings of one task."""
-
     with connect(url) as client:
         if name is None:
             emit(client.tasks(), output, table=tables.task_list)
@@ -160,7 +157,6 @@ def optimizers(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the optimizers that a study can name, or the parameters of one."""
-
     with connect(url) as client:
         if name is None:
             emit(client.optimizers(), output, table=tables.optimizer_list)
@@ -170,7 +166,6 @@ def optimizers(
 
 def cluster(url: Url = None, output: OutputOption = Output.TABLE) -> None:
     """Show the machines with their free CPUs and GPUs, the runs on them, and the studies that wait."""
-
     with connect(url) as client:
         view = client.cluster()
     if output is Output.TABLE:

@@ -58,7 +58,6 @@ def trials(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List a study's trials, or show one with its runs and its curve."""
-
     with connect(url) as client:
         if trial is not None:
             _show_trial(client.trial(study, *parse_trial(trial)), output)
@@ -81,7 +80,6 @@ def runs(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List a study's runs: each with its seed, its machine and its outcome."""
-
     with connect(url) as client:
         found = list(
             client.runs(
@@ -97,7 +95,6 @@ def run(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show one run: its attempts with their machines and outcomes, and its curve."""
-
     with connect(url) as client:
         view, points = client.run(run), client.curve(run)
     if output is not Output.TABLE:

@@ -41,7 +41,6 @@ def list_studies(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List studies, newest first."""
-
     with connect(url) as client:
         found = list(client.studies(name=name, state=state, task=task, optimizer=optimizer, tag=tag, limit=limit + 1))
     emit(found[:limit], output, table=tables.study_list)
@@ -51,7 +50,6 @@ def list_studies(
 
 def show(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
     """Show a study and the progress of each optimizer's search. JSON and YAML contain its definition, too."""
-
     with connect(url) as client:
         view = client.study(study)
     if output is Output.TABLE:
@@ -99,7 +97,6 @@ def cancel(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Cancel a study, or one trial of it: running trials are stopped, finished ones are kept."""
-
     with connect(url) as client:
         if trial is None:
             _show_state(client.cancel(study), output)
