@@ -300,9 +300,7 @@ def _check_condition(name: str, parent: str, value: JsonValue, of: Parameter) ->
     match of:
         case CategoricalParameter():
             if value not in of.choices:
-                known = ", ".join(map(repr, of.choices[:_MAX_LISTED])) + (
-                    ", …" if len(of.choices) > _MAX_LISTED else ""
-                )
+                known = _listed(of.choices)
                 raise ValueError(f"parameter '{name}' depends on {parent} = {value!r}, which is not one of [{known}]")
         case IntParameter():
             if not isinstance(value, int) or value not in range(of.low, of.high + 1, of.step):

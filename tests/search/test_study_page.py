@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,7 @@ def tables() -> str:
         for model in models:
             if len(models) > 1:
                 lines += [TITLES.get(model) or _introduce(model), ""]
-            rows = [row for name, field in model.model_fields.items() if (row := _row(model, name, field))]
-            if rows:
+            if rows := list(_rows(model)):
                 lines += [markdown(["field", "value", "default", "meaning"], rows)]
     return "\n".join([*lines, "## `task`, the fields of some", "", _own_fields()])
 
@@ -72,11 +71,12 @@ def _introduce(model: type[BaseModel]) -> str:
     return f"`{kind[0]}`: {summary}" if kind and len(kind) == 1 else summary
 
 
-def _row(model: type[BaseModel], name: str, field: FieldInfo) -> list[str] | None:
-    schema = model.model_json_schema()["properties"][name]
-    if "const" in schema or schema.get("deprecated"):
-        return None
-    return [f"`{name}`", _value(schema), _default(field), _meaning(field)]
+def _rows(model: type[BaseModel]) -> Iterator[list[str]]:
+    for name, schema in model.model_json_schema()["properties"].items():
+        if "const" not in schema and not schema.get("deprecated"):
+            field = model.model_fields.get(name)  # None: a field that is resolved before the model sees it
+            default, meaning = ("", schema["description"]) if field is None else (_default(field), _meaning(field))
+            yield [f"`{name}`", _value(schema), default, meaning]
 
 
 def _value(schema: Mapping[str, Any]) -> str:
