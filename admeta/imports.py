@@ -16,8 +16,8 @@ from typing import Any
 from admeta.errors import ImportPathError
 
 __all__ = [
-    "DEFAULT_IMPORTS", "NO_GRADIENT_GRAPH", "check_allowed", "code_lines", "is_module_name", "is_path", "load",
-    "load_optimizer", "split_path", "why_refused",
+    "DEFAULT_IMPORTS", "IMPORT_PATH", "NO_GRADIENT_GRAPH", "check_allowed", "code_lines", "is_module_name", "is_path",
+    "load", "load_optimizer", "split_path", "why_refused",
 ]  # fmt: skip
 
 DEFAULT_IMPORTS = ("torch.optim", "pytorch_optimizer")
@@ -25,7 +25,9 @@ DEFAULT_IMPORTS = ("torch.optim", "pytorch_optimizer")
 
 _MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 # One attribute of one module: a longer chain of attributes would lead from a module to everything that it imported.
-_PATH = re.compile(rf"({_MODULE}):([A-Za-z_]\w*)", re.ASCII)
+IMPORT_PATH = rf"(?a:({_MODULE}):([A-Za-z_]\w*))"
+"""A regular expression of import paths."""
+_PATH = re.compile(IMPORT_PATH)
 
 _CLOSURE = (
     "it computes the loss again within a step (a closure), and the engine makes one forward and backward pass a step"

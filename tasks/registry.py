@@ -19,7 +19,7 @@ from typing import Any, Literal
 from tasks.audio.config import AudioFolderConfig, CommonLanguageConfig, FsddConfig, SuperbKsConfig
 from tasks.config import TaskConfig
 from tasks.errors import TaskError, UnknownTaskError
-from tasks.own import PythonConfig
+from tasks.own import OwnConfig, PythonConfig
 from tasks.synthetic import SyntheticConfig
 from tasks.text.config import (
     ColaConfig,
@@ -217,6 +217,7 @@ TASKS: Mapping[str, TaskInfo] = {
             default_metric="val_score",
             kind="surface",
         ),
+        _info(OwnConfig, "own.task:OwnTask", _metrics("val_accuracy"), kind="any", needs_data=True),
         TaskInfo(
             name="python",
             title="Your own training code",

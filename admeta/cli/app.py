@@ -56,6 +56,7 @@ _COMMANDS: dict[str, dict[str, str]] = {
 
 _GROUPS: dict[str, dict[str, str]] = {
     "Results": {"paper": "admeta.cli.paper:build"},
+    "Tasks, optimizers, machines": {"new": "admeta.cli.new:build"},
     "The service": {"token": "service.cli.tokens:build", "db": "service.cli.database:build"},
 }
 """Groups of commands by panel, each with the function that makes its typer application."""

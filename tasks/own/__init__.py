@@ -1,4 +1,4 @@
-"""Your own training code: a function named by its import path, which trains and reports. Imports no torch."""
+"""Your own code, by import path: a function that trains and reports, or a data set and a model. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
 from admeta.imports import split_path
-from tasks.config import Epochs, TaskConfig
+from tasks.config import BatchSize, Epochs, NamedSchedule, Schedule, TaskConfig, ValFraction
 
 
 def _checked(path: str) -> str:
@@ -16,6 +16,30 @@ def _checked(path: str) -> str:
 
 
 ImportPath = Annotated[str, Field(max_length=200), AfterValidator(_checked)]
+
+
+class OwnConfig(TaskConfig):
+    """Your own data set and model: tensors that a function of yours returns, trained by the engine's loop.
+
+    Labels of int64 are classes (cross-entropy), of a floating type values (mean squared error): docs/own-code.md.
+    """
+
+    name: Literal["own"] = "own"
+    model: ImportPath = Field(description="a class or function that makes the model: my_module:Net")
+    data: ImportPath = Field(description="a function of the data folder that returns the splits: my_module:dataset")
+    epochs: Epochs = 10
+    batch_size: BatchSize = 64
+    schedule: NamedSchedule = Schedule(name="cosine")
+    val_fraction: ValFraction = 0.1
+    settings: dict[str, JsonValue] = Field(default={}, max_length=100, description="keyword arguments of the model")
+
+    @classmethod
+    def accepts_model(cls, model: str) -> bool:
+        return True  # any import path
+
+    def imports(self) -> dict[str, str]:
+        return {"model": self.model, "data": self.data}
+
 
 UNUSED = (
     *("accumulation", "grad_clip", "label_smoothing", "weight_decay_on"),

@@ -247,7 +247,7 @@ def _number(name: str, value: Any) -> float:
     if not re.fullmatch(METRIC_NAME, name):
         raise ValueError(f"report: the metric's name {name!r} must be at most 100 letters, digits, '_', '.' or '-'")
     try:
-        return float(value)
+        return float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"report: {name} = {str(value)[:80]} is a {type(value).__name__}, not a number") from error
 

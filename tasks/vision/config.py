@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from admeta.imports import IMPORT_PATH
 from tasks.config import (
     BatchSize,
     Count,
@@ -48,8 +49,13 @@ Augmentation = Literal["none", "flip", "crop_flip"]
 class ImageConfig(TaskConfig):
     """What every image classification task has besides the common fields."""
 
+    open_models: ClassVar[str | None] = IMPORT_PATH  # a class or function of n_classes
+
     augment: Augmentation = Field("crop_flip", description="crop_flip: zero padding by `pad`, random crop, random flip")
     pad: Count = Field(4, ge=0, le=64, description="pixels on each side before the random crop")
+
+    def imports(self) -> dict[str, str]:
+        return {"model": self.model} if ":" in self.model else {}
 
 
 class SplitImageConfig(ImageConfig):

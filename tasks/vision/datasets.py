@@ -16,6 +16,7 @@ from tasks.data.find import list_candidates, open_data_folder
 from tasks.data.hold_out import stratified_split
 from tasks.engine.device import place_array
 from tasks.errors import DataError
+from tasks.own.models import build_own, check_output
 from tasks.vision.config import Cifar10Config, Cifar100Config, DigitsConfig, ImageFolderConfig
 from tasks.vision.images import Decoded, DecodedTree, read_tree
 from tasks.vision.task import ImageData, ImageSplit, ImageTask, NamedModelTask, measure_normalization, split_tree
@@ -51,14 +52,21 @@ class DigitsTask(ImageTask[DigitsConfig]):
             std=std,
         )
 
+    def check_fit(self) -> None:
+        super().check_fit()
+        if ":" in self.config.model:
+            check_output(self.build_model(), torch.zeros(2, 1, 8, 8), want=(2, 10), name=self.config.model)
+
     def build_model(self) -> nn.Module:
         match self.config.model:
             case "convnet":
                 return _convnet()
             case "mlp":
                 return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-            case _:
+            case "linear":
                 return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+            case own:
+                return build_own(own, 10)
 
 
 def _csv_path() -> Path:

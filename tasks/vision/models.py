@@ -24,6 +24,7 @@ from torch.nn.modules.module import (
 )
 
 from tasks.errors import ConfigError
+from tasks.own.models import build_own
 
 STAGES = (16, 32, 64)
 Block = Callable[[int, int, int], nn.Module]
@@ -198,11 +199,14 @@ def build_image_model(name: str, *, n_classes: int, image_size: int) -> nn.Modul
     """A model of `tasks.vision.config` by name, freshly initialised, for RGB images.
 
     Args:
-        name: a CIFAR model, or `torchvision/<name>` for torchvision's classification models (no pretrained weights).
+        name: a CIFAR model, `torchvision/<name>` for torchvision's classification models (no pretrained weights), or an
+            import path of a class or function of `n_classes`.
         image_size: side of the square images, pixels; vision transformers are built for it.
     """
     if name in _CIFAR:
         return _CIFAR[name](n_classes)
+    if ":" in name:
+        return build_own(name, n_classes)
     from torchvision import models
 
     options: dict[str, object] = {"num_classes": n_classes, "weights": None}
@@ -251,11 +255,17 @@ def check_model(name: str, *, n_classes: int, image_size: int, batch_size: int) 
             model = build_image_model(name, n_classes=n_classes, image_size=image_size).train()
         with torch.device("meta"):
             logits = model(torch.empty(min(batch_size, 2), 3, image_size, image_size))
-    except (RuntimeError, ValueError, AssertionError) as error:
+    except ConfigError:
+        raise
+    except Exception as error:  # of torchvision's or the user's code
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(
             f"model {name!r} does not take batches of {batch_size} images of {image_size}×{image_size}: {reason}. "
             "Choose another model, another image_size where the task has it (most models want a larger one, "
             "transformers a multiple of their patches), or a larger batch_size"
         ) from error
-    assert logits.shape[1] == n_classes
+    if tuple(logits.shape[1:]) != (n_classes,):
+        raise ConfigError(
+            f"model {name!r} returned {tuple(logits.shape)} for {min(batch_size, 2)} images; it must return "
+            f"(images, {n_classes}), a logit for each class"
+        )

@@ -27,12 +27,12 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 class Served:
     """`admeta serve` on a free port."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *options: str, cwd: Path | None = None) -> None:
         self.home = home
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "admeta.cli", "serve", "--home", str(home), "--port", "0"],
-            env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [sys.executable, "-m", "admeta.cli", "serve", "--home", str(home), "--port", "0", *options],
+            env=environ, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self.url = self._address()
 

@@ -25,7 +25,7 @@ Say = Callable[..., tuple[int, str, str]]
 
 
 def test_every_command_says_what_it_does_and_how_it_writes() -> None:
-    own_form = {"serve", "worker", "demo", "export"}
+    own_form = {"serve", "worker", "demo", "export", "new task"}
     groups = typer.main.get_command(build()).commands.items()  # type: ignore[attr-defined]
     leaves = [leaf for name, command in groups for leaf in _leaves(name, command)]
     assert len(leaves) > 30

@@ -55,7 +55,15 @@ def test_every_task_has_a_form_whose_defaults_are_valid(pages: TestClient, task:
     if "can run" not in page.text:  # a task of files or of own code must be told where they are
         faults = re.findall(r'data-field="([^"]+)"', page.text)
         assert faults
-        assert set(faults) <= {"task.data_dir", "task.dataset", "task.classes", "task.run", "task"}
+        assert set(faults) <= {
+            "task.data_dir",
+            "task.dataset",
+            "task.classes",
+            "task.run",
+            "task.data",
+            "task.model",
+            "task",
+        }
 
 
 def test_fields_have_the_definitions_own_defaults() -> None:
