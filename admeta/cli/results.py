@@ -64,6 +64,8 @@ def best(
         if optimizer is not None:
             view = client.best(task=task, optimizer=optimizer, model=model, metric=metric)
             emit(view, output, table=lambda found: tables.best([found]))
+            if output is Output.TABLE and view.code:
+                say(f"\n{view.code}", nl=False)
             return
         emit(_best_of_each(client, task, model=model, metric=metric), output, table=tables.best)
 

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from admeta.code import construction
 from search.definition import StudyDefinition
 from search.named_spaces import PAPER_BEST
 from service.api.invalid import DERIVED
@@ -92,6 +93,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
         "validation": {"mean": 0.974, "std": 0.002, "n": 3, "n_failed": 0},
         "test": {"mean": 0.968, "std": 0.003, "n": 3, "n_failed": 0}, "test_metric": "test_accuracy",
         "study": "digits-first", "label": "admetar", "trial": 3, "evidence": "confirmed", "init_from": None,
+        "code": construction("admetar", _SETTINGS),
     },
 }  # fmt: skip
 

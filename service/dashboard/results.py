@@ -6,7 +6,7 @@ models counts as its, by `search.paper`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby, takewhile
 from typing import Any, Literal
@@ -143,7 +143,7 @@ def entry(result: BestResult | None, *, place: str) -> Entry | None:
     """A cell of the result; `place` is its own within the page."""
     if result is None:
         return None
-    code = as_python(result.best.optimizer, result.best.settings)
+    code = result.best.code
     return Entry(id=f"cell-{place}", result=result, code=code, leads=False)
 
 
@@ -300,15 +300,3 @@ def paper_rows(table: TableComparison) -> Iterator[Sequence[Any]]:
                 " ".join(head), " ".join(filter(None, column)), paper and paper.value, paper and paper.std,
                 ours and ours.mean, ours and ours.std, ours and ours.n,
             )  # fmt: skip
-
-
-def as_python(optimizer: str, settings: Mapping[str, Any]) -> str:
-    """Code that makes the optimizer of these settings for a `model`, by its registered name; lists become tuples."""
-    arguments = "".join(f"    {name}={_literal(value)},\n" for name, value in settings.items())
-    return (
-        f"from admeta import create\n\noptimizer = create(\n    {optimizer!r},\n    model.parameters(),\n{arguments})\n"
-    )
-
-
-def _literal(value: Any) -> str:
-    return repr(tuple(value) if isinstance(value, list) else value)

@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 
 import tasks.registry
 from admeta.client.terminal import tables
+from admeta.code import construction
 from admeta.registry import known_optimizers
 from search import run_log
 from search.errors import StudyConflictError
@@ -23,7 +24,6 @@ from service.api.health import get_cluster
 from service.api.requests import Database, Filters, parse_body
 from service.api.studies import remove_study
 from service.dashboard.pages import page, part
-from service.dashboard.results import as_python
 from service.dashboard.study_facts import LATEST, remaining, resources_in_words, study_facts
 from service.dashboard.submit import Form
 from service.database import events, queries, studies
@@ -214,7 +214,7 @@ def trial_page(
         trial=trial,
         logs=readable_logs(engine, settings.storage, trial.runs),
         environment=(attempts[-1].environment if attempts else None) or {},
-        code=as_python(trial.optimizer, trial.settings),
+        code=construction(trial.optimizer, trial.settings),
         resources=", ".join(resources_in_words((view.definition or {}).get("resources", {}))),
         ended=StudyState(view.state).is_terminal,
         newest_event=newest_event,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from admeta.client.models.base import View
 from admeta.client.states import SignificanceTest, Verdict
+from admeta.code import construction
 
 
 class SpreadView(View):
@@ -186,6 +187,12 @@ class BestView(View):
     def params(self) -> dict[str, Any]:
         """The settings as a plain dict: `AdmetaR(model.parameters(), **best.params)`."""
         return dict(self.settings)
+
+    @computed_field(description="Python that constructs the optimizer over `model`.")  # type: ignore[prop-decorator]
+    @property
+    def code(self) -> str:
+        """Python that constructs the optimizer over `model`."""
+        return construction(self.optimizer, self.settings)
 
 
 class ImportanceView(View):

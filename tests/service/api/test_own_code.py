@@ -96,3 +96,25 @@ def test_any_metric_may_be_the_objective(open_api: TestClient) -> None:
     assert "test_word_error_rate" in open_api.get("/v1/studies/first/export").text
     best = open_api.get("/v1/best", params={"task": "python", "optimizer": "adamw", "metric": "word_error_rate"})
     assert (best.status_code, best.json()["error"]) == (404, "no_result")
+
+
+def test_optimizers_by_import_path_are_allowed_by_package(api: TestClient) -> None:
+    lr = {"lr": {"type": "float", "low": 1e-4, "high": 1e-2}}
+    roles = {"others": {"name": "other_package:Mine", "space": lr}}
+    optimizers = [
+        {"name": "torch.optim:NAdam", "space": lr},
+        {"name": "my_module:Mine", "space": lr},
+        {"name": "pytorch_optimizer:Lion", "space": lr, "roles": roles},
+        {"name": "torch.optimized:NAdam", "space": lr, "label": "near"},
+        {"name": "torch:Tensor", "space": lr},
+    ]
+    found = refusals(api, definition(optimizers=optimizers))
+    assert sorted(found) == [
+        "optimizers.1.name", "optimizers.2.roles.others.name", "optimizers.3.name", "optimizers.4.name",
+    ]  # fmt: skip
+    assert all("is outside the packages" in rule for rule in found.values())
+    taken = api.post("/v1/studies", json=definition(optimizers=optimizers[:1]))
+    assert taken.status_code == 201
+    assert taken.json()["searches"][0]["label"] == "NAdam"
+    best = api.get("/v1/best", params={"task": "synthetic", "optimizer": "torch.optim:NAdam"})
+    assert (best.status_code, best.json()["error"]) == (404, "no_result")

@@ -16,7 +16,6 @@ from fastapi.testclient import TestClient
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Scope, StudyState
 from service.app import create_app
-from service.dashboard.results import as_python
 from service.database import SqlStore
 from service.database.engine import make_engine
 from service.database.tokens import create_token
@@ -159,12 +158,6 @@ def test_history_knows_pruned_trials_and_the_running_best(pages: TestClient) -> 
     assert [found["state"][n] for n in (3, 7, 10)] == ["PRUNED", "COMPLETE", "FAIL"]
     assert found["best"][-1] == max(v for v, s in zip(found["value"], found["state"], strict=True) if s == "COMPLETE")
     assert sorted(found["params"]) == ["lambd", "lr"]
-
-
-def test_python_code_is_python() -> None:
-    code = as_python("admetar", {"lr": 0.01, "betas": [0.9, 0.999]})
-    compile(code, "trial", "exec")
-    assert "betas=(0.9, 0.999)" in code
 
 
 def test_assets_are_kept_by_version(pages: TestClient) -> None:

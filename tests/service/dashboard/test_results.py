@@ -24,7 +24,7 @@ def test_the_matrix_has_the_best_of_every_task_and_optimizer(pages: TestClient) 
 def test_the_page_marks_the_best_and_holds_the_settings(pages: TestClient) -> None:
     text = pages.get("/results").text
     assert len(re.findall(r'class="cell leads"', text)) == 2  # one a task
-    assert "create(\n    &#39;admetas&#39;,\n    model.parameters(),\n" in text
+    assert "AdmetaS(\n    model.parameters(),\n" in text
     ids = re.findall(r'popover id="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'popovertarget="([^"]+)"', text)) == set(ids)
