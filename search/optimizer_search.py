@@ -58,7 +58,8 @@ class OptimizerSearch(Strict):
 
     name: Annotated[str, Field(max_length=100), AfterValidator(_known_optimizer)] = Field(
         description="A name from GET /v1/optimizers, or an import path, where the service allows its package: "
-        "'torch.optim:NAdam'. 'a+b' is a on the hidden matrices and b on all other parameters; see `roles`.",
+        "'torch.optim:NAdam'. 'a+b' is a on the hidden matrices and b on all other parameters; beside the name a "
+        "`roles: {others: {name: b, space: {…}, fixed: {…}}}` writes the same, with a space for b.",
         examples=["admetar", "torch.optim:NAdam", "muon+lion"],
     )
     label: Name = Field(description="Name of this search within the study; default: the optimizer's name.")
