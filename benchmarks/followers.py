@@ -32,13 +32,13 @@ from typing import Any
 import httpx
 import uvicorn
 
+from admeta.client.models import NodeView
 from search.definition import StudyDefinition
 from search.records import Lease, Point, RunOutcome
 from search.states import RunState, Stage, StudyState
 from service.app import create_app
 from service.database import SqlStore, make_engine, prepare
 from service.database.studies import create_study
-from service.models import NodeView
 from service.settings import load
 
 N_POINTS = 20

@@ -20,10 +20,10 @@ from rich.console import Console
 
 from admeta.client import TERMINAL_STATES, Client, studyfile
 from admeta.client.errors import ClientError
+from admeta.client.models import StudyView
 from admeta.client.terminal import tables
 from admeta.client.terminal.progress import shown
 from service import server, settings
-from service.models import StudyView
 
 DEFAULT_STUDY = Path(__file__).resolve().parent.parent / "studies" / "digits.yaml"
 INTERRUPTED = 130

@@ -17,10 +17,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 import tasks.registry
+from admeta.client.models import ComparisonView, RunView, SpreadView, TrialView
 from admeta.client.terminal import tables
 from admeta.client.text import latex, latex_list, markdown
 from search.space import Space
-from service.models import ComparisonView, RunView, SpreadView, TrialView
 
 BATCH = 1000
 _CHUNK_BYTES = 1 << 20

@@ -9,10 +9,7 @@ from collections.abc import Sequence
 
 import search.paper.comparison
 import search.paper.tables
-from search.paper.comparison import Cell, Measured
-from search.paper.definitions import PaperStudy, paper_studies, smoke
-from service.database.queries import BestResult, longest_recipes
-from service.models import (
+from admeta.client.models import (
     OurNumberView,
     PaperCellView,
     PaperNumberView,
@@ -21,6 +18,9 @@ from service.models import (
     PaperTableView,
     SpreadView,
 )
+from search.paper.comparison import Cell, Measured
+from search.paper.definitions import PaperStudy, paper_studies, smoke
+from service.database.queries import BestResult, longest_recipes
 
 
 def measured(found: Sequence[BestResult], origin: dict[int, BestResult]) -> list[Measured]:

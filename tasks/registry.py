@@ -200,7 +200,7 @@ TASKS: Mapping[str, TaskInfo] = {
         _text(SquadV1Config, "answering.task:SquadV1Task", _metrics(*SQUAD)),
         _text(SquadV2Config, "answering.task:SquadV2Task", _metrics(*SQUAD, "val_best_f1", "val_best_exact_match")),
         _text(Conll2003Config, "entities.task:Conll2003Task", _metrics("val_f1", "val_precision", "val_recall")),
-        _info(GptConfig, "gpt.task:GptTask", LIKELIHOOD, kind="text", needs_data=True),
+        _info(GptConfig, "gpt:GptTask", LIKELIHOOD, kind="text", needs_data=True),
         _audio(FsddConfig, "FsddTask", target_value=0.95),
         _audio(SuperbKsConfig, "SuperbKsTask", space="finetune"),
         _audio(CommonLanguageConfig, "CommonLanguageTask", space="finetune"),

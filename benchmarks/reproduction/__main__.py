@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import benchmarks.reproduction
+from admeta.client.models import StudyView
 from benchmarks.reproduction import definitions, ledger, packing
 from benchmarks.reproduction.facts import gather
 from benchmarks.reproduction.report import write_details, write_report
 from benchmarks.reproduction.tables import standing
 from benchmarks.reproduction.work import IsOver, work
-from service.models import StudyView
 
 
 def main() -> int:

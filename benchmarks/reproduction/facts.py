@@ -10,13 +10,13 @@ from typing import Any
 
 from sqlalchemy import Engine, select
 
+from admeta.client.models import ComparisonView, StudyRunView, StudyView
 from benchmarks.reproduction.work import database_url
 from search.definition import StudyDefinition
 from service.database import queries
 from service.database.engine import make_engine, reading
 from service.database.models import Attempt, Run, Search
 from service.database.queries import Axis, Curves, RunChoice, study_curves
-from service.models import ComparisonView, StudyRunView, StudyView
 
 
 @dataclass(frozen=True, kw_only=True)

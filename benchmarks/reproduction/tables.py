@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from admeta.client.models import ComparisonRow, PairView, SpreadView
 from benchmarks.reproduction.facts import StudyFacts
 from search.analysis import mean_ranks
 from search.paper import comparison, tables
-from service.models import ComparisonRow, PairView, SpreadView
 
 OURS = ("admetar", "admetas")
 # The paper's network that is shown next to ours: another depth or size, so only the order can be compared.

@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from admeta.client.models import ErrorView, NewTokenView, TokenRequest, TokenView
 from search import states
 from service.api import html_pages, optuna_pages
 from service.api.errors import ApiError, unavailable
@@ -31,7 +32,6 @@ from service.api.requests import Database, JsonBody, RequestKey, parse_body
 from service.database import tokens
 from service.database.engine import make_single_engine
 from service.database.errors import DatabaseUnavailableError
-from service.models import ErrorView, NewTokenView, TokenRequest, TokenView
 from service.settings import Settings, SettingsError, is_loopback
 
 log = logging.getLogger(__name__)

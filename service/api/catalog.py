@@ -9,12 +9,12 @@ from fastapi import APIRouter
 import admeta.errors
 import admeta.registry
 import tasks.registry
+from admeta.client.models import ErrorView, OptimizerParameterView, OptimizerView, TaskView
 from admeta.info import OptimInfo
 from search.named_spaces import named_spaces
 from search.space import from_registry
 from service.api.errors import ApiError
 from service.api.invalid import json_schema
-from service.models import ErrorView, OptimizerParameterView, OptimizerView, TaskView
 from tasks.errors import UnknownTaskError
 from tasks.registry import TaskInfo
 

@@ -20,6 +20,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from admeta.client.models import ErrorView, FieldError
 from search.errors import LeaseLostError, SearchError, StudyConflictError, StudyNotFoundError
 from service.api import invalid
 from service.database.errors import (
@@ -33,7 +34,6 @@ from service.database.errors import (
     TrialNotFoundError,
 )
 from service.database.retry import in_short, reason
-from service.models import ErrorView, FieldError
 
 log = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from pydantic import Field
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import Receive, Scope, Send
 
+from admeta.client.models import ErrorView
 from service.api.requests import Database, Filters
 from service.database import events
 from service.database.errors import DatabaseUnavailableError
 from service.database.queries import study_state
 from service.event_feed import Feed, Follower, Frame
-from service.models import ErrorView
 
 log = logging.getLogger(__name__)
 

@@ -32,13 +32,13 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from admeta.client.models import ClusterView, HealthView, VersionView
 from search.states import RunState, Stage, StudyState
 from service.api.requests import Database
 from service.database.engine import check_writable
 from service.database.errors import DatabaseUnavailableError
 from service.database.queries import Totals, active_runs, queued_studies, totals
 from service.database.retry import reason
-from service.models import ClusterView, HealthView, VersionView
 
 router = APIRouter(tags=["health"])
 cluster = APIRouter(tags=["cluster"])

@@ -19,9 +19,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 import tasks.registry
+from admeta.client.models import FieldError
 from search.definition import StudyDefinition
 from search.optimizer_search import NAME_PATTERN
-from service.models import FieldError
 from tasks.errors import TaskError
 
 DERIVED = frozenset({"label", "space", "fixed", "objective"})

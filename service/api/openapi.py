@@ -12,11 +12,11 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from admeta.client.models import ErrorView, EventView
 from admeta.code import construction
 from search.definition import StudyDefinition
 from search.named_spaces import PAPER_BEST
 from service.api.invalid import DERIVED
-from service.models import ErrorView, EventView
 
 _COMPONENT = "#/components/schemas/{model}"
 STUDY: dict[str, Any] = {

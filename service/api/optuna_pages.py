@@ -18,13 +18,13 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from admeta.client.models import ErrorView
 from service.api.errors import answer
 from service.api.middleware import Middleware
 from service.api.requests import Database
 from service.database import queries
 from service.database.optuna_storage import optuna_storage, optuna_study_id
 from service.database.retry import REQUEST
-from service.models import ErrorView
 
 HOME = "/dashboard"
 ROOTS = frozenset({"dashboard", "api", "csv", "static", "artifacts"})

@@ -20,11 +20,11 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy import Engine
 
+from admeta.client.models import FieldError
 from service.api.errors import ApiError, invalid_definition
 from service.api.invalid import query_fields, shorten
 from service.database import idempotency
 from service.database.idempotency import AnsweredBeforeError, IdempotencyKey
-from service.models import FieldError
 from service.settings import Quotas, Settings
 
 MAX_PAGE = 500

@@ -13,6 +13,17 @@ from pydantic import Field
 from sqlalchemy import Engine
 
 import search.paper.tables
+from admeta.client.models import (
+    BestView,
+    ErrorView,
+    FieldError,
+    ImportanceView,
+    PaperStudyView,
+    PaperTableCellsView,
+    PaperTableView,
+    SearchView,
+    TrialView,
+)
 from search.errors import SearchError, TooFewTrialsError
 from search.paper.definitions import paper_studies
 from search.paper.definitions import paper_study as find_study
@@ -26,17 +37,6 @@ from service.database.optuna_storage import optuna_storage
 from service.database.queries import best_results
 from service.database.queries.plots import search_importance
 from service.database.retry import REQUEST
-from service.models import (
-    BestView,
-    ErrorView,
-    FieldError,
-    ImportanceView,
-    PaperStudyView,
-    PaperTableCellsView,
-    PaperTableView,
-    SearchView,
-    TrialView,
-)
 
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ErrorView}}
 router = APIRouter(prefix="/v1/studies/{study}", tags=["results"], responses=_NOT_FOUND)

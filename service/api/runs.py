@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import Field
 
+from admeta.client.models import ErrorView, Page, PointView, StudyRunView
 from admeta.client.text import without_secrets
 from search import run_log
 from search.states import FailureKind, RunState, Stage
 from service.api.requests import Database, Filters, PageFilters
 from service.database import queries
 from service.database.errors import RunNotFoundError
-from service.models import ErrorView, Page, PointView, StudyRunView
 from service.settings import Settings
 from tasks.engine.folders import inside
 

@@ -12,6 +12,16 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import Field, ValidationError
 from sqlalchemy import Engine
 
+from admeta.client.models import (
+    CloneRequest,
+    ComparisonView,
+    ErrorView,
+    FieldError,
+    Page,
+    StudyChanges,
+    StudyView,
+    TrialView,
+)
 from admeta.errors import ImportPathError
 from admeta.imports import check_allowed
 from search.definition import StudyDefinition, expand_names
@@ -33,16 +43,6 @@ from service.api.requests import (
 from service.database import queries, studies
 from service.database.idempotency import IdempotencyKey
 from service.logs import driver_log
-from service.models import (
-    CloneRequest,
-    ComparisonView,
-    ErrorView,
-    FieldError,
-    Page,
-    StudyChanges,
-    StudyView,
-    TrialView,
-)
 from service.settings import Quotas, Settings
 from tasks.engine.folders import inside, open_folder
 

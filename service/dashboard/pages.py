@@ -24,10 +24,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from admeta.client.models import ErrorView
 from admeta.client.terminal import tables
 from service.api import optuna_pages
 from service.api.html_pages import COOKIE, prefers_html, root
-from service.models import ErrorView
 
 _OWN_ADDRESS = re.compile(
     r'(\b(?:href|src|action|hx-get|hx-post|data-(?:events|source|history|trials|heatmap))=")(?=/)'

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from statistics import fmean
 from typing import Any
 
+from admeta.client.models import ComparisonView, StudyView
 from admeta.client.terminal import tables
 from search.states import AttemptState, Stage, StudyState
 from service.dashboard.pages import duration
 from service.database.queries import AttemptSpan
-from service.models import ComparisonView, StudyView
 
 LATEST = 500
 """Attempts from which the remaining time is computed: the latest, as the pace changes with what is pruned."""

@@ -14,6 +14,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from sqlalchemy import Engine
 
 import tasks.registry
+from admeta.client.models import (
+    ComparisonRow,
+    ComparisonView,
+    RunView,
+    SearchView,
+    SpreadView,
+    StudyChanges,
+    StudyRunView,
+    StudyView,
+)
 from admeta.client.terminal import tables
 from admeta.code import construction
 from admeta.registry import known_optimizers
@@ -28,16 +38,6 @@ from service.dashboard.study_facts import LATEST, remaining, resources_in_words,
 from service.dashboard.submit import Form
 from service.database import events, queries, studies
 from service.database.errors import TrialNotFoundError
-from service.models import (
-    ComparisonRow,
-    ComparisonView,
-    RunView,
-    SearchView,
-    SpreadView,
-    StudyChanges,
-    StudyRunView,
-    StudyView,
-)
 from service.settings import Settings
 from tasks.engine.folders import inside
 

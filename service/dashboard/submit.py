@@ -19,6 +19,7 @@ import admeta.registry
 import tasks.registry
 from admeta.client import studyfile
 from admeta.client.errors import StudyFileError
+from admeta.client.models import DetectableView, FieldError, StudyView
 from admeta.client.terminal import tables
 from search.advice import warnings_for
 from search.definition import StudyDefinition
@@ -33,7 +34,6 @@ from service.dashboard import form
 from service.dashboard.form import Filled
 from service.dashboard.pages import page
 from service.database import queries, studies
-from service.models import DetectableView, FieldError, StudyView
 from service.settings import Quotas
 from tasks.errors import UnknownTaskError
 

@@ -19,6 +19,7 @@ from sqlalchemy import Engine, Select, case, delete, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from admeta.client.models import StudyChanges, StudyView, TrialView
 from search.definition import StudyDefinition, recipe_of
 from search.errors import StudyConflictError
 from search.states import AttemptState, FailureKind, RunState, StudyState
@@ -33,7 +34,6 @@ from service.database.queries import detectable, get_study_view, get_trial
 from service.database.queries.lookup import by_name, find_study
 from service.database.queries.studies import study_view
 from service.database.retry import REQUEST, retried
-from service.models import StudyChanges, StudyView, TrialView
 
 _UNFINISHED = tuple(state for state in StudyState if not state.is_terminal)
 _QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: one submission at a time counts the queue and adds to it

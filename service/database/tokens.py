@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Engine, or_, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
+from admeta.client.models import ErrorView, NewTokenView, TokenView
 from search.states import Scope
 from service.database import idempotency
 from service.database.engine import reading, writing
@@ -23,7 +24,6 @@ from service.database.errors import TokenNotFoundError
 from service.database.idempotency import Answer, IdempotencyKey
 from service.database.models import AccessToken
 from service.database.retry import REQUEST, is_transient, retried
-from service.models import ErrorView, NewTokenView, TokenView
 
 PREFIX = "adm_"
 _N_BYTES = 32

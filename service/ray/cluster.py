@@ -25,8 +25,8 @@ from ray._private.runtime_env.working_dir import upload_working_dir_if_needed  #
 from ray._private.state import available_resources_per_node  # Ray has no public way to ask what each node has free
 from ray.exceptions import RuntimeEnvSetupError
 
+from admeta.client.models import NodeView
 from search.driver import NAMESPACE
-from service.models import NodeView
 from service.ray import node
 from service.settings import Settings, SettingsError
 from tasks.engine import sharing

@@ -19,6 +19,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
 
+from admeta.client.models import NodeView
 from search.driver import DriverOptions, find_driver, launch_driver
 from search.records import Lease
 from search.retention import clear_up
@@ -30,7 +31,6 @@ from service.database.retry import REQUEST, in_short, is_transient, lacks_descri
 from service.database.store import SqlStore
 from service.database.studies import runnable_studies, set_waiting_reason, study_progress
 from service.logs import about, configure_driver
-from service.models import NodeView
 from service.ray import cluster, compatibility
 from service.ray.node import ClockWatch, JoinError
 from service.settings import Settings, SettingsError

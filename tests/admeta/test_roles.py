@@ -13,7 +13,7 @@ from torch import nn
 
 import admeta
 from admeta.roles import JointOptimizer, create_for_model, find_head, split_parameters
-from tasks.gpt.task import Gpt
+from tasks.gpt import Gpt
 from tasks.vision.models import build_image_model
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
+from admeta.client.models import StudyView
 from service.database.engine import make_engine
-from service.models import StudyView
 from tests.chaos.installation import Service
 from tests.chaos.ledger import Expected, audit, look
 from tests.chaos.processes import descendants, is_alive, kill, titled, wait_until

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from admeta.client.errors import ClientError
+from admeta.client.models import StudyView, TrialView
 from service.database.engine import make_engine
-from service.models import StudyView, TrialView
 from tests.chaos.faulty import install
 from tests.chaos.installation import Service
 from tests.chaos.ledger import Expected, audit, look

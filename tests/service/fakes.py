@@ -12,8 +12,8 @@ from typing import Any
 
 import uvicorn
 
+from admeta.client.models import NodeView
 from service.app import create_app
-from service.models import NodeView
 from service.settings import Settings, load
 
 ADDRESS = "http://127.0.0.1"

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from admeta.cli.app import run as run_command
+from admeta.client.models import StudyView
 from service.client import Client
 from service.logs import driver_log
-from service.models import StudyView
 from tests.service.fakes import definition
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

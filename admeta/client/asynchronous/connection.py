@@ -17,13 +17,13 @@ from admeta.client.exchange import (
     UnansweredError,
     authorization,
     check,
+    find_route,
     get,
     parse,
     parse_list,
     to_dataframe,
 )
 from admeta.client.models import Page
-from admeta.client.route import find_route
 
 if TYPE_CHECKING:
     from pandas import DataFrame

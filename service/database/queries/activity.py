@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, Engine, Select, func, select
 
+from admeta.client.models import ActiveRunView, QueuedStudyView
 from search.definition import StudyDefinition
 from search.records import CompetingStudy
 from search.states import AttemptState, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.lease import lease_is_free
 from service.database.models import RUN_IS_UNFINISHED, Attempt, Run, Search, Study
-from service.models import ActiveRunView, QueuedStudyView
 
 
 def active_runs(engine: Engine, *, study_id: str | None = None, limit: int = 500) -> list[ActiveRunView]:

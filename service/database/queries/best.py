@@ -17,6 +17,7 @@ from sqlalchemy import ColumnElement, Engine, ScalarSelect, Select, asc, case, d
 from sqlalchemy.orm import Session, aliased, contains_eager, selectinload
 
 import tasks.registry
+from admeta.client.models import BestView, SpreadView
 from search.analysis import spread
 from search.paper.comparison import FINETUNED, variant_of
 from search.states import Direction, FailureKind, RunState, Stage, StudyState
@@ -24,7 +25,6 @@ from service.database.engine import reading
 from service.database.models import CONFIRM, Run, Search, Study
 from service.database.queries.lookup import better_first
 from service.database.retry import REQUEST, retried
-from service.models import BestView, SpreadView
 
 
 @dataclass(frozen=True, kw_only=True)

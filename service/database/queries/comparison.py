@@ -14,6 +14,17 @@ from sqlalchemy import ColumnElement, Engine, Select, func, select
 from sqlalchemy.orm import Session
 
 import tasks.registry
+from admeta.client.models import (
+    BestOfNView,
+    ComparisonRow,
+    ComparisonView,
+    DetectableView,
+    EdgeView,
+    PairView,
+    RateView,
+    SpreadView,
+    TargetView,
+)
 from search.analysis import BestOfN, PairVerdict, Rules, Sample, best_of_n, compare, divergence_rate, time_to_target
 from search.confirmation import Spread, detectable_in, rules_of
 from search.definition import Confirm, StudyDefinition, recipe_of
@@ -26,17 +37,6 @@ from service.database.models import CONFIRM, CurvePoint, Run, Search, Study
 from service.database.queries.best import TrialSummary, best_run_id, spread_of, summarize, test_metric
 from service.database.queries.lookup import find_study
 from service.database.retry import REQUEST, retried
-from service.models import (
-    BestOfNView,
-    ComparisonRow,
-    ComparisonView,
-    DetectableView,
-    EdgeView,
-    PairView,
-    RateView,
-    SpreadView,
-    TargetView,
-)
 from tasks.engine.protocol import Cost
 from tasks.errors import TaskError
 

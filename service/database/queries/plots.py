@@ -18,12 +18,12 @@ from optuna.trial import TrialState
 from sqlalchemy import Engine, and_, false, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute
 
+from admeta.client.models import ComparisonView, StudyView
 from search.analysis import best_so_far, finite_or_none, median_band
 from search.importance import Importance, importance
 from search.states import AttemptState, ImportanceMethod, RunState, Stage
 from service.database.engine import reading
 from service.database.models import Attempt, CurvePoint, Run, Search
-from service.models import ComparisonView, StudyView
 
 MAX_POINTS = 200
 """Points of a plot's x: a curve on a page is some 600 pixels wide."""

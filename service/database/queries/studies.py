@@ -20,6 +20,7 @@ from sqlalchemy import Engine, Select, Text, bindparam, distinct, exists, func, 
 from sqlalchemy.orm import Session, aliased, defer
 from sqlalchemy.pool import Pool
 
+from admeta.client.models import Page, SearchView, StudyView
 from search.advice import warnings_for
 from search.definition import StudyDefinition
 from search.states import FailureKind, RunState, Stage, StudyState
@@ -28,7 +29,6 @@ from service.database.models import Run, Search, Study
 from service.database.queries.best import best_run_id
 from service.database.queries.lookup import decode_cursor, encode_cursor, find_study
 from service.database.retry import REQUEST, retried
-from service.models import Page, SearchView, StudyView
 
 MAX_ENDED = 2000
 _FINISHED = tuple(state for state in RunState if state.is_finished)

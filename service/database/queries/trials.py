@@ -12,6 +12,7 @@ from typing import Literal
 from sqlalchemy import ColumnElement, Engine, Select, and_, case, func, or_, select
 from sqlalchemy.orm import Session, contains_eager, joinedload, load_only, selectinload
 
+from admeta.client.models import Page, PointView, StudyRunView, TrialView
 from search.coordinator import run_folder
 from search.records import RunRecord
 from search.states import AttemptState, Direction, FailureKind, RunState, Stage
@@ -20,7 +21,6 @@ from service.database.errors import RunNotFoundError, TrialNotFoundError
 from service.database.models import Attempt, CurvePoint, Run, Search, Study
 from service.database.queries.lookup import better_first, decode_cursor, encode_cursor, find_study, searches_of
 from service.database.retry import REQUEST, retried
-from service.models import Page, PointView, StudyRunView, TrialView
 
 TrialOrder = Literal["number", "best"]
 RunOrder = Literal["id", "best"]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from admeta.client import ClientError
-from service.models import StudyView
+from admeta.client.models import StudyView
 from tests.admeta.client.conftest import STUDY, Asked
 
 REFUSED = httpx.ConnectError("refused")

@@ -11,9 +11,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
+from admeta.client.models import ErrorView
 from service.api import health
 from service.app import create_app
-from service.models import ErrorView
 from service.settings import Settings
 from tests.service.fakes import FakeSupervisor, definition
 

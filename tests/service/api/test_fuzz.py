@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from admeta.client.models import ErrorView, StudyView
 from service.app import create_app
 from service.database.schema import prepare
-from service.models import ErrorView, StudyView
 from tests.service.fakes import ADDRESS, FakeSupervisor, definition, settings_in
 
 RICH = definition(

@@ -12,10 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from admeta.client.models import BestView, CloneRequest, ErrorView, StudyRunView, StudyView, TokenRequest, TrialView
 from search.definition import StudyDefinition
 from service.api import openapi
 from service.app import create_app
-from service.models import BestView, CloneRequest, ErrorView, StudyRunView, StudyView, TokenRequest, TrialView
 from tests.service.fakes import FakeSupervisor, settings_in
 
 KEPT = Path(__file__).with_name("openapi.json")

@@ -46,7 +46,7 @@ def test_the_version_is_an_option_too(say: Say) -> None:
 
 
 def test_doctor(settings: Settings, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admeta.client.route.DEFAULT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("admeta.client.exchange.DEFAULT_URL", "http://127.0.0.1:9")
     line = f"doctor --home {settings.home}"
     code, out, _ = say(line)
     assert code == 0

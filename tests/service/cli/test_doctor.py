@@ -23,7 +23,7 @@ def test_a_service_that_is_well(settings: Settings) -> None:
 
 
 def test_none_is_well_unless_it_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admeta.client.route.DEFAULT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("admeta.client.exchange.DEFAULT_URL", "http://127.0.0.1:9")
     assert "admeta serve" in _service(None).found
     assert not _service(None).advice
     assert _service("http://127.0.0.1:9").advice

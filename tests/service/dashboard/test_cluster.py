@@ -6,8 +6,8 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
+from admeta.client.models import NodeView
 from service.app import create_app
-from service.models import NodeView
 from tests.service.fakes import ADDRESS, FakeSupervisor, settings_in
 
 

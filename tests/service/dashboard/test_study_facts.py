@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from admeta.client.models import SearchView, StudyView
 from search.states import AttemptState, Stage, StudyState
 from service.dashboard.study_facts import remaining
 from service.database.queries import AttemptSpan
-from service.models import SearchView, StudyView
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FULL_S, PRUNED_S, N_TRIALS, N_SEEDS = 100.0, 25.0, 40, 5

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from admeta.client.models import EventView
 from search.states import RunState, Scope
 from service.api import events as streams
 from service.client import Client
@@ -24,7 +25,6 @@ from service.database.engine import writing
 from service.database.events import EventKind, kept_range, prune, record
 from service.database.studies import request_cancel
 from service.event_feed import Feed
-from service.models import EventView
 from service.settings import Settings
 from tests.service.database.fill import complete, curve, definition, leased, run
 from tests.service.events.test_feed import MemorySource

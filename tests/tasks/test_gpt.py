@@ -15,7 +15,7 @@ from torch import nn
 
 from tasks.engine.task import load_task
 from tasks.errors import ConfigError, DataError
-from tasks.gpt.task import SIZES, Gpt, GptTask
+from tasks.gpt import SIZES, Gpt, GptTask
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
 

@@ -1,1 +1,0 @@
-"""Language modelling: a decoder trained from scratch on text files."""
