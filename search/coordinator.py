@@ -294,9 +294,9 @@ class Coordinator:
         )
 
     def completion_reason(self) -> str | None:
-        """Which limits ended searches before their planned trials; None if every search ran all of them."""
+        """Which limits ended searches before their planned trials, and which searches have no result; None: neither."""
         reasons = [f"{loop.record.label}: {loop.limit}" for loop in self._loops if loop.is_cut_short]
-        return "; ".join(reasons) or None
+        return "; ".join([*reasons, *filter(None, map(_why_without_result, self._loops))]) or None
 
     def _apply_budgets(self) -> None:
         spent = self._spent_limit()
@@ -336,6 +336,18 @@ class Coordinator:
             if limit is not None and amount() >= limit:
                 return f"budget.{name} ({limit:.12g}) was spent"
         return None
+
+
+def _why_without_result(loop: SearchLoop) -> str | None:
+    """That all trials of a search failed, and the last one's error; None if one did not."""
+    trials = [run for run in loop.runs() if run.stage is Stage.SEARCH]
+    if not trials or any(run.state is not RunState.FAIL for run in trials):
+        return None
+    last = max(trials, key=lambda run: run.trial_number)
+    error = (last.error or "").strip().splitlines()
+    what = (error[-1] if error else str(last.failure)).rstrip(".")
+    which = f"all {len(trials)} trials failed, the last" if len(trials) > 1 else "its only trial failed,"
+    return f"{loop.record.label}: {which} with: {what}"
 
 
 def _gpu_hours(runs: Iterable[RunRecord]) -> float:

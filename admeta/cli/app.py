@@ -63,7 +63,8 @@ _GROUPS: dict[str, dict[str, str]] = {
 
 _EPILOG = (
     "Exit codes: 0 success; 1 the request was refused, or the study did not complete; 2 wrong usage; 3 no service "
-    "answers; 4 --timeout passed; 130 Ctrl-C. ADMETA_URL is the service's address, ADMETA_TOKEN the access token."
+    "answers; 4 --timeout passed; 5 the study completed, but all trials of an optimizer failed; 130 Ctrl-C. ADMETA_URL "
+    "is the service's address, ADMETA_TOKEN the access token."
 )
 _SERVER_HINT = "Only the client is installed here. Install what a service needs: pip install 'admeta-search[server]'."
 

@@ -22,6 +22,8 @@ UNREACHABLE = 3
 """No service answers."""
 EXPIRED = 4
 """--timeout passed; the study continues."""
+ALL_FAILED = 5
+"""The study is COMPLETED, but all trials of an optimizer failed."""
 INTERRUPTED = 130
 """Ctrl-C."""
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from admeta.cli.options import (
+    ALL_FAILED,
     EXPIRED,
     FAILED,
     INTERRUPTED,
@@ -234,7 +235,10 @@ def _finish(client: Client, study: StudyView, output: Output) -> None:
         show_comparison(client.comparison(study.id))
     else:
         emit(study, output, table=str)
-    if study.state != "COMPLETED":
+    lacking = tables.all_failed(study)
+    if study.state != "COMPLETED" or lacking:
         reason = f": {study.reason}" if study.reason else ""
         say(f"study {study.name} is {study.state}{reason}", err=True)
-        raise typer.Exit(FAILED)
+        if lacking:
+            say(f"hint: `admeta runs {study.name} --state FAIL` lists them, `admeta logs RUN` shows why.", err=True)
+        raise typer.Exit(FAILED if study.state != "COMPLETED" else ALL_FAILED)

@@ -165,7 +165,7 @@ def may_change(request: Request) -> bool:
 
 def _all_failed(engine: Engine, study: StudyView) -> dict[str, StudyRunView]:
     """By label, the last failure of each search whose finished trials all failed."""
-    labels = [s.label for s in study.searches if s.n_failed and s.n_failed == tables.n_finished(s)]
+    labels = tables.all_failed(study)
     failures = queries.last_failures(engine, study.id) if labels else {}
     return {label: failures[label] for label in labels if label in failures}
 

@@ -385,6 +385,28 @@ def test_a_search_that_did_all_it_planned_needs_no_reason() -> None:
     assert coordinator.completion_reason() is None
 
 
+def test_a_study_says_which_optimizer_has_no_result() -> None:
+    """An exception and a missing metric alike, and the last trial's error; another optimizer's results stay."""
+    store = MemoryStore()
+    study = store.add_study(define(budget={"trials_per_optimizer": 3}, max_failures=0))
+    coordinator = coordinator_for(store, study)
+    failures = {("adamw", n, Stage.SEARCH, 100): [(FailureKind.ERROR, f"ValueError: no {n}")] for n in range(3)}
+    Cluster(coordinator, failures=failures).run()
+    assert coordinator.completion_reason() == "adamw: all 3 trials failed, the last with: ValueError: no 2"
+    assert Counter(run.state for run in store.runs(study.id)) == {RunState.FAIL: 3, RunState.COMPLETE: 5}
+    resumed = coordinator_for(store, study, owner="second")
+    assert resumed.completion_reason() == coordinator.completion_reason()
+
+
+def test_one_trial_that_did_not_fail_is_a_result() -> None:
+    store = MemoryStore()
+    study = store.add_study(define(budget={"trials_per_optimizer": 3}, max_failures=0))
+    coordinator = coordinator_for(store, study)
+    failures = {("adamw", n, Stage.SEARCH, 100): [(FailureKind.ERROR, "no")] for n in range(2)}
+    Cluster(coordinator, failures=failures).run()
+    assert coordinator.completion_reason() is None
+
+
 def test_the_same_configuration_is_not_trained_twice() -> None:
     space = {"lr": {"type": "categorical", "choices": [0.1, 0.01]}}
     store = MemoryStore()

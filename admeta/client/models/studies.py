@@ -53,7 +53,10 @@ class StudyView(View):
     task: str
     model: str | None
     state: str
-    reason: str | None = Field(description="Why it FAILED, was CANCELLED or PAUSED, or waits while it is RUNNING.")
+    reason: str | None = Field(
+        description="Why it FAILED, was CANCELLED or PAUSED, or waits while it is RUNNING; which searches "
+        "were cut short or had no trial but failed ones, once it is COMPLETED."
+    )
     metric: str
     direction: str
     priority: int

@@ -340,6 +340,11 @@ def n_finished(search: SearchView) -> int:
     return search.n_complete + search.n_pruned + search.n_failed
 
 
+def all_failed(study: StudyView) -> list[str]:
+    """Labels of the searches whose finished trials all failed: they have no result."""
+    return [search.label for search in study.searches if search.n_failed and search.n_failed == n_finished(search)]
+
+
 def number(value: float | None) -> str:
     """Four significant digits; a dash where there is none."""
     return "–" if value is None else f"{value:.4g}"

@@ -10,8 +10,15 @@ from typing import Any
 
 import pytest
 
+from search.definition import StudyDefinition
+from search.records import RunOutcome
+from search.states import FailureKind, RunState, StudyState
 from service.client import Client
-from tests.service.fakes import definition
+from service.database import SqlStore
+from service.database.engine import make_engine
+from service.settings import Settings
+from tests.service.database.fill import complete, leased, run
+from tests.service.fakes import definition, live
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -26,6 +33,27 @@ def study(request: pytest.FixtureRequest, empty: str) -> str:
     """A study of the test's own."""
     with Client(empty) as client:
         return client.submit(definition(request.node.name.replace("[", "-").rstrip("]"))).study.name
+
+
+def test_a_study_of_which_an_optimizer_failed_has_an_exit_code_of_its_own(
+    settings: Settings, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is COMPLETED: the other optimizer has its results. A script must notice all the same."""
+    engine = make_engine(settings.database_url)
+    lease, searches = leased(store := SqlStore(engine), StudyDefinition.model_validate(definition("half")))
+    failed = RunOutcome(state=RunState.FAIL, failure=FailureKind.ERROR, error="ValueError: no")
+    run(store, lease, searches[0], 0, failed)
+    run(store, lease, searches[1], 0, complete(0.9))
+    store.set_study_state(lease, StudyState.COMPLETED, reason="admetar: its only trial failed, with: ValueError: no")
+    with live(settings) as url:
+        monkeypatch.setenv("ADMETA_URL", url)
+        code, out, err = say("watch half")
+        assert code == 5
+        assert "sgdm" in out
+        assert "study half is COMPLETED: admetar: its only trial failed, with: ValueError: no" in err
+        assert "hint: `admeta runs half --state FAIL` lists them" in err
+        assert say("show half")[0] == 0
+    engine.dispose()
 
 
 def test_submit(say: Say, say_json: Callable[..., Any], study_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
