@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from typing import Any
 
+from admeta.client.terminal import tables
+from admeta.registry import known_optimizers
 from search.definition import StudyDefinition
 
 Schema = Mapping[str, Any]
@@ -174,7 +175,9 @@ def fill(definition: Mapping[str, Any], sections: Sequence[Section]) -> Filled:
     values = {field.path: to_text(_get(definition, field.path.split("."))) for field in fields}
     others = {path: to_text(_get(definition, path.split("."))) for path in ("name", "description", "task.name")}
     model, metric = _get(definition, ["task", "model"]), _get(definition, ["objective", "metric"])
+    spaces = {one["name"]: one.get("space") for one in definition["optimizers"]}
     return {
+        **{f"space.{name}": [space] for name, space in spaces.items() if isinstance(space, str)},
         **{name: [text] for name, text in {**values, **others}.items()},
         "task.model": [model] if model else [],
         "objective.metric": [metric or ""],
@@ -184,21 +187,39 @@ def fill(definition: Mapping[str, Any], sections: Sequence[Section]) -> Filled:
 
 
 def merge(base: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
-    """The base with what the form says: parts that the form cannot show, such as search spaces, stay as they are."""
+    """The base with what the form says: what the form cannot show, such as search spaces, stays as it is."""
     same_task = base["task"]["name"] == made["task"]["name"]
     kept = {name: value for name, value in base.items() if name not in ("objective", "description")}
     merged: dict[str, Any] = {name: _merged(kept.get(name), value) for name, value in made.items()}
     if not same_task:
         merged["task"] = made["task"]
     chosen = {one["name"]: one for one in made["optimizers"]}
+    offered = known_optimizers()
     optimizers = [
-        {**one, **chosen[one["name"]]} if "space" in chosen[one["name"]] else one
+        _with_space(one, chosen[one["name"]]) if one["name"] in chosen else one
         for one in base["optimizers"]
-        if one["name"] in chosen
+        if one["name"] in chosen or one["name"] not in offered
     ]
     known = {one["name"] for one in optimizers}
     merged["optimizers"] = [*optimizers, *(one for name, one in chosen.items() if name not in known)]
     return {**kept, **merged}
+
+
+def _with_space(old: dict[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """The optimizer with the named space that is chosen; without one, its space written by hand stays."""
+    if "space" not in chosen and not isinstance(old.get("space"), str):
+        return old
+    return {**{name: value for name, value in old.items() if name != "space"}, **chosen}
+
+
+def own_spaces(filled: Filled) -> dict[str, str]:
+    """By name, what the optimizers search whose spaces are written by hand in the form's base."""
+    found: dict[str, list[str]] = {}
+    for one in json.loads(_first(filled, "base") or '{"optimizers": []}')["optimizers"]:
+        if isinstance(space := one.get("space"), Mapping):
+            text = ", ".join(tables.searched_in(name, parameter) for name, parameter in space.items())
+            found.setdefault(one["name"], []).append(f"{one['label']}: {text}" if one.get("label") else text)
+    return {name: "; ".join(texts) for name, texts in found.items()}
 
 
 def _merged(old: Any, new: Any) -> Any:
@@ -214,28 +235,24 @@ def _get(definition: Any, keys: Sequence[str]) -> Any:
 
 
 def compose(filled: Filled, sections: Sequence[Section]) -> dict[str, Any]:
-    """The definition that a filled form makes; of what is shown on demand, only what is not left at its default.
+    """The definition that a filled form makes; with a `base`, that with what the form says otherwise.
+
+    Of what is shown on demand, and of a base's fields that it leaves out, only what is not at its default is written.
 
     Raises:
         ValueError: its `base` is not a definition that a page sent.
     """
     base = _first(filled, "base")
     if not base:
-        return _compose(filled, sections, all_fields=Which.CHANGED)
+        return _compose(filled, sections, base=None)
     try:
-        return merge(json.loads(base), _compose(filled, sections, all_fields=Which.ALL))
+        old = json.loads(base)
+        return merge(old, _compose(filled, sections, base=old))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"base: {error!r}") from error
 
 
-class Which(Enum):
-    """Which fields that are shown on demand are written: those not at their default, or all, over an older value."""
-
-    CHANGED = "changed"
-    ALL = "all"
-
-
-def _compose(filled: Filled, sections: Sequence[Section], *, all_fields: Which) -> dict[str, Any]:
+def _compose(filled: Filled, sections: Sequence[Section], *, base: Mapping[str, Any] | None) -> dict[str, Any]:
     task: dict[str, Any] = {"name": _first(filled, "task.name")}
     if model := _first(filled, "task.model"):
         task["model"] = model
@@ -246,18 +263,16 @@ def _compose(filled: Filled, sections: Sequence[Section], *, all_fields: Which) 
     if metric := _first(filled, "objective.metric"):
         made["objective"] = {"metric": metric}
     for section in sections:
-        for field in section.fields:
-            if text := _first(filled, field.path) if field.path in filled else field.text:
-                _put(made, field.path.split("."), field.read(text))
-            elif all_fields is Which.ALL:
-                _put(made, field.path.split("."), field.default)
-        for field in section.more:
-            text = _first(filled, field.path)
-            value = field.read(text) if text else None
-            if all_fields is Which.ALL and field.path in filled:
-                _put(made, field.path.split("."), value if text else field.default)
-            elif text and value != field.default:
-                _put(made, field.path.split("."), value)
+        for field in (*section.fields, *section.more):
+            keys, text = field.path.split("."), _first(filled, field.path)
+            value = field.read(text) if text else field.default
+            if base is None:
+                is_shown = field in section.fields and (text != "" or field.path not in filled)
+                is_written = is_shown or value != field.default
+            else:
+                is_written = field.path in filled and (value != field.default or _get(base, keys) is not None)
+            if is_written:
+                _put(made, keys, value)
     return made
 
 

@@ -107,6 +107,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "breakable": breakable,
         "duration": duration,
+        "in_page_words": in_page_words,
         "number": number,
         "part": part,
         "searched": lambda values, space: {name: value for name, value in (values or {}).items() if name in space},
@@ -226,9 +227,9 @@ def _is_error(start: Message) -> bool:
     return start["status"] >= 400 and is_json
 
 
-def _page_hint(view: ErrorView) -> str:
-    """The hint in the words of the pages; the API's own names its addresses."""
-    return "The list of studies leads to all of them." if "/v1/" in view.hint else view.hint
+def in_page_words(text: str) -> str:
+    """A message without its sentences that name addresses of the API, which say nothing on a page."""
+    return " ".join(part for part in re.split(r"(?<=[.;])\s+", text) if "/v1/" not in part).rstrip("; ")
 
 
 def _error_page(request: HTTPConnection, start: Message, body: bytes) -> tuple[Message, bytes]:
@@ -236,7 +237,13 @@ def _error_page(request: HTTPConnection, start: Message, body: bytes) -> tuple[M
         view = ErrorView.model_validate_json(body)
     except ValidationError:
         return start, body
-    made = page(request, "failure.html", status=start["status"], view=view, hint=_page_hint(view))
+    made = page(
+        request,
+        "failure.html",
+        status=start["status"],
+        view=view,
+        hint=in_page_words(view.hint) or "The list of studies leads to all of them.",
+    )
     content = bytes(made.body)
     headers = MutableHeaders(raw=list(start["headers"]))
     headers["Content-Type"] = made.headers["content-type"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,8 +23,8 @@ from admeta.client.errors import StudyFileError
 from admeta.client.models import DetectableView, FieldError, StudyView
 from admeta.client.terminal import tables
 from search.advice import warnings_for
-from search.definition import StudyDefinition
-from search.errors import StudyNotFoundError
+from search.definition import StudyDefinition, expand_names
+from search.errors import StudyConflictError, StudyNotFoundError
 from search.named_spaces import PAPER_BEST, named_spaces
 from search.space import from_registry
 from service.api.catalog import known_task
@@ -34,6 +35,7 @@ from service.dashboard import form
 from service.dashboard.form import Filled
 from service.dashboard.pages import page
 from service.database import queries, studies
+from service.database.errors import QueueFullError
 from service.settings import Quotas
 from tasks.errors import UnknownTaskError
 
@@ -78,7 +80,7 @@ async def _filled(request: Request) -> Filled:
         return parse_qs(body, keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
         detail = f"the form has more than {MAX_FIELDS} fields or {MAX_FORM} bytes."
-        raise ApiError(400, "invalid_form", detail, hint="Send the form of /submit, or JSON to /v1/studies.") from None
+        raise ApiError(400, "invalid_form", detail, hint="Send the form of /submit again, with less.") from None
 
 
 Form = Annotated[Filled, Depends(_filled)]
@@ -114,8 +116,7 @@ def submit_page(
         if filters.wider:
             definition = queries.comparison(engine, old.id).wider or definition
         text = to_yaml(definition)
-        with suppress(UnknownTaskError):  # the task of an old study may no longer be installed: then the text alone
-            filled = form.fill(definition, _sections(old.task))
+        return _page(request, _shown_by(text), text, check_text(engine, limits, text))
     return _page(request, filled, text, check_text(engine, limits, text))
 
 
@@ -135,9 +136,10 @@ def compose(request: Request, engine: Database, limits: Limits, filled: Form) ->
 
 
 @router.post("/submit/check")
-def check(request: Request, verdict: Checked) -> Response:
-    """The result of checking the YAML; nothing is submitted."""
-    return page(request, "submit_verdict.html", verdict=verdict)
+def check(request: Request, filled: Form, verdict: Checked) -> Response:
+    """The result of checking the YAML, with the form as it shows that; nothing is submitted."""
+    shown = _shown_by(_text(filled, "definition")) if verdict.definition else None
+    return page(request, "submit_checked.html", verdict=verdict, **(_form_parts(shown) if shown else {"base": None}))
 
 
 @router.post("/submit")
@@ -145,9 +147,32 @@ def submit(request: Request, engine: Database, limits: Limits, filled: Form, ver
     """Submit the YAML and show the study; if it is not valid, show the form again with the errors."""
     text = _text(filled, "definition")
     if verdict.definition is None:
-        return _page(request, _sensible(FIRST_TASK), text, verdict, status=422)
-    view, _ = studies.create_study(engine, verdict.definition, max_queued=limits.max_queued)
+        return _page(request, None, text, verdict, status=422)
+    try:
+        view, _ = studies.create_study(engine, verdict.definition, max_queued=limits.max_queued)
+    except StudyConflictError as error:
+        return _page(request, _shown_by(text), text, Verdict(problem=f"{error}."), status=409)
+    except QueueFullError as error:
+        return _page(request, _shown_by(text), text, Verdict(problem=error.detail, hint=error.hint), status=429)
     return RedirectResponse(f"/studies/{view.id}", status_code=303)
+
+
+def _shown_by(text: str) -> Filled | None:
+    """The form as it shows a study's text; None where it cannot show all of it.
+
+    What the form has no input for stays with it as its base, except comments. The task of an old study may no longer be
+    installed.
+    """
+    if _COMMENT.search(text):
+        return None
+    definition = expand_names(studyfile.parse(text, source="the study"))
+    try:
+        return form.fill(definition, _sections(definition["task"]["name"]))
+    except UnknownTaskError:
+        return None
+
+
+_COMMENT = re.compile(r"(^|\s)#", re.MULTILINE)
 
 
 def _sensible(task: str) -> Filled:
@@ -165,8 +190,14 @@ def _suggested_name(task: str) -> str:
 
 
 def _of_another_task(filled: Filled, task: str, before: str) -> Filled:
-    """The form without the fields of the task before; also without its name, where that was suggested."""
-    kept = {name: texts for name, texts in filled.items() if not name.startswith(("task.", "objective."))}
+    """The form with the fields of another task: what was changed stays where both have it, except a suggested name."""
+    old, new = ({field.path: field for field in _task_fields(name)} for name in (before, task))
+    kept = {
+        name: texts
+        for name, texts in filled.items()
+        if not name.startswith(("task.", "objective."))
+        or (name in old and name in new and texts and texts[0].strip() not in ("", old[name].text))
+    }
     suggested = _text(filled, "name").startswith(f"{before}-")
     return {**_begun(task), **kept} | ({"name": [_suggested_name(task)]} if suggested else {})
 
@@ -180,27 +211,39 @@ def _composed(filled: Filled) -> str:
         return to_yaml(form.compose(filled, _sections(_text(filled, "task.name"))))
     except ValueError as error:
         detail = f"the form cannot be read: {error}."
-        raise ApiError(400, "invalid_form", detail, hint="Reload the page; send JSON to /v1/studies.") from None
+        raise ApiError(400, "invalid_form", detail, hint="Reload the page.") from None
 
 
 def _sections(task: str) -> list[form.Section]:
     return [form.task_fields(tasks.registry.get(task).config), *form.study_sections()]
 
 
-def _page(request: Request, filled: Filled, text: str, verdict: Verdict, *, status: int = 200) -> Response:
+def _task_fields(task: str) -> list[form.Field]:
+    with suppress(UnknownTaskError):
+        section = form.task_fields(tasks.registry.get(task).config)
+        return [*section.fields, *section.more]
+    return []
+
+
+def _page(request: Request, filled: Filled | None, text: str, verdict: Verdict, *, status: int = 200) -> Response:
+    """The page; `filled` is None where the form cannot show the text, which it then replaces only after a question."""
+    parts = _form_parts(filled or _sensible(FIRST_TASK))
     return page(
-        request,
-        "submit.html",
-        status=status,
-        text=text,
-        verdict=verdict,
-        tasks=sorted(tasks.registry.all_tasks()),
-        optimizers=_optimizers(),
-        chosen=list(filled.get("optimizer", ())),
-        base=_text(filled, "base"),
-        sections=form.study_sections(),
+        request, "submit.html", status=status, text=text, verdict=verdict, in_step=filled is not None,
+        unsaved=request.method == "POST", **parts,
+    )  # fmt: skip
+
+
+def _form_parts(filled: Filled) -> dict[str, Any]:
+    return {
+        "tasks": sorted(tasks.registry.all_tasks()),
+        "optimizers": _optimizers(),
+        "chosen": list(filled.get("optimizer", ())),
+        "own": form.own_spaces(filled),
+        "base": _text(filled, "base"),
+        "sections": form.study_sections(),
         **_task_parts(filled),
-    )
+    }
 
 
 def _task_parts(filled: Filled) -> dict[str, Any]:

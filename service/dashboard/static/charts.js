@@ -32,6 +32,9 @@ const Charts = (() => {
   const positive = (ys) => ys.map((value) => (value > 0 ? value : null)); // all that a logarithmic axis can show
   const isLog = (figure) => Boolean(figure.querySelector("[name=log]")?.checked);
 
+  /* An error of the service without its sentences that name addresses of the API, which say nothing on a page. */
+  const told = ({ detail, hint }) => `${detail} ${hint}`.split(/(?<=[.;])\s+/).filter((part) => !part.includes("/v1/")).join(" ").replace(/[; ]+$/, "");
+
   /* What is under the pointer, in words next to it; nothing: an empty text. */
   const bubble = Object.assign(document.createElement("p"), { className: "tip", hidden: true });
   document.body.append(bubble);
@@ -122,7 +125,7 @@ const Charts = (() => {
     try {
       const answer = await fetch(url);
       const found = await answer.json();
-      if (!answer.ok) return say(box, `${found.detail} ${found.hint}`);
+      if (!answer.ok) return say(box, told(found));
       if (url !== asked(figure)) return; // another choice was made meanwhile
       const select = figure.dataset.chart === "curves" && figure.querySelector("[name=metric]");
       if (select && select.options.length < found.metrics.length) {
@@ -157,5 +160,5 @@ const Charts = (() => {
     for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", draw);
   }
   onRedraw(() => figures.forEach(redraw));
-  return { plot, say, tip, isLog, css, color, number, onRedraw };
+  return { plot, say, tip, told, isLog, css, color, number, onRedraw };
 })();

@@ -28,7 +28,7 @@
       const answer = await fetch("explorer.json?" + chosen, { signal: asking.signal });
       const body = await answer.json();
       if (answer.status === 429) return later(1000);
-      if (!answer.ok) return say(`${body.detail} ${body.hint}`);
+      if (!answer.ok) return say(Charts.told(body));
       say("");
       Address.replace(new URLSearchParams([...query(), ...[...Address.hidden].map((name) => ["hide", name])]));
       for (const link of document.querySelectorAll("[data-data]")) link.href = `explorer.${link.dataset.data}?${chosen}`;

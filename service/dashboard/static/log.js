@@ -15,7 +15,7 @@
 
   async function ask(query) {
     const answer = await fetch(`${part.dataset.source}${run.value}/logs?${new URLSearchParams(query)}`);
-    if (!answer.ok) { const said = await answer.json(); throw new Error(`${said.detail} ${said.hint}`); }
+    if (!answer.ok) throw new Error(Charts.told(await answer.json()));
     return { text: await answer.text(), offset: answer.headers.get("X-Log-Offset"), ended: answer.headers.get("X-Log-Ended") === "true" };
   }
 
@@ -31,7 +31,7 @@
     box.textContent = "";
     if (!attempt.value) {
       const begun = run.selectedOptions[0].dataset.begun !== "0";
-      note.textContent = begun ? "No log of this run is kept where the service looks (its --storage)." : "The run has not started; reload the page when it has.";
+      note.textContent = begun ? "No log of this run is in the storage of the service." : "The run has not started; reload the page when it has.";
       return;
     }
     whole.href = `${part.dataset.source}${run.value}/logs?attempt=${attempt.value}`;

@@ -88,7 +88,7 @@ const Search = (() => {
   async function importance() {
     const figure = part("importance"), box = figure.querySelector(".plot");
     const answer = await fetch(figure.dataset.source), body = await answer.json();
-    if (!answer.ok) return Charts.say(box, `${body.detail} ${body.hint}`);
+    if (!answer.ok) return Charts.say(box, Charts.told(body));
     const mine = body.find((one) => one.label === figure.dataset.label);
     if (!mine || mine.reason) return Charts.say(box, mine ? mine.reason : "There is no result for this search.");
     const list = document.createElement("dl");

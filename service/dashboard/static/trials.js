@@ -19,7 +19,7 @@
       ...Object.entries(found.params).map(([name, values]) => ({ name, title: name, values, number: true })),
       { name: "epochs", title: "Epochs", values: found.epoch, number: true },
       { name: "runs", title: "Runs", values: found.runs, number: true },
-      { name: "failure", title: "What happened", values: found.failure, cell: (i) => found.failure[i] || "" },
+      { name: "failure", title: "What happened", values: found.failure, cell: (i) => (found.failure[i] || "").replaceAll("_", " ") },
     ];
   }
 

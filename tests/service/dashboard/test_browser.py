@@ -260,6 +260,35 @@ def test_a_study_is_made_by_the_form(browser: Any, address: str) -> None:
         page.get_by_role("heading", name="by-browser").wait_for()
 
 
+def test_no_edit_of_a_study_is_lost_without_a_question(browser: Any, address: str) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    asked: list[str] = []
+    with visit(browser, f"{address}/submit?again=digits-four") as page:
+        page.on("dialog", lambda dialog: (asked.append(dialog.type), dialog.dismiss()))
+        text, trials = page.locator("#definition"), page.locator("[name='budget.trials_per_optimizer']")
+        assert trials.input_value() == "16"
+        by_hand = text.input_value().replace("target: 0.9", "target: 0.91").replace("max_hours: null", "max_hours: 7")
+        text.fill(by_hand)
+        sync_api.expect(page.locator("[name='budget.target']")).to_have_value("0.91")
+        trials.fill("5")
+        sync_api.expect(text).to_have_value(re.compile("trials_per_optimizer: 5"))
+        sync_api.expect(text).to_have_value(re.compile("target: 0.91"))
+        sync_api.expect(text).to_have_value(re.compile("max_hours: 7"))
+        assert asked == [], "the form shows the text: nothing is lost"
+        commented = text.input_value() + "# why: see the notes\n"
+        text.fill(commented)
+        page.locator("#verdict", has_text="can run").wait_for()
+        trials.fill("6")
+        page.wait_for_timeout(800)
+        assert asked == ["confirm"]
+        assert text.input_value() == commented
+        assert trials.input_value() == "5", "the form is again as the text"
+        page.evaluate("location.href = '/'")
+        page.wait_for_timeout(500)
+        assert asked == ["confirm", "beforeunload"]
+        assert text.input_value() == commented
+
+
 def test_a_search_of_the_form_begins_with_the_papers_best(browser: Any, address: str) -> None:
     with visit(browser, f"{address}/submit") as page:
         page.locator("[name='space.admetas']").select_option("paper-best")

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Scope, StudyState
 from service.app import create_app
+from service.dashboard.pages import in_page_words
 from service.database import SqlStore
 from service.database.engine import make_engine
 from service.database.tokens import create_token
@@ -242,3 +243,26 @@ def test_a_finished_bar_is_full(pages: TestClient) -> None:
     """A search that its budget ended early has run all that it will."""
     page = pages.get("/studies/cifar10-resnet110").text
     assert '<rect class="complete" x="0" width="100.0%"' in page
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/studies/nowhere", 404),
+        ("/studies/digits-four/searches/nothing", 404),
+        ("/studies/digits-four/trials/sgdm/99", 404),
+        ("/nowhere", 404),
+        ("/submit?task=nothing", 422),
+        ("/submit?again=nothing", 404),
+    ],
+)
+def test_messages_of_pages_name_no_addresses_of_the_api(pages: TestClient, path: str, status: int) -> None:
+    answer = pages.get(path)
+    assert answer.status_code == status
+    assert "/v1/" not in re.sub(r'="[^"]*"', "", answer.text)
+
+
+def test_a_message_in_page_words_keeps_what_a_page_can_use() -> None:
+    rule = "must be a task's name, or an object with at least a 'name'; GET /v1/tasks lists the tasks"
+    assert in_page_words(rule) == "must be a task's name, or an object with at least a 'name'"
+    assert in_page_words("Correct it. GET /v1/optimizers lists them. Or ask.") == "Correct it. Or ask."

@@ -316,3 +316,83 @@ def test_again_fills_the_form(pages: TestClient) -> None:
 def test_a_base_that_no_page_sent_is_refused(pages: TestClient, base: str) -> None:
     answer = pages.post("/submit/compose", data={"task.name": "digits", "shown_task": "digits", "base": base})
     assert answer.status_code == 400
+
+
+SHORT = """name: by-hand
+task: digits
+optimizers:
+- admetar
+- {name: sgdm, label: low, space: {lr: {type: float, low: 0.001, high: 0.01, log: true}}}
+- {name: adamw, space: default}
+budget: {trials_per_optimizer: 9}
+"""
+
+
+def _shown(pages: TestClient, text: str) -> dict[str, list[str]]:
+    """The form that comes back with the check of a text, as a browser sends it; empty where none comes."""
+    page = pages.post("/submit/check", content=urlencode({"definition": text}), headers=HTMX).text
+    found: dict[str, list[str]] = {}
+    for name, value in re.findall(r'<input (?:type="hidden"|id="[^"]+") name="([^"]+)" value="([^"]*)"', page):
+        found[html.unescape(name)] = [html.unescape(value)]
+    for name, options in re.findall(r'<select [^>]*name="([^"]+)"[^>]*>(.*?)</select>', page, re.DOTALL):
+        chosen = re.search(r'value="([^"]*)" selected', options) or re.search(r"<option selected>([^<]*)", options)
+        first = re.search(r'<option(?: value="([^"]*)")?>', options)
+        found[name] = [chosen[1] if chosen else (first[1] or "") if first else ""]
+    found["optimizer"] = re.findall(r'name="optimizer" value="(\w+)" checked', page)
+    return found if "base" in found else {}
+
+
+def test_the_form_shows_a_text_written_by_hand_and_changes_one_field_of_it(pages: TestClient) -> None:
+    filled = _shown(pages, SHORT)
+    assert filled["budget.trials_per_optimizer"] == ["9"]
+    assert filled["optimizer"] == ["adamw", "admetar", "sgdm"]
+    assert filled["space.adamw"] == ["default"]
+    content = urlencode({**filled, "confirm.seeds": ["7"]}, doseq=True)
+    composed = yaml.safe_load(text_of(pages.post("/submit/compose", content=content, headers=HTMX).text))
+    expected = {**yaml.safe_load(SHORT), "confirm": {"seeds": [7]}}
+    assert StudyDefinition.model_validate(composed) == StudyDefinition.model_validate(expected)
+    assert set(composed) == set(expected), "what is at its default is not written"
+
+
+def test_a_text_that_the_form_cannot_show_leaves_the_form_as_it_is(pages: TestClient) -> None:
+    assert _shown(pages, SHORT + "# a comment\n") == {}
+    assert _shown(pages, SHORT.replace("sgdm", "sgdmm")) == {}
+
+
+def test_the_own_spaces_of_a_study_are_named_in_the_form(pages: TestClient) -> None:
+    page = pages.post("/submit/check", content=urlencode({"definition": SHORT}), headers=HTMX).text
+    assert re.search(r"SGD with Nesterov.*?as in the text.*?in the text: low: lr \[0.001, 0.01\] log", page, re.DOTALL)
+
+
+def test_an_optimizer_that_the_form_does_not_offer_stays() -> None:
+    sections = [form.task_fields(tasks.registry.get("digits").config), *form.study_sections()]
+    foreign = {"name": "torch.optim:NAdam", "space": {"lr": {"type": "float", "low": 0.001, "high": 0.1}}}
+    filled = form.fill({**RICH, "optimizers": [foreign, {"name": "adamw"}]}, sections)
+    made = form.compose({**filled, "optimizer": ["adam"]}, sections)
+    assert made["optimizers"] == [foreign, {"name": "adam"}]
+
+
+def test_a_space_by_name_is_given_up_for_the_tasks_own() -> None:
+    sections = [form.task_fields(tasks.registry.get("digits").config), *form.study_sections()]
+    filled = form.fill({**RICH, "optimizers": [{"name": "adamw", "space": "default"}]}, sections)
+    assert filled["space.adamw"] == ["default"]
+    assert form.compose({**filled, "space.adamw": [""]}, sections)["optimizers"] == [{"name": "adamw"}]
+
+
+def test_another_task_keeps_what_was_changed(pages: TestClient) -> None:
+    changed = {"task.epochs": "33", "task.batch_size": "64", "shown_task": "digits", "task.name": "cifar10"}
+    filled = urlencode({"name": "mine", "optimizer": "adamw", **changed})
+    made = yaml.safe_load(text_of(pages.post("/submit/compose", content=filled, headers=HTMX).text))
+    assert made["task"]["epochs"] == 33
+    assert made["task"]["batch_size"] == 128, "the default of digits was not a choice"
+    assert made["name"] == "mine"
+
+
+def test_a_refused_study_comes_back_with_text_and_form(pages: TestClient) -> None:
+    taken = SHORT.replace("by-hand", "digits-four")
+    answer = pages.post("/submit", content=urlencode({"definition": taken}), headers=FORM)
+    assert answer.status_code == 409
+    assert text_of(answer.text).strip() == html.escape(taken.strip(), quote=False)
+    assert "exists with another definition" in answer.text
+    assert 'name="budget.trials_per_optimizer" value="9"' in answer.text
+    assert "data-unsaved" in answer.text
