@@ -17,7 +17,7 @@ __all__ = ["BASELINES"]
 
 _ADAMW = parameters_with(lr=1e-3, betas=[0.9, 0.999], eps=1e-8, weight_decay=1e-2, amsgrad=False)
 _OTHERS_FIXED = {"others.betas": [0.9, 0.95], "others.eps": 1e-10, "others.weight_decay": 0.0}
-"""Of AdamW beside Muon: Jordan et al., Muon, the authors' `SingleDeviceMuonWithAuxAdam`."""
+"""Of AdamW next to Muon: Jordan et al., Muon, the authors' `SingleDeviceMuonWithAuxAdam`."""
 
 BASELINES: Mapping[str, OptimInfo] = {
     "muon": OptimInfo(

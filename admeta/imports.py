@@ -145,13 +145,13 @@ def load_optimizer(path: str) -> type[Any]:
     """The optimizer class at an import path; imports its module.
 
     Raises:
-        ImportPathError: it cannot be loaded, is no torch optimizer, or is one that cannot train on the engine.
+        ImportPathError: it cannot be loaded, is not a torch optimizer, or cannot train on the engine.
     """
     from torch.optim import Optimizer
 
     found = load(path)
     if not (isinstance(found, type) and issubclass(found, Optimizer)):
-        raise ImportPathError(f"{path!r} is no subclass of torch.optim.Optimizer; name a class that is")
+        raise ImportPathError(f"{path!r} is not a subclass of torch.optim.Optimizer; name a class that is")
     if reason := why_refused(path) or _why_not_by_signature(found):
         raise ImportPathError(f"{path!r} cannot train here: {reason}")
     return found

@@ -100,7 +100,7 @@ class OptimInfo:
         requirements: what the constructor demands of two parameters together.
         others: the optimizer of all parameters but the hidden matrices, which ``target`` alone moves; its settings are
             those named ``others.…``. Empty: ``target`` moves all. See admeta.roles.
-        group_options: keys that every parameter group must have beside its parameters.
+        group_options: keys that every parameter group must have besides its parameters.
         open_prefixes: what parameters may begin with of which the registry knows nothing: "" for an optimizer named by
             its import path, "others." where the optimizer of the other parameters is. The constructor checks them.
         note: what a reader of its results must know.

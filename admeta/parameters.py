@@ -249,7 +249,9 @@ PARAMETERS: Mapping[str, Parameter] = {
     "use_adjusted_lr": Parameter(
         BoolDomain(), "true: lr × 0.2·√max(rows, columns), AdamW's size of updates; false: × √(rows/columns) if above 1"
     ),
-    "warmup_steps": Parameter(IntDomain(low=0), "steps over which lr rises linearly, beside the task's schedule"),
+    "warmup_steps": Parameter(
+        IntDomain(low=0), "steps over which lr rises linearly, in addition to the task's schedule"
+    ),
     "weight_decouple": Parameter(
         BoolDomain(), "true: θ shrinks by lr·weight_decay; false: weight_decay·θ is added to the gradient"
     ),

@@ -1,6 +1,6 @@
 """The optimizers that a study may name: look-up, construction, cautions.
 
-Owns: the registry's functions, optimizers from other packages (entry points), and names that are no entries: import
+Owns: the registry's functions, optimizers from other packages (entry points), and names without an entry: import
 paths (``torch.optim:NAdam``), and ``a+b``, which is a on the hidden matrices and b on all other parameters. Does not
 own: the entries (admeta.builtin, admeta.baselines) and the update rules. Imports no torch; ``create`` does.
 """
@@ -206,7 +206,7 @@ def construct(info: OptimInfo, params: Any, settings: Mapping[str, Any], *, capt
     """The optimizer of one entry over all given parameters, whatever its roles; see ``create`` and ``create_captured``.
 
     Raises:
-        ImportPathError: its target cannot be imported or is no optimizer.
+        ImportPathError: its target cannot be imported or is not an optimizer.
         ValueError: the constructor refuses a value.
     """
     given = {**info.constructor_kwargs, **settings}

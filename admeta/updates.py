@@ -36,7 +36,7 @@ def _signed(value: int) -> int:
 def random_bits(like: Tensor, t: Number) -> Tensor:
     """32 pseudo-random bits for each element, int32, a function of update ``t``, size and place alone.
 
-    So replicas, resumed runs and all implementations round alike, and torch's generators are left alone.
+    So replicas, resumed runs and all implementations round equally, and torch's generators are left alone.
     """
     n = like.numel()
     seed: Number

@@ -249,8 +249,8 @@ class StudyDefinition(Strict):
     budget: Budget = Field(default=Budget(), description="When a search ends.")
     baseline: Annotated[list[Name], Field(min_length=1, max_length=100)] | Literal["defaults"] | None = Field(
         default=None,
-        description="defaults: beside each optimizer's search a trial of its default settings, confirmed with the same "
-        "seeds, to see what the search gained. A list of labels: of these only. 'fixed' holds for it too.",
+        description="defaults: in addition to each optimizer's search, a trial of its default settings, confirmed with "
+        "the same seeds, to see what the search gained. A list of labels: of these only. 'fixed' holds for it too.",
     )
     confirm: Confirm = Field(default=Confirm(), description="Which trials run again, with several seeds.")
     contrasts: Contrasts | None = Field(default=None, description="Which optimizers are compared. Default: all pairs.")
@@ -340,7 +340,7 @@ class StudyDefinition(Strict):
         labels = [optimizer.label for optimizer in self.optimizers]
         for i, label in enumerate(self.baseline if isinstance(self.baseline, list) else ()):
             if label not in labels:
-                message = f"is no label of this study; {nearest_hint(label, tuple(labels))}"
+                message = f"is not a label of this study; {nearest_hint(label, tuple(labels))}"
                 raise field_error("unknown_label", message, at=("baseline", i), value=label)
         try:
             self.baselines()
@@ -453,7 +453,7 @@ def recipe_of(definition: StudyDefinition, *, data_fingerprint: str | None = Non
 
     Args:
         data_fingerprint: of the data set's files, known once a driver has opened them (`search.placement.check`). None:
-            the data are named by the task's `data_dir`, which holds as long as nobody changes that folder.
+            the data are named by the task's `data_dir`, which holds as long as that folder is not changed.
     """
     # Fields at their defaults are left out, so that a release with one more field has the same hashes.
     task: Mapping[str, Any] = definition.task.model_dump(mode="json", exclude_defaults=True)

@@ -35,7 +35,7 @@ class SearchLoop:
 
     Attributes:
         limit: the limit of the budget that ended the search stage, in words; None while none did.
-        is_baseline: whether it is one trial of default settings, beside the optimizer's search.
+        is_baseline: whether it is one trial of default settings, in addition to the optimizer's search.
     """
 
     def __init__(

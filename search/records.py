@@ -151,7 +151,7 @@ def changed_points(points: Sequence[Point], *, stored: Sequence[Point]) -> list[
     """The reported points, by epoch, that are not stored yet or come from another training than the stored one.
 
     An attempt starts from its run's last checkpoint, which is often older than the last point stored. What it trains
-    again replaces what was stored, since the rest of the curve builds on it, and is charged once more.
+    again replaces what was stored, since the rest of the curve builds on it, and is charged again.
     """
     known = {point.epoch: point for point in stored}
     by_epoch = {point.epoch: point for point in points}

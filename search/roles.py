@@ -49,7 +49,7 @@ def resolve_roles(raw: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         PydanticCustomError: a field is unknown, stated twice, or of the wrong type.
-        AdmetaError: `name` is no optimizer.
+        AdmetaError: `name` is not an optimizer.
     """
     rest = {key: value for key, value in raw.items() if key != "roles"}
     if raw.get("roles") is None:
@@ -58,7 +58,7 @@ def resolve_roles(raw: Mapping[str, Any]) -> dict[str, Any]:
     matrices, others = roles.get("matrices", {}), roles.get("others", {})
     for key in matrices:
         if isinstance(rest.get(key), dict) and rest[key]:
-            message = f"is stated under 'roles.matrices' and beside 'roles'; keep one '{key}'"
+            message = f"is stated under 'roles.matrices' and next to 'roles'; keep one '{key}'"
             raise field_error("twice", message, at=("roles", "matrices", key), value=matrices[key])
     rest |= matrices
     info = _joined(rest["name"], others)
@@ -81,14 +81,14 @@ def _checked(roles: Any) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for role, part in roles.items():
         if role not in _FIELDS:
-            message = f"is no role; the roles are {' and '.join(_FIELDS)}"
+            message = f"is not a role; the roles are {' and '.join(_FIELDS)}"
             raise field_error("roles", message, at=("roles", str(role)), value=part)
         one = {"name": part} if isinstance(part, str) and role == "others" else part
         if not isinstance(one, dict):
             raise field_error("roles", "must be an object", at=("roles", role), value=part)
         for key, value in one.items():
             if key not in _FIELDS[role]:
-                message = f"is no field of a role; those of {role} are {', '.join(_FIELDS[role])}"
+                message = f"is not a field of a role; those of {role} are {', '.join(_FIELDS[role])}"
                 raise field_error("roles", message, at=("roles", role, str(key)), value=value)
             if key != "name" and not isinstance(value, dict | str):
                 raise field_error("roles", "must be an object", at=("roles", role, key), value=value)

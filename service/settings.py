@@ -81,7 +81,7 @@ class Settings:
     Attributes:
         home: folder of the SQLite file, the logs and, unless set otherwise, checkpoints and data.
         database_url: SQLAlchemy URL; not in the repr, because it may contain a password.
-        admin_token: is accepted as an admin's token, for a service that nobody can log in to. Not in the repr.
+        admin_token: is accepted as an admin's token, for a service whose machine nobody can log in to. Not in the repr.
         ray_address: a cluster's address; None starts Ray in the service's own process.
         runtime_env: what Ray prepares on its nodes for drivers and trials; None: nothing. Not in the repr, because its
             variables may be secret.

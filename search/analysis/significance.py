@@ -32,7 +32,7 @@ class TwoSampleResult:
         low, high: Welch's 95 % interval of the difference; None where there is none.
         statistic: Welch's t, or the sum W+ of the ranks of positive differences.
         df: Welch's degrees of freedom; None for Wilcoxon.
-        p_value: None where the test says nothing; `note` then tells why.
+        p_value: None where the test says nothing; `note` then says why.
         note: what the reader must know; None when there is nothing.
     """
 

@@ -1,6 +1,6 @@
 """Verdicts between the optimizers of a study: better, equivalent within a margin, or undecided.
 
-Owns what a failed run counts for, when runs are paired by seed, and the sentence that tells a verdict. The tests are
+Owns what a failed run counts for, when runs are paired by seed, and the sentence of a verdict. The tests are
 those of search.analysis.moderated and search.analysis.significance.
 """
 

@@ -239,7 +239,7 @@ def _value(axis: ParameterAxis, place: float) -> float:
 
 
 def _merits(values: Sequence[float | None], *, direction: str) -> NDArray[np.float64]:
-    """For each value the share of the others that are no better; 1 where it is alone."""
+    """For each value the share of the others that are no better; 1 for a single value."""
     known = np.asarray(values, dtype=float) * Direction(direction).sign
     if len(known) < 2:
         return np.ones(len(known))

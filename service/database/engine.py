@@ -1,4 +1,4 @@
-"""Connections to SQLite and PostgreSQL, configured so that both behave alike with many writers.
+"""Connections to SQLite and PostgreSQL, configured so that both behave in the same way with many writers.
 
 SQLite: write-ahead log, foreign keys, up to 60 s of waiting for a lock. Writers take the lock when they begin (`BEGIN
 IMMEDIATE`): a reader that turns into a writer would fail at once instead of waiting. Each transaction first checks that

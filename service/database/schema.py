@@ -37,7 +37,7 @@ def prepare(url: str | URL) -> None:
 
     Raises:
         DatabaseUrlError: the URL cannot be used.
-        DatabaseUnavailableError: the server does not answer or lets nobody in; the file cannot be used.
+        DatabaseUnavailableError: the server does not answer or refuses the login; the file cannot be used.
         DatabaseVersionError: the database was made by a newer version of this program, or of Optuna.
     """
     from service.database.optuna_storage import upgrade_optuna_tables  # Optuna takes 0.4 s, and `inspect` needs none

@@ -26,7 +26,7 @@ _PACKAGES = ("admeta-search", "torch", "ray", "numpy", "pydantic")
 
 
 class Nodes:
-    """The nodes that trials may run on. Each is checked once, by a task that nobody waits for.
+    """The nodes that trials may run on. Each is checked once, by a task in the background.
 
     Args:
         prepares: whether the connection has a runtime environment, which takes time to prepare on a node.

@@ -322,9 +322,11 @@ def _drain(address: str) -> None:
             check=False,
         )
         if done.returncode:
-            log.warning("Ray was not told that this machine leaves: %s", done.stderr.strip().rpartition("\n")[2])
+            log.warning(
+                "Ray could not be told that this machine will stop: %s", done.stderr.strip().rpartition("\n")[2]
+            )
     except subprocess.TimeoutExpired:
-        log.warning("Ray was not told within %.0f s that this machine leaves", _DRAIN_TIMEOUT_S)
+        log.warning("Ray could not be told within %.0f s that this machine will stop", _DRAIN_TIMEOUT_S)
 
 
 def descendants(pid: int) -> set[psutil.Process]:

@@ -127,10 +127,10 @@ class Context:
         return LambdaLR(optimizer, lambda step: self._schedule.lr_factor(step, n_steps=n_steps))
 
     def report(self, metrics: Mapping[str, Any] | None = None, /, *, epoch: int | None = None, **more: Any) -> None:
-        """Tell the metrics of an epoch; the study goes on from here, prunes the trial, or has it saved.
+        """Report the metrics of an epoch; the study continues the trial, prunes it, or has it saved.
 
         Metrics of the test set, named `test_…`, are kept apart: those of the last epoch are the run's test results.
-        After the last epoch a confirm run comes back once more, so that they can be computed and reported alone.
+        After the last epoch a confirm run is called again, so that they can be computed and reported alone.
 
         Args:
             metrics, **more: numbers by name, the study's objective among them.
@@ -138,7 +138,7 @@ class Context:
 
         Raises:
             TrialEnded: the trial goes no further.
-            TypeError: a metric is no number.
+            TypeError: a metric is not a number.
             ValueError: a name is not allowed, or the epoch does not come after the last one.
         """
         values = {name: _number(name, value) for name, value in {**(metrics or {}), **more}.items()}
@@ -184,7 +184,7 @@ class Context:
             TypeError: it has something else in it.
         """
         _check_state(state, "state")
-        self._pending = deepcopy(state)  # training goes on in the same tensors
+        self._pending = deepcopy(state)  # training continues in the same tensors
 
     def save_checkpoint(self, path: Path) -> None:
         """Give a file or a folder as the state of the epoch that is reported next; it is read when one is due."""
@@ -196,18 +196,18 @@ class Context:
 
     @property
     def checkpoint(self) -> str | None:
-        """The file or folder that `save_checkpoint` was given, where the run goes on from it; None at its beginning."""
+        """The file or folder that `save_checkpoint` was given, if the run continues from it; None at its beginning."""
         restored = self.restored()
         return None if restored is None else str(_write_files(restored["files"], self.folder / "restored"))
 
     def restored(self) -> Mapping[str, Any] | None:
-        """The state that was saved with the epoch `epoch`, where the run goes on from there; None at its beginning."""
+        """The state that was saved with the epoch `epoch`, if the run continues from there; None at its beginning."""
         return self._state.get("state")
 
     def collect(self, *, epoch: int, step: int) -> dict[str, Any]:
         """What a checkpoint keeps: the parts of `resume` as they are after this epoch, or what `save` was given last.
 
-        Empty where there is neither, so that a run begins anew.
+        Empty if there is neither, so that a run starts from the beginning.
         """
         if not self._parts:
             if isinstance(path := self._saved.get("state"), Path):
@@ -217,7 +217,7 @@ class Context:
         return {"epoch": epoch, "step": step, "state": state, "random": random_state()}
 
     def go_on_from(self, state: Mapping[str, Any]) -> None:
-        """Before the function is called: the checkpoint that it goes on from."""
+        """Before the function is called: the checkpoint that it continues from."""
         self._saved = {name: state[name] for name in ("epoch", "step", "state", "random") if name in state}
         self._state, self.epoch, self.step = state, int(state["epoch"]), int(state["step"])
 

@@ -1,4 +1,4 @@
-"""A run of own training code: the function works in a thread, which waits in each report until the study goes on."""
+"""A run of own training code: the function runs in a thread, which waits in each report for the study."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PATIENCE_S = 5.0
 
 
 class Turn(Enum):
-    """What the function's thread is told where it waits."""
+    """What the waiting thread of the function receives."""
 
     GO = "go"
     END = "end"
@@ -39,7 +39,7 @@ class Turn(Enum):
 
 @dataclass(frozen=True)
 class _Told:
-    """What the function's thread tells: an epoch's metrics, or, without an epoch, its end."""
+    """What the function's thread reports: an epoch's metrics, or, without an epoch, its end."""
 
     epoch: int | None
     metrics: Mapping[str, float]
@@ -50,7 +50,7 @@ def load_function(config: PythonConfig) -> Function:
     """The function that the configuration names.
 
     Raises:
-        ConfigError: it cannot be imported, is no function, or does not take one argument.
+        ConfigError: it cannot be imported, is not a function, or does not take one argument.
     """
     try:
         found = load(config.run)
@@ -122,7 +122,7 @@ class PythonRun(Progress):
         return "own code"
 
     def advance(self) -> Evaluation:
-        """Let the function go on until it reports its next epoch.
+        """Let the function run until it reports its next epoch.
 
         Raises:
             EndedEarly: it has ended before its last epoch.
@@ -157,7 +157,7 @@ class PythonRun(Progress):
         )
 
     def test(self) -> dict[str, float]:
-        """The metrics named `test_…` of the last report; after the last epoch the function goes on to its end."""
+        """The metrics named `test_…` of the last report; after the last epoch the function runs to its end."""
         while not self._ended:
             self._ended = self._next().epoch is None
         return dict(self._test)
@@ -196,7 +196,7 @@ class PythonRun(Progress):
         self._context.remove_folder()
 
     def _next(self) -> _Told:
-        """What the function tells next; raises what it raised."""
+        """The function's next report; raises what it raised."""
         self._turns.put(Turn.GO)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._config.run, daemon=True)

@@ -107,7 +107,7 @@ def test_a_parameter_whose_condition_the_defaults_do_not_meet_is_left_out() -> N
 @pytest.mark.parametrize(
     ("changes", "at", "rule"),
     [
-        ({"baseline": ["adamw", "adamww"]}, "baseline.1", "is no label of this study"),
+        ({"baseline": ["adamw", "adamww"]}, "baseline.1", "is not a label of this study"),
         ({"baseline": []}, "baseline", "at least 1 item"),
         ({"baseline": "presets"}, "baseline", "defaults"),
         (

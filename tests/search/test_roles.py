@@ -109,10 +109,10 @@ def test_the_others_space_has_a_default_and_a_registered_optimizer_keeps_its_nam
     ("roles", "rule"),
     [
         ("adamw", "must be an object with 'others', 'matrices' or both"),
-        ({"heads": {}}, "optimizers.0.roles.heads: is no role; the roles are matrices and others"),
+        ({"heads": {}}, "optimizers.0.roles.heads: is not a role; the roles are matrices and others"),
         ({"others": 1}, "optimizers.0.roles.others: must be an object"),
-        ({"others": {"label": "x"}}, "optimizers.0.roles.others.label: is no field of a role"),
-        ({"matrices": {"name": "x"}}, "optimizers.0.roles.matrices.name: is no field of a role"),
+        ({"others": {"label": "x"}}, "optimizers.0.roles.others.label: is not a field of a role"),
+        ({"matrices": {"name": "x"}}, "optimizers.0.roles.matrices.name: is not a field of a role"),
         (
             {"others": {"name": "adamv"}},
             "optimizers.0.roles.others.name: unknown optimizer 'adamv'; did you mean 'adam'",
@@ -120,7 +120,7 @@ def test_the_others_space_has_a_default_and_a_registered_optimizer_keeps_its_nam
         ({"others": "muon"}, "cannot be the optimizer of the other parameters"),
         ({"others": {"name": "adamw", "space": {"momentum": LR}}}, "others.momentum.*no such parameter"),
         ({"others": {"name": "adamw", "space": 3}}, "optimizers.0.roles.others.space: must be an object"),
-        ({"matrices": {"space": {"lr": LR}}}, "is stated under 'roles.matrices' and beside 'roles'"),
+        ({"matrices": {"space": {"lr": LR}}}, "is stated under 'roles.matrices' and next to 'roles'"),
     ],
 )
 def test_roles_that_are_refused(roles: Any, rule: str) -> None:

@@ -127,7 +127,7 @@ def tried(name: str, **settings: Any) -> None:
         ("torch.optim:Adamax", {"lr": 0.1, "betas": [0.9, 2.0]}, r"cannot be constructed for .*Invalid beta parameter"),
         ("torch.optim:Adamax", {"learning_rate": 0.1}, "unexpected keyword argument 'learning_rate'"),
         ("torch.optim:Nothing", {"lr": 0.1}, "module 'torch.optim' has no 'Nothing'"),
-        ("torch.optim:lr_scheduler", {}, "is no subclass of torch.optim.Optimizer"),
+        ("torch.optim:lr_scheduler", {}, "is not a subclass of torch.optim.Optimizer"),
         ("no_such_module:Mine", {"lr": 0.1}, "cannot be imported: ModuleNotFoundError"),
         (
             "pytorch_optimizer:SpectralSphere",
