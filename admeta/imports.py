@@ -7,17 +7,22 @@ Imports nothing until something is loaded.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import re
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from modulefinder import ModuleFinder
+from pathlib import Path
 from typing import Any
 
 from admeta.errors import ImportPathError
 
 __all__ = [
     "DEFAULT_IMPORTS", "IMPORT_PATH", "NO_GRADIENT_GRAPH", "check_allowed", "code_lines", "is_module_name", "is_path",
-    "load", "load_optimizer", "split_path", "why_refused",
+    "load", "load_optimizer", "source_files",
+    "split_path", "why_refused",
 ]  # fmt: skip
 
 DEFAULT_IMPORTS = ("torch.optim", "pytorch_optimizer")
@@ -121,6 +126,32 @@ def load(path: str) -> Any:
     if home.partition(".")[0] != package:
         raise ImportPathError(f"{path!r}: {attribute!r} is made in the module {home!r}; name it by that module")
     return found
+
+
+def source_files(path: str) -> dict[str, Path]:
+    """The source of an import path: its module's file, and the files next to it that these import, directly or not.
+
+    They are found in the source, without an import, so that they do not depend on what this process imported before.
+
+    Returns:
+        Files by their path from the folder in which Python finds the top-level module; of an installed package all its
+        files; empty where the module has no source here.
+    """
+    name, _ = split_path(path)
+    package = name.partition(".")[0]
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None or not found.origin.endswith(".py"):
+        return {}
+    origin = Path(found.origin)
+    folder = origin.parent.parent if found.submodule_search_locations else origin.parent
+    if folder.name in ("site-packages", "dist-packages"):
+        files = origin.parent.rglob("*.py") if found.submodule_search_locations else [origin]
+        return {file.relative_to(folder).as_posix(): file for file in files}
+    finder = ModuleFinder(path=[str(folder)])
+    with suppress(ImportError, SyntaxError, ValueError):  # what cannot be read ends the search
+        finder.import_hook(name)
+    files = [Path(file) for module in finder.modules.values() if (file := getattr(module, "__file__", None))]
+    return {file.relative_to(folder).as_posix(): file for file in [origin, *files]}
 
 
 def code_lines(error: BaseException, package: str) -> str:

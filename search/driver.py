@@ -145,7 +145,7 @@ def _with_fingerprint(study: StudyRecord, store: Store, lease: Lease, fingerprin
     if fingerprint is None or known == fingerprint:
         return study
     if known is not None:
-        logger.warning("study %s: its data have changed since its first run; clone it for these", study.id)
+        logger.warning("study %s: its data or code have changed since its first run; clone it for these", study.id)
         return study
     store.set_data_fingerprint(lease, fingerprint)
     return replace(study, data_fingerprint=fingerprint)

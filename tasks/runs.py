@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from admeta.imports import source_files
 from tasks.config import TaskConfig, TrialRef, resolve_inside
 from tasks.data import trees
 from tasks.engine.protocol import Run
@@ -125,10 +127,23 @@ def check(
 def data_fingerprint(config: TaskConfig, *, data_dir: Path | None) -> str | None:
     """A digest of the data that the configuration names: a folder or an archive (`data_dir`), or single files in it.
 
+    The source of what it names by import path counts too: a changed function or model is another recipe.
+
     Returns:
         64 hexadecimal digits; None where it names none, as a data set that is known by the task's own name, or where
         the files cannot be read.
     """
+    data = _data_fingerprint(config, data_dir)
+    code: dict[str, Path] = {}
+    for path in config.imports().values():
+        code |= source_files(path)
+    if not code:
+        return data
+    of_code = trees.fingerprint(Path(), code)
+    return of_code if data is None else hashlib.blake2b(f"{data} {of_code}".encode(), digest_size=32).hexdigest()
+
+
+def _data_fingerprint(config: TaskConfig, data_dir: Path | None) -> str | None:
     names = {field: getattr(config, field) for field in type(config).model_fields if field.endswith("_file")}
     if data_dir is None or (config.data_dir is None and not names):
         return None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from admeta.errors import ImportPathError
-from admeta.imports import check_allowed, code_lines, load, split_path
+from admeta.imports import check_allowed, code_lines, load, source_files, split_path
 
 Write = Callable[..., None]
 
@@ -77,3 +77,34 @@ def test_lines_of_other_code_are_left_out(write: Write) -> None:
     with pytest.raises(ValueError, match="Expecting") as raised:
         load("own_json:train")()
     assert code_lines(raised.value, "own_json") == " (own_json.py, line 5, in train)"
+
+
+def test_the_source_of_a_module_is_what_it_imports_from_its_folder(write: Write, tmp_path: Path) -> None:
+    write(
+        own_a="import json\nimport torch\nfrom own_b import x\n",
+        own_b="def x():\n    import own_c\n",
+        own_c="",
+        own_d="",
+    )
+    assert set(source_files("own_a:x")) == {"own_a.py", "own_b.py", "own_c.py"}
+    assert set(source_files("own_d:x")) == {"own_d.py"}
+    package = tmp_path / "own_package"
+    package.mkdir()
+    for name, text in {
+        "__init__": "",
+        "net": "from . import layers\nimport own_d\n",
+        "layers": "",
+        "other": "",
+    }.items():
+        (package / f"{name}.py").write_text(text)
+    inside = {f"own_package/{name}.py" for name in ("__init__", "net", "layers")}
+    assert set(source_files("own_package.net:Net")) == {*inside, "own_d.py"}
+    assert "own_a" not in sys.modules
+    write(own_d="def (")
+    assert set(source_files("own_d:x")) == {"own_d.py"}
+
+
+def test_the_source_of_an_installed_package_is_all_of_it() -> None:
+    found = source_files("optuna:create_study")
+    assert {"optuna/__init__.py", "optuna/study/study.py"} <= set(found)
+    assert source_files("math:sqrt") == source_files("own_absent:x") == {}

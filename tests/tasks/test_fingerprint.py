@@ -107,3 +107,23 @@ def test_a_data_set_known_by_its_name_has_none(tmp_path: Path) -> None:
         assert data_fingerprint(tasks.registry.parse_config({"name": name}), data_dir=tmp_path) is None
     assert of(None) is None
     assert of(tmp_path) is None  # there is no such folder
+
+
+def test_changed_code_is_another_recipe(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a module that the named one imports; data count beside it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_run.py").write_text("import own_part\n")
+    (tmp_path / "own_part.py").write_text("X = 1\n")
+
+    def of_code(folder: Path | None, **fields: str) -> str | None:
+        task = {"name": "python", "run": "own_run:train", **fields}
+        return data_fingerprint(tasks.registry.parse_config(task), data_dir=folder)
+
+    first, with_data = of_code(data), of_code(data, data_dir="pets")
+    assert first == of_code(None)
+    assert len({first, with_data, None}) == 3
+    (tmp_path / "own_other.py").write_text("")
+    assert of_code(data) == first
+    (tmp_path / "own_part.py").write_text("X = 2\n")
+    assert of_code(data) != first
+    assert of_code(data, data_dir="pets") != with_data
