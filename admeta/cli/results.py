@@ -15,12 +15,13 @@ from admeta.cli.options import (
     Url,
     connect,
     optimizer_names,
+    study_names,
     task_names,
 )
-from admeta.cli.output import Searches, emit, say, show_comparison
+from admeta.cli.output import Searches, emit, say, show, show_comparison
 from admeta.client import Client
 from admeta.client.errors import ClientError, ServiceError
-from admeta.client.models import BestView
+from admeta.client.models import BestView, StudiesComparisonView
 from admeta.client.states import ExportFormat, ImportanceMethod, SignificanceTest
 from admeta.client.terminal import tables
 
@@ -28,7 +29,14 @@ _FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".tex": "late
 
 
 def compare(
-    study: StudyArgument,
+    studies: Annotated[
+        list[str],
+        typer.Argument(
+            help="A study's name or id; two to eight are shown side by side.",
+            metavar="STUDY...",
+            autocompletion=study_names,
+        ),
+    ],
     test: Annotated[
         SignificanceTest, typer.Option(help="Significance test; wilcoxon pairs runs by seed.")
     ] = SignificanceTest.MODERATED,
@@ -38,15 +46,30 @@ def compare(
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compare a study's optimizers: validation selects, test is only reported."""
+    """Compare a study's optimizers, or several studies. Validation selects, test is only reported."""
     with connect(url) as client:
-        view = client.comparison(study, test=test)
+        if len(studies) > 1:
+            _compare_studies(client.compare(studies, test=test), output)
+            return
+        view = client.comparison(studies[0], test=test)
     if output is not Output.TABLE:
         emit(view, output, table=str)
         return
     if not view.complete:
         say("The study has not ended; these are its results so far.", err=True)
     show_comparison(view, searches=searches)
+
+
+def _compare_studies(view: StudiesComparisonView, output: Output) -> None:
+    if output is not Output.TABLE:
+        emit(view, output, table=str)
+        return
+    parts = [tables.studies(view)]
+    parts += [tables.differences(view)] if view.differences else []
+    parts += [tables.pairs(view)] if view.pairs else []
+    show(*parts)
+    if view.no_verdicts:
+        say(f"\nThere are no verdicts: {view.no_verdicts}")
 
 
 def best(

@@ -131,7 +131,7 @@ class Request:
 
     method: str
     path: str
-    query: Mapping[str, str | int | None] = field(default_factory=dict)
+    query: Mapping[str, str | int | list[str] | None] = field(default_factory=dict)
     content: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     silence_s: float | None = None
@@ -235,7 +235,7 @@ def authorization(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def get(path: str, query: Mapping[str, str | int | None] | None = None) -> Request:
+def get(path: str, query: Mapping[str, str | int | list[str] | None] | None = None) -> Request:
     """A request that reads."""
     return Request(method="GET", path=path, query=query or {})
 

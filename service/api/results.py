@@ -22,12 +22,13 @@ from admeta.client.models import (
     PaperTableCellsView,
     PaperTableView,
     SearchView,
+    StudiesComparisonView,
     TrialView,
 )
 from search.errors import SearchError, TooFewTrialsError
 from search.paper.definitions import paper_studies
 from search.paper.definitions import paper_study as find_study
-from search.states import ExportFormat, ImportanceMethod
+from search.states import ExportFormat, ImportanceMethod, SignificanceTest
 from service import export, paper_comparison
 from service.api.catalog import known_optimizer, known_task
 from service.api.errors import ApiError
@@ -38,6 +39,7 @@ from service.database.queries import best_results
 from service.database.queries.plots import search_importance
 from service.database.retry import REQUEST
 
+MAX_COMPARED = 8
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ErrorView}}
 router = APIRouter(prefix="/v1/studies/{study}", tags=["results"], responses=_NOT_FOUND)
 best = APIRouter(prefix="/v1", tags=["best"])
@@ -177,6 +179,21 @@ def get_best(engine: Database, filters: Annotated[BestFilters, Query()]) -> Best
             hint="Submit a study with both (POST /v1/studies), or wait for its first trial.",
         )
     return found
+
+
+class StudiesFilters(Filters):
+    """Which studies to compare."""
+
+    study: list[str] = Field(
+        min_length=2, max_length=MAX_COMPARED, description="An id or a name; repeat it for each study, two to eight."
+    )
+    test: SignificanceTest = Field(default=SignificanceTest.MODERATED, description="As in a study's comparison.")
+
+
+@best.get("/comparison", responses=_NOT_FOUND)
+def compare_studies(engine: Database, filters: Annotated[StudiesFilters, Query()]) -> StudiesComparisonView:
+    """Two to eight studies side by side: results, how the definitions differ, and verdicts where the recipe is one."""
+    return queries.compare_studies(engine, list(dict.fromkeys(filters.study)), test=filters.test)
 
 
 class StudyForm(StrEnum):

@@ -41,7 +41,7 @@ def get_curves(engine: Database, study: str, form: Form, filters: Annotated[Curv
     view = queries.get_study_view(engine, study)
     comparison = queries.comparison(engine, view.id)
     found = queries.study_curves(engine, view, comparison, **filters.model_dump())
-    return as_csv(_curve_rows(found), name=f"{view.name}-curves") if form == "csv" else JSONResponse(asdict(found))
+    return as_csv(curve_rows(found), name=f"{view.name}-curves") if form == "csv" else JSONResponse(asdict(found))
 
 
 MAX_BARS = 3000
@@ -260,7 +260,7 @@ def _kernel(at: NDArray[np.float64], places: NDArray[np.float64], width: float) 
     return np.asarray(np.exp(-0.5 * ((at[:, None] - places[None, :]) / width) ** 2))
 
 
-def _curve_rows(curves: Curves) -> Iterator[tuple[str | float | int | None, ...]]:
+def curve_rows(curves: Curves) -> Iterator[tuple[str | float | int | None, ...]]:
     """The curves as a table, with its header."""
     yield ("label", "runs", curves.axis.value, "low", "median", "high")
     for band in curves.series:

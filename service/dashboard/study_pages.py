@@ -56,6 +56,7 @@ class OverviewFilters(Filters):
     task: Text = None
     optimizer: Text = None
     tag: Text = None
+    study: list[str] = Field(default=[], max_length=100, description="Ids of those chosen to be compared.")
     cursor: Cursor = None
 
 
@@ -82,7 +83,7 @@ def overview(request: Request, engine: Database, filters: Annotated[OverviewFilt
         limit=50,
         cursor=filters.cursor,
     )
-    chosen = filters.model_dump(exclude_none=True, exclude={"cursor"})
+    chosen = filters.model_dump(exclude_none=True, exclude={"cursor", "study"})
     return page(
         request,
         "overview.html",

@@ -27,6 +27,7 @@ from admeta.client.models import (
     PaperTableCellsView,
     PaperTableView,
     PointView,
+    StudiesComparisonView,
     StudyRunView,
     StudyView,
     TaskView,
@@ -351,6 +352,16 @@ class AsyncClient:
             test: moderated (the default), welch, or wilcoxon on runs paired by seed.
         """
         return await self._connection.read(ComparisonView, get(f"/v1/studies/{part(study)}/comparison", {"test": test}))
+
+    async def compare(self, studies: Sequence[str], *, test: str | None = None) -> StudiesComparisonView:
+        """Two to eight studies side by side: their results, how their definitions differ, and verdicts between them.
+
+        Args:
+            studies: ids or names.
+            test: as for `comparison`.
+        """
+        query = {"study": list(studies), "test": test}
+        return await self._connection.read(StudiesComparisonView, get("/v1/comparison", query))
 
     async def importance(self, study: str, *, method: str | None = None) -> list[ImportanceView]:
         """How much each searched parameter mattered, for each optimizer's search."""

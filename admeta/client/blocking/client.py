@@ -28,6 +28,7 @@ from admeta.client.models import (
     PaperTableCellsView,
     PaperTableView,
     PointView,
+    StudiesComparisonView,
     StudyRunView,
     StudyView,
     TaskView,
@@ -352,6 +353,16 @@ class Client:
             test: moderated (the default), welch, or wilcoxon on runs paired by seed.
         """
         return self._connection.read(ComparisonView, get(f"/v1/studies/{part(study)}/comparison", {"test": test}))
+
+    def compare(self, studies: Sequence[str], *, test: str | None = None) -> StudiesComparisonView:
+        """Two to eight studies side by side: their results, how their definitions differ, and verdicts between them.
+
+        Args:
+            studies: ids or names.
+            test: as for `comparison`.
+        """
+        query = {"study": list(studies), "test": test}
+        return self._connection.read(StudiesComparisonView, get("/v1/comparison", query))
 
     def importance(self, study: str, *, method: str | None = None) -> list[ImportanceView]:
         """How much each searched parameter mattered, for each optimizer's search."""

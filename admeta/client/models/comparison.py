@@ -152,6 +152,54 @@ class ComparisonView(View):
     )
 
 
+class ComparedRowView(View):
+    """One search of a study that is compared with others."""
+
+    label: str
+    optimizer: str
+    rank: int | None = Field(description="In its study; null where no trial is complete.")
+    trial: int | None
+    settings: dict[str, Any] | None
+    search_value: float | None
+    validation: SpreadView
+    test: SpreadView
+
+
+class ComparedStudyView(View):
+    """A study beside others, with what its results depend on."""
+
+    id: str
+    name: str
+    state: str
+    task: str
+    model: str | None
+    epochs: int | None
+    metric: str
+    direction: str
+    recipe: str | None = Field(description="Verdicts are between studies of one recipe only.")
+    best: str | None = Field(description="Label of the search in the first place; null before a trial is complete.")
+    rows: list[ComparedRowView] = Field(description="Best first.")
+
+
+class DifferenceView(View):
+    """A field in which the definitions of studies differ."""
+
+    field: str = Field(examples=["optimizers.admetar.space.lr"])
+    values: list[Any] = Field(description="One for each study, in their order; null where it does not have the field.")
+
+
+class StudiesComparisonView(View):
+    """Two to eight studies side by side, in the order in which they were asked for."""
+
+    studies: list[ComparedStudyView]
+    differences: list[DifferenceView]
+    pairs: list[PairView] = Field(
+        description="The best of every two studies, then searches of the same label; a and b are STUDY/LABEL. Adjusted "
+        "for every two searches of all the studies."
+    )
+    no_verdicts: str | None = Field(description="Why there are none.")
+
+
 class BestView(View):
     """The best settings known for a task and optimizer over all studies of one recipe."""
 

@@ -24,6 +24,7 @@ from admeta.client.models import (
     PointView,
     SearchView,
     SpreadView,
+    StudiesComparisonView,
     StudyRunView,
     StudyView,
     TaskView,
@@ -194,7 +195,35 @@ def n_runs(validation: SpreadView) -> str:
     return f"{n_failed} of {n + n_failed} failed" if n_failed else str(n or "")
 
 
-def pairs(view: ComparisonView) -> FittedTable:
+def studies(view: StudiesComparisonView) -> FittedTable:
+    """One line for each optimizer, a column for each study: validation, seeds and settings of its best trial."""
+    names = [study.name for study in view.studies]
+    table = FittedTable("optimizer", *names, wrapped=names)
+    for label in dict.fromkeys(row.label for study in view.studies for row in study.rows):
+        cells = []
+        for study in view.studies:
+            row = next((row for row in study.rows if row.label == label and row.trial is not None), None)
+            if row is None:
+                cells.append(_NOTHING)
+                continue
+            value = spread(row.validation) if row.validation.n else number(row.search_value)
+            seeds = f", n={n_runs(row.validation)}" if row.validation.n else ""
+            first = " (best)" if label == study.best else ""
+            cells.append(f"{value}{seeds}{first}: {settings(row.settings)}")
+        table.add_row(label, *cells)
+    return table
+
+
+def differences(view: StudiesComparisonView) -> FittedTable:
+    """One line for each field in which the definitions differ."""
+    names = [study.name for study in view.studies]
+    table = FittedTable("field", *names, wrapped=names)
+    for one in view.differences:
+        table.add_row(one.field, *(_NOTHING if value is None else _text(value) for value in one.values))
+    return table
+
+
+def pairs(view: ComparisonView | StudiesComparisonView) -> FittedTable:
     """A line for every two optimizers: what their confirm runs show."""
     table = FittedTable("optimizers", "difference", "p (adjusted)", "verdict", wrapped=["optimizers", "verdict"])
     for pair in view.pairs:

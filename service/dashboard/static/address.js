@@ -2,7 +2,7 @@
    figures, the filters and the order of the trials, hidden series. The other scripts come after it. */
 "use strict";
 const Address = (() => {
-  const KEPT = ".controls [name], #trial-filters [name]";
+  const KEPT = ".controls [name]:not([type=hidden]), #trial-filters [name], [form=compare][name]";
   const GROWING = ["metric", "x", "y", "attempt"]; // selects whose options come with the data
   const query = () => new URLSearchParams(location.search);
   const get = (name) => query().get(name);
@@ -31,7 +31,7 @@ const Address = (() => {
   function restore(input) {
     const value = get(nameOf(input));
     if (value === null) return;
-    if (input.type === "checkbox") input.checked = true;
+    if (input.type === "checkbox") input.checked = query().getAll(nameOf(input)).includes(input.value);
     else if (input.tagName !== "SELECT") input.value = value;
     else {
       const isThere = () => [...input.options].some((option) => option.value === value);
@@ -41,8 +41,13 @@ const Address = (() => {
   }
 
   function keep(input) {
-    const isDefault = input.type === "checkbox" ? !input.checked : !GROWING.includes(input.name) && input.value === (input.options?.[0].value ?? "");
-    set(nameOf(input), ...(isDefault ? [] : [input.value]));
+    const name = nameOf(input);
+    if (input.type === "checkbox") {
+      const boxes = [...document.querySelectorAll(KEPT)].filter((one) => one.checked && nameOf(one) === name);
+      return set(name, ...boxes.map((one) => one.value));
+    }
+    const isDefault = !GROWING.includes(input.name) && input.value === (input.options?.[0].value ?? "");
+    set(name, ...(isDefault ? [] : [input.value]));
   }
 
   document.querySelectorAll(KEPT).forEach(restore);

@@ -15,9 +15,11 @@ from service.database.queries.plots import (
     History,
     RunChoice,
     attempt_spans,
+    best_curves,
     search_history,
     study_curves,
 )
+from service.database.queries.several import compare_studies
 from service.database.queries.studies import get_study_view, gpu_seconds, list_studies
 from service.database.queries.trials import (
     get_curve,
@@ -41,7 +43,9 @@ __all__ = [
     "active_runs",
     "attempt_spans",
     "best",
+    "best_curves",
     "best_results",
+    "compare_studies",
     "comparison",
     "detectable",
     "find_study",

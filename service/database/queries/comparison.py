@@ -87,7 +87,7 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
         ranked = _ranked(rows, {search.label: _place(chosen.get(search.id), row.direction) for search, _ in searches})
         confirmed = {search.label: one for search, _ in searches if (one := chosen.get(search.id)) and one.confirmed}
         repeated = row.definition.get("searches", 1) > 1
-        samples = _by_search(row, ranked, confirmed) if repeated else _by_seed(ranked, confirmed)
+        samples = _by_search(row, ranked, confirmed) if repeated else _by_seed([one.label for one in ranked], confirmed)
         rules = _rules(row, samples, test=test, unit="searches" if repeated else "seeds")
         return ComparisonView(
             **{**row.columns(), "study": row.name},
@@ -181,16 +181,27 @@ def _is_baseline(study: Study, search: Search) -> bool:
     return search.position >= n_searches
 
 
-def _by_seed(rows: Sequence[ComparisonRow], confirmed: Mapping[str, TrialSummary]) -> dict[str, Sample]:
+def seed_samples(session: Session, study: Study, searches: Sequence[tuple[Search, int | None]]) -> dict[str, Sample]:
+    """By label, the confirm runs of the trial that represents each search; those without any are left out.
+
+    Args:
+        searches: with the id of the best run of each.
+    """
+    chosen = _chosen_trials(session, study, searches)
+    confirmed = {search.label: one for search, _ in searches if (one := chosen.get(search.id)) and one.confirmed}
+    return _by_seed(list(confirmed), confirmed)
+
+
+def _by_seed(labels: Sequence[str], confirmed: Mapping[str, TrialSummary]) -> dict[str, Sample]:
     """By label, the values of the confirm runs: verdicts are then on the settings that one search found."""
     return {
-        row.label: Sample(
+        label: Sample(
             values={run.seed: run.value for run in runs if run.state == RunState.COMPLETE and run.value is not None},
             n_failed=sum(run.state == RunState.FAIL for run in runs),
         )
-        for row in rows
-        if row.label in confirmed
-        for runs in [confirmed[row.label].counted]
+        for label in labels
+        if label in confirmed
+        for runs in [confirmed[label].counted]
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from itertools import accumulate
@@ -87,16 +87,47 @@ def study_curves(
         metric: a name of `Curves.metrics`; None or unknown: the objective.
     """
     chosen = _run_ids(engine, study, comparison, runs)
-    found = dict(_points(engine, chosen, axis=axis, metric=None if metric == study.metric else metric))
+    return _curves(engine, chosen, [search.label for search in study.searches], study.metric, axis=axis, metric=metric)
+
+
+def best_curves(
+    engine: Engine, studies: Sequence[tuple[StudyView, ComparisonView]], *, axis: Axis, metric: str | None
+) -> Curves:
+    """The curves of the best of each study, under the study's name.
+
+    Args:
+        studies: each with its comparison.
+        metric: a name of `Curves.metrics`; None or unknown: the first study's objective.
+    """
+    objectives = {study.metric for study, _ in studies}
+    if len(objectives) > 1:
+        metric = metric or studies[0][0].metric
+    chosen: dict[int, str] = {}
+    for study, comparison in studies:
+        first = comparison.model_copy(update={"rows": comparison.rows[:1]})
+        chosen |= dict.fromkeys(_run_ids(engine, study, first, RunChoice.BEST), study.name)
+    objective = objectives.pop() if len(objectives) == 1 else ""
+    found = _curves(engine, chosen, [study.name for study, _ in studies], objective, axis=axis, metric=metric)
+    return found if objective else replace(found, metric=metric or "", metrics=[name for name in found.metrics if name])
+
+
+def _curves(
+    engine: Engine,
+    chosen: Mapping[int, str],
+    labels: Sequence[str],
+    objective: str,
+    *,
+    axis: Axis,
+    metric: str | None,
+) -> Curves:
+    """The curves of runs, by their labels."""
+    found = dict(_points(engine, chosen, axis=axis, metric=None if metric == objective else metric))
     metrics = _metrics(engine, chosen)
     xs = _thinned(sorted({x for curve in found.values() for x in curve.x}))
-    curves = {
-        search.label: [found[run] for run, label in chosen.items() if label == search.label and run in found]
-        for search in study.searches
-    }
+    curves = {label: [found[run] for run, of in chosen.items() if of == label and run in found] for label in labels}
     return Curves(
-        metric=metric if metric in metrics else study.metric,
-        metrics=[study.metric, *(name for name in metrics if name != study.metric)],
+        metric=metric if metric in metrics else objective,
+        metrics=[objective, *(name for name in metrics if name != objective)],
         axis=axis,
         x=xs,
         series=[_band(label, of_label, xs) for label, of_label in curves.items()],

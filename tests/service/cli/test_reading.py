@@ -30,6 +30,7 @@ def _service(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("show digits-four", ["COMPLETED", "admetar", "16/16", "3/3"]),
         ("compare digits-four", ["admetar", "±", "diverged", "admetar − admetas", "p (adjusted)", "admetar is better"]),
         ("compare digits-four --test wilcoxon", ["admetar"]),
+        ("compare digits-four running", ["(best)", "budget.trials_per_optimizer", "16", "There are no verdicts"]),
         ("best --task digits --optimizer admetar", ["confirmed", "lr=", "digits-four"]),
         ("best --task digits", ["admetar", "admetas", "sgdm", "adamw"]),
         ("trials digits-four --order best --limit 3", ["admetar", "COMPLETE", "lambd="]),

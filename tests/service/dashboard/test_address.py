@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from tests.service.dashboard.test_browser import drawn, visit
+from tests.service.dashboard.test_browser import drawn, until, visit
 
 pytestmark = pytest.mark.browser
 _HIDDEN = "[...document.querySelectorAll('.plot')].filter((box) => box.plot).map((box) => box.plot.series.slice(1)"
@@ -49,6 +49,7 @@ def test_the_curves_of_a_study(browser: Any, address: str) -> None:
         page.locator(form + "[name=axis]").select_option("seconds")
         page.locator(form + "[name=metric]").select_option("val_loss")
         page.locator(form + "[name=log]").check()
+        until(page, "document.querySelector('[data-chart=curves] .plot').plot.axes[1].label === 'val_loss'")
         page.locator(form + ".u-legend th", has_text="sgdm").click()
 
     def look(page: Any) -> list[Any]:

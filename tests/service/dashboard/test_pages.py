@@ -34,6 +34,7 @@ PAGES = [
     "/studies/waiting",
     "/studies/waiting/searches/sgdm",
     "/studies/broken",
+    "/compare?study=digits-four&study=running&study=cifar10-resnet110",
     "/results",
     "/explorer",
     "/submit",
