@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from search import driver, placement
 from search.definition import StudyDefinition
 from search.driver import SCRATCH_PREFIX, DriverOptions, drive
 from search.records import Lease, StudyRecord
@@ -151,25 +152,30 @@ def test_what_is_wrong_with_the_data_is_the_studys_reason_at_once(tmp_path: Path
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_study_keeps_the_fingerprint_that_its_data_have_on_a_worker(tmp_path: Path) -> None:
-    rows = "text,label\n" + "".join(f"word {i % 3},{'yes' if i % 2 else 'no'}\n" for i in range(40))
-    store = MemoryStore()
-    raw = {
-        **digits(confirm={"top_k": 0}).to_json(),
-        "task": {"name": "text_classification", "model": "tiny", "batch_size": 8, "epochs": 1},
-        "objective": {"metric": "val_accuracy"},
-    }
+def test_the_check_finds_the_fingerprint_of_the_data_on_a_worker(tmp_path: Path) -> None:
+    definition = define(task={"name": "gpt", "model": "nano", "context": 16, "batch_size": 2})
     found = []
-    for folder, text in (("a", rows), ("b", rows), ("c", rows.replace("word 2", "word 9"))):
-        for name in ("train", "test"):
-            (tmp_path / folder).mkdir(exist_ok=True)
-            (tmp_path / folder / f"{name}.csv").write_text(text)
-        study = store.add_study(StudyDefinition.model_validate({**raw, "name": folder}))
-        options = DriverOptions(owner="test", storage=str(tmp_path / "runs"), data_dir=str(tmp_path / folder))
-        assert drive(study.id, store=store, options=options) is StudyState.COMPLETED
-        found.append(store.get_study(study.id).data_fingerprint)
+    for folder, text in (("a", "to be or not to be"), ("b", "to be or not to be"), ("c", "to be or not to bee")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.txt").write_text(20 * text)
+        found.append(
+            placement.check(definition, data_dir=str(tmp_path / folder), origins=(), is_stopping=lambda: False)
+        )
     assert found[0] is not None
     assert found[0] == found[1] != found[2]
+
+
+def test_the_first_fingerprint_of_a_studys_data_stays(caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    study = store.add_study(define())
+    lease = store.acquire_lease(study.id, owner="test", ttl_s=60)
+    assert lease is not None
+    for fingerprint, known in ((None, None), ("a", "a"), ("a", "a"), ("b", "a"), (None, "a")):
+        with_it = driver._with_fingerprint(store.get_study(study.id), store, lease, fingerprint)
+        assert (with_it.data_fingerprint, store.get_study(study.id).data_fingerprint) == (known, known)
+    assert [record.message for record in caplog.records] == [
+        f"study {study.id}: its data have changed since its first run; clone it for these"
+    ]
 
 
 @pytest.mark.usefixtures("local_ray")
