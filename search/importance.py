@@ -28,7 +28,7 @@ FANOVA_TRIALS = 200
 """Largest number of trials for fANOVA, whose random forest then takes seconds."""
 
 _RESAMPLED_TRIALS = 20_000  # trials of all resamples behind PED-ANOVA's intervals: a second or two
-_TAIL = 0.025  # on either side; measured, the intervals then hold in 91 to 93 % (docs/search.md)
+_TAIL = 0.025  # on either side; measured, the intervals then hold in 87 to 98 % (docs/search.md)
 _NOTHING = 1e-12
 
 

@@ -43,6 +43,9 @@ def compare(
     searches: Annotated[
         Searches, typer.Option(help="each: also a line for each of an optimizer's repeated searches.")
     ] = Searches.TOGETHER,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="Also the best of n trials and the time to the target, with bands.")
+    ] = False,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -58,6 +61,9 @@ def compare(
     if not view.complete:
         say("The study has not ended; these are its results so far.", err=True)
     show_comparison(view, searches=searches)
+    if curves:
+        say("\nMedian of the best of n trials drawn at random from each search's, with a band for all n (95 %):\n")
+        show(tables.best_of_n(view), *([tables.time_to_target(view)] if any(row.target for row in view.rows) else []))
 
 
 def _compare_studies(view: StudiesComparisonView, output: Output) -> None:

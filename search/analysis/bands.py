@@ -136,12 +136,14 @@ class ReachedBy:
     Attributes:
         times: the times at which a run reached it, increasing; in the unit given.
         share, low, high: from times[i] on, until the next.
+        before: upper bound of the share before times[0].
     """
 
     times: tuple[float, ...]
     share: tuple[float, ...]
     low: tuple[float, ...]
     high: tuple[float, ...]
+    before: float = 1.0
 
 
 def reached_by(times: Sequence[float], *, confidence: float = 0.95) -> ReachedBy:
@@ -162,4 +164,5 @@ def reached_by(times: Sequence[float], *, confidence: float = 0.95) -> ReachedBy
         share=tuple((i + 1) / n for i in known),
         low=tuple(float(f_low[i]) for i in known),
         high=tuple(float(f_high[i + 1]) if i + 1 < n else 1.0 for i in known),
+        before=float(f_high[0]),
     )

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -78,11 +79,13 @@ def lanes(spans: Sequence[AttemptSpan]) -> list[int]:
 
 @router.get("/expected.csv")
 def get_expected(engine: Database, study: str) -> Response:
-    """Expected best of 1, 2, … trials by optimizer."""
+    """Best of 1, 2, … trials by optimizer: the median with its band, and the expected value."""
     view = queries.comparison(engine, study)
-    table: list[Sequence[Any]] = [("label", "trials", "expected_best")]
-    for row in view.rows:
-        table += [(row.label, n, value) for n, value in enumerate(row.expected_best, start=1)]
+    table: list[Sequence[Any]] = [("label", "trials", "median", "low", "high", "expected_best")]
+    for row in view.optimizers or view.rows:
+        of = row.best_of_n
+        found = zip_longest(of.median, of.low, of.high, row.expected_best)
+        table += [(row.label, n, *values) for n, values in enumerate(found, start=1)]
     return as_csv(table, name=f"{view.study}-expected-best")
 
 

@@ -30,6 +30,16 @@ class RateView(View):
     high: float | None
 
 
+class ReachedView(View):
+    """Share of runs that have met the target by each time, with a band that holds at all times together (95 %)."""
+
+    times: list[float] = Field(description="Seconds of training at which a run met it, increasing.")
+    share: list[float] = Field(description="From times[i] on, until the next.")
+    low: list[float]
+    high: list[float]
+    before: float = Field(description="Upper bound before the first time.")
+
+
 class TargetView(View):
     """When each of an optimizer's best runs first met the target on validation; null where it never did."""
 
@@ -41,6 +51,7 @@ class TargetView(View):
     train_s: list[float | None] = Field(description="Seconds of training until then, evaluation not counted.")
     median_steps: float | None = Field(description="Null where at least half of the runs missed.")
     median_train_s: float | None
+    reached: ReachedView
 
 
 class PairView(View):

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from admeta.client.models import (
     AttemptView,
+    BestOfNView,
     BestView,
     ClusterView,
     ComparisonRow,
@@ -228,6 +229,36 @@ def pairs(view: ComparisonView | StudiesComparisonView) -> FittedTable:
     table = FittedTable("optimizers", "difference", "p (adjusted)", "verdict", wrapped=["optimizers", "verdict"])
     for pair in view.pairs:
         table.add_row(f"{pair.a} − {pair.b}", number(pair.difference), number(pair.p_adjusted), pair.sentence)
+    return table
+
+
+def best_of_n(view: ComparisonView) -> FittedTable:
+    """The median of the best of 1, 2, 4, … trials of each optimizer, and its band for all n together."""
+    rows = [row for row in view.optimizers or view.rows if row.best_of_n.median]
+    most = max((len(row.best_of_n.median) for row in rows), default=0)
+    counts = [n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n <= most]
+    table = FittedTable("best of", *map(str, counts), wrapped=list(map(str, counts)))
+    for row in rows:
+        table.add_row(row.label, *(_banded(row.best_of_n, n) for n in counts))
+    return table
+
+
+def _banded(found: BestOfNView, n: int) -> str:
+    if n > len(found.median):
+        return ""
+    return f"{number(found.median[n - 1])} ({number(found.low[n - 1])} to {number(found.high[n - 1])})"
+
+
+def time_to_target(view: ComparisonView) -> FittedTable:
+    """When the runs of each optimizer's best trial met the target: the share by each time, with its band."""
+    shares = "share of runs by seconds of training"
+    table = FittedTable("to target", "met it", shares, wrapped=[shares])
+    for row in view.rows:
+        if row.target is not None:
+            of = row.target.reached
+            steps = zip(of.times, of.share, of.low, of.high, strict=True)
+            shown = ", ".join(f"{time:.3g} s {share:.0%} ({low:.0%} to {high:.0%})" for time, share, low, high in steps)
+            table.add_row(row.label, f"{row.target.n_reached} of {row.target.n}", shown or "–")
     return table
 
 

@@ -63,35 +63,56 @@ const Charts = (() => {
     }, logY ? [data[0], ...data.slice(1).map(positive)] : data, box);
   }
 
+  /* Curves with bands: each of { label, note, i, median, low, high } at every x, `i` being its colour. */
+  function banded(box, x, curves, options, line = {}) {
+    const series = [], data = [x], bands = [];
+    for (const one of curves) {
+      const at = data.length, stroke = color(one.i);
+      data.push(one.median, one.high, one.low);
+      series.push({ label: one.label + (one.note || ""), stroke, width: 2, points: { show: x.length < 3 }, ...line });
+      for (let k = 0; k < 2; k++) series.push({ stroke: stroke + "00", width: 0, points: { show: false }, class: "edge", label: one.label, ...line });
+      bands.push({ series: [at + 1, at + 2], fill: stroke + "2b" });
+    }
+    /* A hidden curve takes its band with it. */
+    const together = (u, i, { show }) => {
+      if (!i || (i - 1) % 3 || show === undefined) return;
+      for (const k of [i + 1, i + 2]) if (u.series[k].show !== show) u.setSeries(k, { show });
+    };
+    plot(box, { series, bands, data, hooks: { setSeries: [together] }, ...options });
+    box.querySelectorAll(".u-legend .edge").forEach((row) => row.remove());
+  }
+
+  /* The colour of an optimizer, by its place in the list of searches. */
+  function colorOf(label) {
+    const order = [...document.querySelectorAll("[data-live] .searches .label")].map((node) => node.textContent);
+    return Math.max(0, order.indexOf(label));
+  }
+
   const KINDS = {
     curves(box, found, figure) {
-      const shown = found.series.map((one, i) => ({ ...one, i })).filter((one) => one.n_runs > 0);
+      const shown = found.series.map((one, i) => ({ ...one, i, note: ` (${one.n_runs})` })).filter((one) => one.n_runs > 0);
       if (!found.x.length) return say(box, "No run has been evaluated yet; curves appear after the first epoch.");
-      const series = [], data = [found.x], bands = [];
-      for (const one of shown) {
-        const at = data.length, stroke = color(one.i);
-        data.push(one.median, one.high, one.low);
-        series.push({ label: `${one.label} (${one.n_runs})`, stroke, width: 2, points: { show: found.x.length < 3 } });
-        for (let k = 0; k < 2; k++) series.push({ stroke: stroke + "00", width: 0, points: { show: false }, class: "edge", label: one.label });
-        bands.push({ series: [at + 1, at + 2], fill: stroke + "2b" });
-      }
-      /* A hidden curve takes its band with it. */
-      const together = (u, i, { show }) => {
-        if (!i || (i - 1) % 3 || show === undefined) return;
-        for (const k of [i + 1, i + 2]) if (u.series[k].show !== show) u.setSeries(k, { show });
-      };
-      plot(box, { x: found.axis, y: found.metric, series, bands, data, logY: isLog(figure), integerX: found.axis !== "seconds", hooks: { setSeries: [together] } });
-      box.querySelectorAll(".u-legend .edge").forEach((row) => row.remove());
+      banded(box, found.x, shown, { x: found.axis, y: found.metric, logY: isLog(figure), integerX: found.axis !== "seconds" });
     },
+    /* Where the trials set no bound, the band reaches the best value that is drawn. */
     expected(box, found, figure) {
-      const rows = found.rows.filter((row) => row.expected_best.length);
-      if (!rows.length) return say(box, "No trial is complete yet.");
-      const order = [...document.querySelectorAll("[data-live] .searches .label")].map((node) => node.textContent);
-      const most = Math.max(...rows.map((row) => row.expected_best.length));
-      const data = [Array.from({ length: most }, (_, i) => i + 1)];
-      for (const row of rows) data.push(data[0].map((n) => row.expected_best[n - 1] ?? null));
-      const series = rows.map((row) => ({ label: row.label, stroke: color(Math.max(0, order.indexOf(row.label))), width: 2, points: { show: most < 3 } }));
-      plot(box, { x: "trials", y: found.metric, series, data, logY: isLog(figure), integerX: true });
+      const rows = (found.optimizers.length ? found.optimizers : found.rows).filter((row) => row.best_of_n.median.length);
+      if (!rows.length) return say(box, "No trial has ended yet.");
+      const most = Math.max(...rows.map((row) => row.best_of_n.median.length)), maximize = found.direction === "maximize";
+      const x = Array.from({ length: most }, (_, i) => i + 1), ends = rows.flatMap(({ best_of_n: of }) => [...of.median, ...of.low, ...of.high]);
+      const known = ends.filter((value) => value !== null), best = maximize ? Math.max(...known) : Math.min(...known);
+      const upTo = (of, side, open) => x.map((n) => (n > of.median.length ? null : of[side][n - 1] ?? (open ? best : null)));
+      const curves = rows.map((row) => ({ label: row.label, i: colorOf(row.label), median: upTo(row.best_of_n, "median"), low: upTo(row.best_of_n, "low", !maximize), high: upTo(row.best_of_n, "high", maximize) }));
+      banded(box, x, curves, { x: "trials", y: found.metric, logY: isLog(figure), integerX: true });
+    },
+    reached(box, found) {
+      const rows = found.rows.filter((row) => row.target);
+      const x = [...new Set([0, ...rows.flatMap((row) => row.target.reached.times)])].sort((a, b) => a - b);
+      if (x.length < 2) return say(box, "No run has reached the target.");
+      x.push(x[x.length - 1] * 1.1); // the last step is seen
+      const until = ({ times }, values, before) => x.map((at) => { const n = times.filter((time) => time <= at).length; return n ? values[n - 1] : before; });
+      const curves = rows.map(({ label, target: { n, n_reached, reached: of } }) => ({ label, note: ` (${n_reached}/${n})`, i: colorOf(label), median: until(of, of.share, 0), low: until(of, of.low, 0), high: until(of, of.high, of.before) }));
+      banded(box, x, curves, { x: "seconds of training", y: "share of runs" }, { paths: uPlot.paths.stepped({ align: 1 }) });
     },
     runs(box, found, figure) {
       const select = figure.querySelector("[name=metric]");

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -22,10 +23,21 @@ from admeta.client.models import (
     EdgeView,
     PairView,
     RateView,
+    ReachedView,
     SpreadView,
     TargetView,
 )
-from search.analysis import BestOfN, PairVerdict, Rules, Sample, best_of_n, compare, divergence_rate, time_to_target
+from search.analysis import (
+    BestOfN,
+    PairVerdict,
+    Rules,
+    Sample,
+    best_of_n,
+    compare,
+    divergence_rate,
+    reached_by,
+    time_to_target,
+)
 from search.confirmation import Spread, detectable_in, rules_of
 from search.definition import Confirm, StudyDefinition, recipe_of
 from search.edge import Searched, edges, is_near_an_end, widened
@@ -480,12 +492,16 @@ def _targets(session: Session, study: Study, chosen: Mapping[int, TrialSummary])
     for run_id, epoch, step, value, train_s in session.execute(query):
         curves[run_id].append(Point(epoch=epoch, step=step, value=value, metrics={}, cost=Cost(train_s=train_s)))
     return {
-        search_id: TargetView.model_validate(
-            time_to_target([curves[run.id] for run in found], target=target, direction=study.direction).to_json()
-        )
+        search_id: _target_view([curves[run.id] for run in found], target=target, direction=study.direction)
         for search_id, found in runs.items()
         if found
     }
+
+
+def _target_view(curves: Sequence[Sequence[Point]], *, target: float, direction: Direction) -> TargetView:
+    times = time_to_target(curves, target=target, direction=direction).to_json()
+    reached = reached_by([math.inf if time is None else time for time in times["train_s"]])
+    return TargetView(**times, reached=ReachedView.model_validate(reached))
 
 
 def _target_of(study: Study) -> float | None:

@@ -65,3 +65,24 @@ def test_time_to_target_counts_misses() -> None:
     assert all(low <= share <= high for low, share, high in zip(found.low, found.share, found.high, strict=True))
     assert reached_by([]).times == ()
     assert reached_by([math.inf]).times == ()
+    none = reached_by([math.inf] * 20)
+    assert none.times == ()
+    assert (
+        1 - 0.025 ** (1 / 20) < none.before < 0.35
+    )  # wider than the interval of one share, 0 of 20 (Clopper, Pearson)
+
+
+def test_the_band_of_the_share_covers_the_truth() -> None:
+    """Exponential times, of which those beyond 1 never arrive; 300 samples of 12."""
+    rng = np.random.default_rng(0)
+    at = np.linspace(0.001, 0.999, 200)
+    held = 0
+    for _ in range(300):
+        times = rng.exponential(size=12)
+        found = reached_by([float(time) if time < 1 else math.inf for time in times])
+        n = np.searchsorted(found.times, at, side="right") - 1
+        low = np.where(n < 0, 0.0, np.array([*found.low, 0.0])[n])
+        high = np.where(n < 0, found.before, np.array([*found.high, 0.0])[n])
+        truth = 1 - np.exp(-at)
+        held += bool(((low <= truth) & (truth <= high)).all())
+    assert held / 300 > 0.93

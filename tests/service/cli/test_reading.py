@@ -31,6 +31,8 @@ def _service(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("compare digits-four", ["admetar", "±", "diverged", "admetar − admetas", "p (adjusted)", "admetar is better"]),
         ("compare digits-four --test wilcoxon", ["admetar"]),
         ("compare digits-four running", ["(best)", "budget.trials_per_optimizer", "16", "There are no verdicts"]),
+        ("compare digits-four --curves", ["best of", "16", "to target", "met it"]),
+        ("compare digits-four --searches each", ["admetar"]),
         ("best --task digits --optimizer admetar", ["confirmed", "lr=", "digits-four"]),
         ("best --task digits", ["admetar", "admetas", "sgdm", "adamw"]),
         ("trials digits-four --order best --limit 3", ["admetar", "COMPLETE", "lambd="]),

@@ -262,3 +262,35 @@ def test_a_baseline_is_a_row_and_is_compared_with_its_optimizer_alone(store: Sql
     shown = verdicts(view)
     assert shown["sgdm"].startswith("behind")
     assert shown["admetar.defaults"] == view.pairs[1].sentence
+
+
+def test_the_best_of_n_counts_diverged_and_pruned_trials(store: SqlStore) -> None:
+    """Eight of ten trials diverged: what a trial is expected to reach is not above a stable rival's."""
+    lease, (admetar, sgdm) = leased(store, definition("unstable", budget={"trials_per_optimizer": 10}))
+    for i in range(10):
+        run(store, lease, admetar, i, DIVERGED if i >= 2 else complete(0.95))
+        stable = RunOutcome(state=RunState.PRUNED, value=0.8) if i % 2 else complete(0.9)
+        run(store, lease, sgdm, i, stable)
+    unstable, rival = (
+        next(row for row in comparison(store.engine, lease.study_id).rows if row.label == label)
+        for label in ("admetar", "sgdm")
+    )
+    assert len(unstable.expected_best) == len(rival.expected_best) == 10
+    assert unstable.expected_best[0] == pytest.approx((2 * 0.95 + 8 * 0.8) / 10)  # diverged: the worst of the study
+    assert unstable.expected_best[0] < rival.expected_best[0] == pytest.approx(0.85)
+    assert unstable.best_of_n.median[:2] == [None, None]
+    assert unstable.best_of_n.median[-1] == 0.95
+    assert rival.best_of_n.median[0] == 0.8
+    assert unstable.best_of_n.low[0] is None
+
+
+def test_time_to_target_has_a_band(store: SqlStore) -> None:
+    study = confirmed(store, budget={"trials_per_optimizer": 4, "target": 0.975})
+    rows = {row.label: row for row in comparison(store.engine, study).rows}
+    target, missed = rows["admetar"].target, rows["sgdm"].target
+    assert target is not None
+    assert missed is not None
+    assert (target.reached.times, target.reached.share) == ([6.0], [pytest.approx(2 / 3)])
+    assert 0 < target.reached.low[0] < 2 / 3 < target.reached.high[0] < 1
+    assert (missed.reached.times, missed.reached.share) == ([], [])
+    assert 0.5 < missed.reached.before < 1
