@@ -100,7 +100,9 @@ const Charts = (() => {
       if (!rows.length) return say(box, "No trial has ended yet.");
       const most = Math.max(...rows.map((row) => row.best_of_n.median.length)), maximize = found.direction === "maximize";
       const x = Array.from({ length: most }, (_, i) => i + 1), ends = rows.flatMap(({ best_of_n: of }) => [...of.median, ...of.low, ...of.high]);
-      const known = ends.filter((value) => value !== null), best = maximize ? Math.max(...known) : Math.min(...known);
+      const known = ends.filter((value) => value !== null);
+      if (!known.length) return say(box, "All trials that have ended diverged.");
+      const best = maximize ? Math.max(...known) : Math.min(...known);
       const upTo = (of, side, open) => x.map((n) => (n > of.median.length ? null : of[side][n - 1] ?? (open ? best : null)));
       const curves = rows.map((row) => ({ label: row.label, i: colorOf(row.label), median: upTo(row.best_of_n, "median"), low: upTo(row.best_of_n, "low", !maximize), high: upTo(row.best_of_n, "high", maximize) }));
       banded(box, x, curves, { x: "trials", y: found.metric, logY: isLog(figure), integerX: true });
