@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,11 +25,6 @@ class OptimizerSetup(Part):
 
     grid: Mapping[str, list[float]] | None = None
     fixed: Mapping[str, JsonValue] = Field(default_factory=dict)
-
-    @property
-    def n_configurations(self) -> int | None:
-        """Number of points of the grid; None if it is not printed."""
-        return math.prod(len(values) for values in self.grid.values()) if self.grid else None
 
 
 class Setup(Part):

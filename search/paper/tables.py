@@ -188,12 +188,6 @@ def results(
     return tuple(r for r in _all_results() if all(getattr(r, name) == value for name, value in given.items()))
 
 
-def paper_result(*, task: str, model: str, optimizer: str, metric: str) -> PaperResult | None:
-    """The paper's main result of an optimizer: of the first table that has it, ablations and other variants aside."""
-    found = results(task=task, model=model, optimizer=optimizer, metric=metric)
-    return next((result for result in found if result.variant is None), None)
-
-
 def _result(
     token: str, *, table: str, row: Row, column: Column, facts: dict[str, str], at: tuple[int, int]
 ) -> PaperResult:

@@ -121,20 +121,6 @@ def head_revision() -> str | None:
     return ScriptDirectory.from_config(_config(None)).get_current_head()
 
 
-def check_current(engine: Engine) -> None:
-    """Refuse a database that was not prepared, or by another version.
-
-    Raises:
-        DatabaseVersionError: its tables are not at this code's revision.
-    """
-    found, needed = current_revision(engine), head_revision()
-    if found != needed:
-        raise DatabaseVersionError(
-            f"The database's tables are at revision {found}; this version needs {needed}.",
-            hint="Start 'admeta serve' of this version once: it upgrades the tables.",
-        )
-
-
 def _unusable(engine: Engine, error: DBAPIError | OSError) -> DatabaseUnavailableError:
     return DatabaseUnavailableError(
         f"The database {engine.url.render_as_string(hide_password=True)} cannot be used: {in_short(error)}.",

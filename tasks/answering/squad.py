@@ -97,11 +97,6 @@ class QuestionSet:
     questions: tuple[Question, ...]
     n_skipped: int = 0
 
-    @property
-    def n_unanswerable(self) -> int:
-        """Questions without an answer."""
-        return sum(not question.answers for question in self.questions)
-
 
 def read_squad(
     path: Path, *, unanswerable: Literal["refuse", "keep"], on_bad_answer: Literal["refuse", "skip"]
