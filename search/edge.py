@@ -136,7 +136,7 @@ def _place(definition: StudyDefinition, label: str) -> int:
 def _end_of(parameter: Numeric | CategoricalParameter, value: Any) -> End | None:
     if isinstance(parameter, CategoricalParameter) or value is None:
         return None
-    at = _at(parameter, value)
+    at = _at(parameter, value) if parameter.low <= value <= parameter.high else 0.5
     return "low" if at <= EDGE else "high" if at >= 1 - EDGE else None
 
 

@@ -297,7 +297,8 @@ def verdicts(comparison: ComparisonView) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in comparison.pairs:
         if pair.b in baselines:
-            found[pair.b] = pair.sentence
+            told = "undecided against" if pair.better is None else "behind" if pair.better == pair.a else "better than"
+            found[pair.b] = f"{told} {pair.a}" + ("" if pair.p_adjusted is None else f", p = {pair.p_adjusted:.2g}")
             continue
         if first not in (pair.a, pair.b):
             continue

@@ -143,3 +143,10 @@ def test_warnings_for_nothing_are_rare(optimum: float | None, most: float) -> No
         if end is not None:
             n_warned += gets_better_towards(UNIT, end, list(zip(x, y, strict=True)), direction=Direction.MAXIMIZE)
     assert n_warned <= most * 400
+
+
+def test_a_value_outside_the_space_is_at_no_end() -> None:
+    """Trials taken from elsewhere may have one."""
+    found = searched(lambda x, y: -x)
+    outside = Searched(label="adamw", best={"lr": 1e-5, "weight_decay": 0.05}, trials=found.trials)
+    assert edges(definition(), [outside]) == []

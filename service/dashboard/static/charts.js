@@ -71,7 +71,7 @@ const Charts = (() => {
       data.push(one.median, one.high, one.low);
       series.push({ label: one.label + (one.note || ""), stroke, width: 2, points: { show: x.length < 3 }, ...line });
       for (let k = 0; k < 2; k++) series.push({ stroke: stroke + "00", width: 0, points: { show: false }, class: "edge", label: one.label, ...line });
-      bands.push({ series: [at + 1, at + 2], fill: stroke + "2b" });
+      bands.push({ series: [at + 1, at + 2], fill: stroke + (curves.length > 3 ? "14" : "2b") });
     }
     /* A hidden curve takes its band with it. */
     const together = (u, i, { show }) => {

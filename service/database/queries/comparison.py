@@ -176,6 +176,9 @@ def _verdicts(rows: Sequence[ComparisonRow], samples: Mapping[str, Sample], rule
     found = compare(searched, rules)
     if pairs:
         found += compare(samples, replace(rules, against=None, looks=None, pairs=pairs))
+    if rules.unit == "searches":  # a baseline searches nothing: no further search would decide
+        note = "The defaults are one trial beside the searches"
+        found = [replace(one, more=None, note=one.note or note) if one.b in of.values() else one for one in found]
     return found
 
 
@@ -266,7 +269,7 @@ def _folded(
             of[0],
             None,
             _together([counts.get(search.id, _NO_RUNS) for search in of]),
-            best.get(of[0].id, _NO_TRIALS),
+            _NO_TRIALS if _is_baseline(study, of[0]) else best.get(of[0].id, _NO_TRIALS),
             listed_as=label,
             test_metric=test_metric(study.metric),
             baseline_of=found[0].baseline_of,

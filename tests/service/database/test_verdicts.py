@@ -261,7 +261,7 @@ def test_a_baseline_is_a_row_and_is_compared_with_its_optimizer_alone(store: Sql
     assert [row.rank for row in view.rows] == sorted(row.rank or 0 for row in view.rows)
     shown = verdicts(view)
     assert shown["sgdm"].startswith("behind")
-    assert shown["admetar.defaults"] == view.pairs[1].sentence
+    assert shown["admetar.defaults"].startswith("behind admetar, p = ")
 
 
 def test_the_best_of_n_counts_diverged_and_pruned_trials(store: SqlStore) -> None:
@@ -294,3 +294,18 @@ def test_time_to_target_has_a_band(store: SqlStore) -> None:
     assert 0 < target.reached.low[0] < 2 / 3 < target.reached.high[0] < 1
     assert (missed.reached.times, missed.reached.share) == ([], [])
     assert 0.5 < missed.reached.before < 1
+
+
+def test_repeated_searches_beside_their_baseline_are_told_no_number_of_searches(store: SqlStore) -> None:
+    lease, searches = leased(store, definition("both", searches=3, baseline=["admetar"]))
+    for k, search in enumerate(searches):
+        value = 0.8 if search.label.endswith(".defaults") else 0.9 + 0.02 * (k % 3)
+        run(store, lease, search, 0, complete(value), params={})
+        for seed in range(3):
+            run(store, lease, search, 0, complete(value), stage=Stage.CONFIRM, seed=seed, params={})
+    view = comparison(store.engine, lease.study_id)
+    assert [row.label for row in view.optimizers] == ["admetar", "sgdm", "admetar.defaults"]
+    assert (view.optimizers[2].baseline_of, view.optimizers[2].expected_best) == ("admetar", [])
+    pair = next(pair for pair in view.pairs if pair.b == "admetar.defaults")
+    assert pair.more is None
+    assert pair.sentence.endswith(". The defaults are one trial beside the searches")
