@@ -19,20 +19,25 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import optuna
+from scipy.stats import chi2, studentized_range
+from scipy.stats import f as f_dist
 from scipy.stats.qmc import Sobol
 
 from search.analysis import PairVerdict, Plan, Rules, Sample, best_of_n, compare, decide
+from search.analysis.across import Outcome, Task, told_apart
 from search.analysis.algoperf import read_curves, read_targets, scores
 from search.analysis.moderated import Contrast, Group, contrasts
+from search.analysis.profiles import Friedman, friedman
 from search.states import Direction, SignificanceTest, Verdict
 
 Draw = Callable[[np.random.Generator], float]
+LESS = Direction.MINIMIZE
 
 MINIMIZE = Rules(direction=Direction.MINIMIZE, n_draws=3000)
 MAXIMIZE = Rules(direction=Direction.MAXIMIZE, n_draws=3000)
@@ -57,7 +62,7 @@ PUBLISHED = {
 def main() -> None:
     parts: dict[str, Callable[[Path], None]] = {
         "gpt": gpt, "family": family, "aa": aa, "resampled": resampled, "adaptive": adaptive, "bands": bands,
-        "algoperf": algoperf,
+        "algoperf": algoperf, "ranks": ranks,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all")
@@ -476,6 +481,75 @@ def algoperf(data: Path) -> None:
         found = scores([row for row in curves if row.group == f"v05 {rules}"], targets)
         rows += [f"{rules} | {name} | {score:.4f} | {found[name].score:.4f}" for name, score in published.items()]
     show("AlgoPerf v0.5", "rules | submission | published | here", rows)
+
+
+def ranks(_: Path) -> None:
+    """How often equal optimizers are told apart by their ranks over tasks, and one that is better is."""
+    rows = []
+    for k, n, p_failed in (
+        *((k, n, 0.0) for k in (2, 4, 9) for n in (3, 5, 8, 17)),
+        *((k, 8, 0.2) for k in (2, 4, 9)),
+    ):
+        rng, n_samples = np.random.default_rng(0), 1000
+        count = dict.fromkeys(("chi-square", "Iman and Davenport", "permutation", "Nemenyi", "groups", "shown"), 0)
+        for _ in range(n_samples):
+            values = rng.normal(size=(n, k))
+            failed = rng.random((n, k)) < p_failed
+            test = ranked(values, failed)
+            if test.p_value is None or test.statistic is None:
+                continue
+            apart = np.ptp(list(test.mean_ranks.values())) > nemenyi(k, n) + 1e-9
+            rest = n * (k - 1) - test.statistic
+            f = (n - 1) * test.statistic / rest if rest > 1e-9 else math.inf
+            count["chi-square"] += bool(chi2.sf(test.statistic, k - 1) <= 0.05)
+            count["Iman and Davenport"] += bool(f_dist.sf(f, k - 1, (k - 1) * (n - 1)) <= 0.05)
+            count["permutation"] += test.p_value <= 0.05
+            count["Nemenyi"] += bool(apart)
+            count["groups"] += len(told_apart(test)) > 1
+            values[:, 0] -= 1.5
+            test = ranked(values, failed)
+            groups = told_apart(test)
+            count["shown"] += len(groups) > 1 and any("o0" not in group for group in groups)
+        failing = f"{n}, runs fail with probability {p_failed}" if p_failed else str(n)
+        rows.append(f"{k} | {failing} | " + " | ".join(wilson(of, n_samples) for of in count.values()))
+    header = "optimizers | tasks | chi-square | Iman and Davenport | permutation | Nemenyi alone | both | one better"
+    show("Equal optimizers told apart by their ranks over tasks, %; one better by 1.5 sd told apart, %", header, rows)
+    run_std()
+
+
+def run_std() -> None:
+    """How near the standard deviation of a task's runs is to the true one, 1."""
+    rows = []
+    for k, n in ((2, 3), (4, 3), (9, 3), (9, 5)):
+        rng, found = np.random.default_rng(0), []
+        for unstable in (1.0, 10.0):
+            scales = [unstable, *[1.0] * (k - 1)]
+            found.append([
+                Task(
+                    direction=LESS,
+                    outcomes={f"o{i}": Outcome(values=tuple(rng.normal(0, sd, n))) for i, sd in enumerate(scales)},
+                ).std() or 0.0
+                for _ in range(2000)
+            ])  # fmt: skip
+        low, middle, high = np.quantile(found[0], [0.1, 0.5, 0.9])
+        rows.append(f"{k} | {n} | {middle:.2f} | {low:.2f} to {high:.2f} | {np.median(found[1]):.2f}")
+    header = "optimizers | seeds | median | 80 % of estimates | median, one of ten times the standard deviation"
+    show("Standard deviation of a task's runs, true: 1", header, rows)
+
+
+def ranked(values: np.ndarray, failed: np.ndarray) -> Friedman:
+    return friedman(
+        [
+            ({f"o{j}": None if bad else float(value) for j, (value, bad) in enumerate(zip(row, of, strict=True))}, LESS)
+            for row, of in zip(values, failed, strict=True)
+        ],
+        n_draws=2000,
+    )
+
+
+@cache
+def nemenyi(k: int, n: int) -> float:
+    return float(studentized_range.ppf(0.95, k, np.inf)) * math.sqrt(k * (k + 1) / (12 * n))
 
 
 if __name__ == "__main__":

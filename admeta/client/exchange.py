@@ -13,7 +13,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -101,6 +101,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 Model = TypeVar("Model", bound=BaseModel)
+Query = Mapping[str, str | int | Sequence[str] | None]
 PAUSES_S = (0.2, 0.4, 0.8)
 """Seconds before each repetition of a request."""
 _LONGEST_PAUSE_S = 2.0
@@ -131,7 +132,7 @@ class Request:
 
     method: str
     path: str
-    query: Mapping[str, str | int | list[str] | None] = field(default_factory=dict)
+    query: Query = field(default_factory=dict)
     content: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     silence_s: float | None = None
@@ -235,7 +236,7 @@ def authorization(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def get(path: str, query: Mapping[str, str | int | list[str] | None] | None = None) -> Request:
+def get(path: str, query: Query | None = None) -> Request:
     """A request that reads."""
     return Request(method="GET", path=path, query=query or {})
 

@@ -181,6 +181,13 @@ class ImportanceMethod(StrEnum):
     PED_ANOVA = "ped-anova"
 
 
+class TimeUnit(StrEnum):
+    """What the time to a target is counted in; seconds are of training, without evaluation."""
+
+    SECONDS = "seconds"
+    STEPS = "steps"
+
+
 class ExportFormat(StrEnum):
     """File format of exported results."""
 

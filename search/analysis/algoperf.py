@@ -1,8 +1,8 @@
 """Time-to-target scores of outside learning curves, by AlgoPerf's rules.
 
-Owns the reading of curves and targets from files, and AlgoPerf's scoring: a study's time on a workload is that of the
-trial that reaches the target after the fewest evaluations, a workload's time is the median over studies, and the score
-is the area of the performance profile by the trapezoid rule on 100 points.
+Owns the reading of curves and targets from files (docs/verdicts.md describes them), and AlgoPerf's scoring: a study's
+time on a workload is that of the trial that reaches the target after the fewest evaluations, a workload's time is the
+median over studies, and the score is the area of the performance profile by the trapezoid rule on 100 points.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import csv
 import json
 import lzma
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +28,20 @@ from search.states import Direction
 MINIMIZED = frozenset({"loss", "wer", "ppl"})
 """AlgoPerf's metrics of which less is better; of the others more is."""
 
-COLUMNS = ("submission", "study", "workload", "trial", "score_s", "value")
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "submission": ("submission", "optimizer"),
+    "workload": ("workload", "task"),
+    "seconds": ("score_s", "seconds", "step"),
+    "value": ("value",),
+    "study": ("study", "seed"),
+    "trial": ("trial",),
+    "target": ("target",),
+    "direction": ("direction",),
+    "metric": ("metric",),
+}
+"""The columns of a file by what they mean; of several names the first that the file has. The last five may be left out.
+"""
+_NEEDED = ("submission", "workload", "seconds", "value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +69,10 @@ class Targets:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """One row of a curve: a trial's validation value after `seconds` of counted time."""
+    """One row of a curve: a trial's validation value after `seconds` of counted time, or steps.
+
+    `target` is the workload's where the file has it.
+    """
 
     group: str
     submission: str
@@ -63,14 +81,23 @@ class Evaluation:
     trial: str
     seconds: float
     value: float
+    target: Target | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """A submission's score, between 0 and 1, and the performance profile behind it."""
+    """A submission's score, between 0 and 1, with the performance profile behind it and the times behind that.
+
+    Attributes:
+        times: by base workload, the median over studies; ∞ where it counts as missed.
+        n_studies, n_reached: by base workload, how many there are and how many of them reached the target.
+    """
 
     score: float
     profile: PerformanceProfile
+    times: Mapping[str, float]
+    n_studies: Mapping[str, int]
+    n_reached: Mapping[str, int]
 
 
 def read_targets(path: Path) -> Targets:
@@ -109,46 +136,108 @@ def _variants(held_out: Iterable[str], base: Iterable[str]) -> dict[str, str]:
     return variants
 
 
-def read_curves(path: Path) -> Iterator[Evaluation]:
-    """Evaluations from a CSV file, plain or .xz, with the columns submission, study, workload, trial, score_s, value.
+def find_targets(curves: Path, *, group: str) -> Path:
+    """The file of targets beside a file of curves: the only *targets.json there, or that with the group's version.
 
-    An empty value is not finite and reaches no target. `version` and `rules` columns, where there are any, part the
-    file into groups that are scored by themselves.
+    Raises:
+        AnalysisError: there is none, or none of several has the version in its name.
+    """
+    found = sorted(curves.parent.glob("*targets.json"))
+    version = group.partition(" ")[0]
+    fitting = [path for path in found if version and version in path.name] or (found if len(found) == 1 else [])
+    if not fitting:
+        of_group = f" with {version!r} in its name" if version else ""
+        raise AnalysisError(
+            f"{curves} has no column 'target', and beside it lies no file *targets.json{of_group}. Give --targets FILE"
+        )
+    return fitting[0]
+
+
+def targets_of(curves: Iterable[Evaluation]) -> Targets | None:
+    """The targets that the rows themselves state, all workloads being base ones; None where a row states none.
+
+    Raises:
+        AnalysisError: a workload has two targets.
+    """
+    by_workload: dict[str, Target] = {}
+    for row in curves:
+        if row.target is None:
+            return None
+        if by_workload.setdefault(row.workload, row.target) != row.target:
+            raise AnalysisError(
+                f"workload {row.workload!r} has the targets {by_workload[row.workload].value} and {row.target.value}; "
+                "all rows of a workload must state the same one"
+            )
+    return Targets(by_workload=by_workload, base=tuple(by_workload), variant_of={})
+
+
+def read_curves(path: Path) -> Iterator[Evaluation]:
+    """Evaluations from a CSV file or one of JSON lines, plain or .xz; `COLUMNS` has the names of the columns.
+
+    An empty or null value is not finite and reaches no target. `version` and `rules` columns, where there are any, part
+    the file into groups that are scored by themselves.
 
     Raises:
         AnalysisError: the file cannot be read, or lacks a column.
     """
+    is_json = ".jsonl" in path.suffixes
     try:
         with (
             lzma.open(path, "rt", encoding="utf-8", newline="")
             if path.suffix == ".xz"
             else path.open(encoding="utf-8", newline="") as file
         ):
-            rows = csv.DictReader(file)
-            missing = [column for column in COLUMNS if column not in (rows.fieldnames or ())]
-            if missing:
-                raise AnalysisError(f"{path} lacks the columns {missing}; it has {rows.fieldnames}")
-            for row in rows:
-                yield _evaluation(row, path=path, line=rows.line_num)
-    except (OSError, lzma.LZMAError, UnicodeDecodeError, EOFError) as error:
+            rows: Iterable[Any] = map(json.loads, file) if is_json else csv.DictReader(file)
+            names: dict[str, str] = {}
+            for number, row in enumerate(rows, start=1 if is_json else 2):
+                if not isinstance(row, dict):
+                    raise AnalysisError(f"line {number} of {path} is no JSON object; every line must be one")
+                names = names or _names(row, path)
+                yield _evaluation(row, names, path=path, line=number)
+            if not names:
+                raise AnalysisError(f"{path} has no rows of curves")
+    except (OSError, lzma.LZMAError, ValueError, EOFError, csv.Error, RecursionError) as error:
         raise AnalysisError(f"{path} cannot be read: {error}") from None
 
 
-def _evaluation(row: Mapping[str, str], *, path: Path, line: int) -> Evaluation:
+def _names(row: Mapping[str, Any], path: Path) -> dict[str, str]:
+    """The file's names of the columns."""
+    names = {meaning: next((name for name in choice if name in row), "") for meaning, choice in COLUMNS.items()}
+    missing = [" or ".join(repr(name) for name in COLUMNS[meaning]) for meaning in _NEEDED if not names[meaning]]
+    if missing:
+        raise AnalysisError(f"{path} lacks the columns {', '.join(missing)}; it has {sorted(map(str, row))}")
+    return names
+
+
+def _evaluation(row: Mapping[str, Any], names: Mapping[str, str], *, path: Path, line: int) -> Evaluation:
+    seconds, value = row.get(names["seconds"]), row.get(names["value"])
     try:
         return Evaluation(
-            group=" ".join(row[column] for column in ("version", "rules") if row.get(column)),
-            submission=row["submission"],
-            study=row["study"],
-            workload=row["workload"],
-            trial=row["trial"],
-            seconds=float(row["score_s"]),
-            value=float(row["value"]) if row["value"] else math.nan,
+            group=" ".join(str(row[column]) for column in ("version", "rules") if row.get(column)),
+            submission=str(row[names["submission"]]),
+            study=str(row.get(names["study"], "")),
+            workload=str(row[names["workload"]]),
+            trial=str(row.get(names["trial"], "")),
+            seconds=float(seconds),  # type: ignore[arg-type]  # what is no number is caught
+            value=math.nan if value in (None, "") else float(value),
+            target=_target(row, names),
         )
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, KeyError):
         raise AnalysisError(
-            f"line {line} of {path} has score_s {row['score_s']!r} and value {row['value']!r}; both must be numbers"
+            f"line {line} of {path} has {names['seconds']} {seconds!r}, value {value!r} and target "
+            f"{row.get(names['target'])!r}; they must be numbers, the first above 0, and 'direction', where the file "
+            "has it, minimize or maximize"
         ) from None
+
+
+def _target(row: Mapping[str, Any], names: Mapping[str, str]) -> Target | None:
+    """The target that a row states; without a direction by the metric's name, or by the word loss in it."""
+    value = row.get(names["target"])
+    if value in (None, ""):
+        return None
+    words = set(re.split("[^a-z]+", str(row.get(names["metric"], "")).lower()))
+    by_name = Direction.MINIMIZE if words & MINIMIZED else Direction.MAXIMIZE
+    return Target(value=float(value), direction=Direction(row.get(names["direction"]) or by_name))
 
 
 def scores(curves: Iterable[Evaluation], targets: Targets, *, tau_max: float = TAU_MAX) -> dict[str, Score]:
@@ -165,7 +254,8 @@ def scores(curves: Iterable[Evaluation], targets: Targets, *, tau_max: float = T
     Source: Dahl et al., "Benchmarking Neural Network Training Algorithms", 2023; MLCommons' scoring code
     for AlgoPerf v0.5.
     """
-    times = _times(curves, targets)
+    studies = _studies(curves, targets)
+    times = {key: statistics.median(of) for key, of in studies.items()}
     submissions = sorted({submission for submission, _ in times})
     if not any(workload in targets.base for _, workload in times):
         raise AnalysisError(f"no curve is of a base workload; the targets name {list(targets.base)}")
@@ -180,15 +270,24 @@ def scores(curves: Iterable[Evaluation], targets: Targets, *, tau_max: float = T
         missed = any(is_missed(submission, name) for name in (workload, *variants))
         return math.inf if missed else times[submission, workload]
 
-    profiles = performance_profiles(
-        {submission: {workload: time(submission, workload) for workload in targets.base} for submission in submissions},
-        tau_max=tau_max,
-    )
-    return {name: Score(score=_area(profile, tau_max), profile=profile) for name, profile in profiles.items()}
+    counted = {name: {workload: time(name, workload) for workload in targets.base} for name in submissions}
+    profiles = performance_profiles(counted, tau_max=tau_max)
+    return {
+        name: Score(
+            score=_area(profile, tau_max),
+            profile=profile,
+            times=counted[name],
+            n_studies={workload: len(studies.get((name, workload), [])) for workload in targets.base},
+            n_reached={
+                workload: sum(map(math.isfinite, studies.get((name, workload), []))) for workload in targets.base
+            },
+        )
+        for name, profile in profiles.items()
+    }
 
 
-def _times(curves: Iterable[Evaluation], targets: Targets) -> dict[tuple[str, str], float]:
-    """Median over studies of the time to the target, by submission and workload; infinite for a miss."""
+def _studies(curves: Iterable[Evaluation], targets: Targets) -> dict[tuple[str, str], list[float]]:
+    """The time to the target of each study, by submission and workload; infinite for a miss."""
     n_evaluations: dict[tuple[str, str, str, str], int] = defaultdict(int)
     reached: dict[tuple[str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
     for row in curves:
@@ -201,7 +300,7 @@ def _times(curves: Iterable[Evaluation], targets: Targets) -> dict[tuple[str, st
         first = studies.setdefault(row.study, (math.inf, math.inf))
         if target.direction.reaches(row.value, target.value):
             studies[row.study] = min(first, (n_evaluations[trial], row.seconds))
-    return {key: statistics.median(seconds for _, seconds in studies.values()) for key, studies in reached.items()}
+    return {key: [seconds for _, seconds in studies.values()] for key, studies in reached.items()}
 
 
 def _area(profile: PerformanceProfile, tau_max: float) -> float:

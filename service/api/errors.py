@@ -28,6 +28,7 @@ from service.database.errors import (
     DatabaseUnavailableError,
     InvalidCursorError,
     KeyReusedError,
+    NoProfileError,
     QueueFullError,
     RunNotFoundError,
     TokenNotFoundError,
@@ -159,6 +160,7 @@ _DATABASE_ERRORS: Mapping[type[DatabaseError], tuple[int, str]] = {
     InvalidCursorError: (422, "invalid_cursor"),
     TrialNotFoundError: (404, "trial_not_found"),
     RunNotFoundError: (404, "run_not_found"),
+    NoProfileError: (404, "no_result"),
     TokenNotFoundError: (404, "token_not_found"),
     QueueFullError: (429, "queue_full"),
 }

@@ -21,6 +21,7 @@ from admeta.client.models import (
     PaperStudyView,
     PaperTableCellsView,
     PaperTableView,
+    ProfilesView,
     SearchView,
     StudiesComparisonView,
     TrialView,
@@ -28,7 +29,7 @@ from admeta.client.models import (
 from search.errors import SearchError, TooFewTrialsError
 from search.paper.definitions import paper_studies
 from search.paper.definitions import paper_study as find_study
-from search.states import ExportFormat, ImportanceMethod, SignificanceTest
+from search.states import ExportFormat, ImportanceMethod, SignificanceTest, TimeUnit
 from service import export, paper_comparison
 from service.api.catalog import known_optimizer, known_task
 from service.api.errors import ApiError
@@ -194,6 +195,53 @@ class StudiesFilters(Filters):
 def compare_studies(engine: Database, filters: Annotated[StudiesFilters, Query()]) -> StudiesComparisonView:
     """Two to eight studies side by side: results, how the definitions differ, and verdicts where the recipe is one."""
     return queries.compare_studies(engine, list(dict.fromkeys(filters.study)), test=filters.test)
+
+
+RecipePrefix = Annotated[str, Field(min_length=1, max_length=64, pattern="^[0-9a-f]+$")]
+ShortName = Annotated[str, Field(min_length=1, max_length=400)]
+
+
+class ProfileFilters(Filters):
+    """Which studies are compared across their tasks. Each list may be given several times: study=a&study=b."""
+
+    study: list[ShortName] = Field(default=[], max_length=200, description="Only these studies, by id or name.")
+    recipe: list[RecipePrefix] = Field(
+        default=[], max_length=200, description="Only these recipes, by hash or its beginning."
+    )
+    task: list[ShortName] = Field(default=[], max_length=200, description="Only these tasks, from GET /v1/tasks.")
+    tag: str | None = Field(default=None, max_length=40, description="Only studies with this tag.")
+    optimizer: list[ShortName] = Field(
+        default=[],
+        max_length=100,
+        description="Compare these, by their names in an answer. Default: those with most results on two recipes or "
+        "more.",
+    )
+    time: TimeUnit = Field(default=TimeUnit.SECONDS, description="What the time to a target is counted in.")
+
+    def choice(self) -> queries.Choice:
+        """As the query takes it; an unknown task or a single optimizer raises ApiError."""
+        if len(set(self.optimizer)) == 1:
+            rule = "two optimizers or more are compared"
+            raise ApiError(
+                422,
+                "invalid_query",
+                f"optimizer = '{self.optimizer[0]}': {rule}.",
+                hint="Name another one as well, or leave it out.",
+                fields=[FieldError(field="optimizer", value=self.optimizer, rule=rule)],
+            )
+        names = [known_task(name, status=422).name for name in self.task]
+        return queries.Choice(
+            studies=self.study, recipes=self.recipe, tasks=names, tag=self.tag, optimizers=self.optimizer
+        )
+
+
+@best.get("/profiles", responses=_NOT_FOUND)
+def get_profiles(engine: Database, filters: Annotated[ProfileFilters, Query()]) -> ProfilesView:
+    """Optimizers compared across tasks: performance profiles, and mean ranks with Friedman's test.
+
+    A task is a recipe; results are never compared across recipes. Studies with the tag `void` are left out.
+    """
+    return queries.profiles(engine, filters.choice(), time=filters.time)
 
 
 class StudyForm(StrEnum):

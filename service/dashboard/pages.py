@@ -40,6 +40,7 @@ _NAVIGATION = (
     ("/", "Studies", ("/studies/",)),
     ("/submit", "New study", ()),
     ("/results", "Results", ("/results/",)),
+    ("/profiles", "Across tasks", ()),
     ("/explorer", "Explorer", ()),
     ("/cluster", "Cluster", ()),
     ("/docs", "API", ()),

@@ -9,6 +9,7 @@
         ├── InvalidCursorError        a page cursor that no list gave out
         ├── TrialNotFoundError        the study has no such trial
         ├── RunNotFoundError          no run has this id, or not so many attempts
+        ├── NoProfileError            no study of those chosen has such an optimizer or recipe
         ├── TokenNotFoundError        no access token has this id
         ├── QueueFullError            as many studies are queued as the service takes
         └── KeyReusedError            an Idempotency-Key that came with another request before
@@ -55,6 +56,10 @@ class TrialNotFoundError(DatabaseError, StudyNotFoundError):
 
 class RunNotFoundError(DatabaseError):
     """No run has this id, or it has no such attempt."""
+
+
+class NoProfileError(DatabaseError):
+    """None of the studies that a comparison across tasks was asked of has this optimizer or recipe."""
 
 
 class TokenNotFoundError(DatabaseError):

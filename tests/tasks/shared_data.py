@@ -24,3 +24,13 @@ def shared_data(*names: str) -> Path:
     if missing := [name for name in names if not (folder / name).exists()]:
         pytest.skip(f"{missing[0]} is not in {folder}; set ADMETA_TEST_DATA to the folder that holds it")
     return folder
+
+
+def shared_public(name: str) -> Path:
+    """A file of others' public results: in $ADMETA_TEST_PUBLIC, or shared/public beside the checkout; else skips."""
+    beside = (folder / "shared" / "public" for folder in Path(__file__).resolve().parents[2:])
+    folders = [Path(os.environ["ADMETA_TEST_PUBLIC"])] if "ADMETA_TEST_PUBLIC" in os.environ else beside
+    found = next((folder / name for folder in folders if (folder / name).is_file()), None)
+    if found is None:
+        pytest.skip(f"{name} is not there: set ADMETA_TEST_PUBLIC to the folder that holds it")
+    return found

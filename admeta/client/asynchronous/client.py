@@ -27,6 +27,7 @@ from admeta.client.models import (
     PaperTableCellsView,
     PaperTableView,
     PointView,
+    ProfilesView,
     StudiesComparisonView,
     StudyRunView,
     StudyView,
@@ -393,6 +394,41 @@ class AsyncClient:
         """
         query = {"task": task, "optimizer": optimizer, "model": model, "metric": metric}
         return await self._connection.read(BestView, get("/v1/best", query))
+
+    async def profiles(
+        self,
+        *,
+        studies: Sequence[str] = (),
+        recipes: Sequence[str] = (),
+        tasks: Sequence[str] = (),
+        tag: str | None = None,
+        optimizers: Sequence[str] = (),
+        time: str | None = None,
+    ) -> ProfilesView:
+        """Optimizers compared across tasks, by recipe: performance profiles, and mean ranks with Friedman's test.
+
+        `to_dataframe(profiles.results)` has a row for each task and optimizer.
+
+        Args:
+            studies: only these, by id or name.
+            recipes: only these, by hash or its beginning.
+            tasks: only these.
+            tag: only studies with this tag.
+            optimizers: compare these, by their names in an answer. Default: those with most results.
+            time: what the time to a target is counted in, seconds (default) or steps.
+
+        Raises:
+            ClientError: 404 for a study, recipe or optimizer that is not there.
+        """
+        query = {
+            "study": list(studies),
+            "recipe": list(recipes),
+            "task": list(tasks),
+            "tag": tag,
+            "optimizer": list(optimizers),
+            "time": time,
+        }
+        return await self._connection.read(ProfilesView, get("/v1/profiles", query))
 
     def events(
         self, study: str | None = None, *, after: int | None = None, retry_timeout_s: float = 60.0

@@ -7,5 +7,6 @@ Imports neither the server nor torch, ray or optuna, so that the client stays li
 # ruff: noqa: F403  (each module holds models alone)
 from admeta.client.models.base import *
 from admeta.client.models.comparison import *
+from admeta.client.models.profiles import *
 from admeta.client.models.server import *
 from admeta.client.models.studies import *

@@ -48,7 +48,7 @@ const Charts = (() => {
   }
 
   /* series: uPlot's, without the first; data: [x, ...y]. */
-  function plot(box, { x, y, series, data, bands = [], hooks = {}, logX = false, logY = false, integerX = false }) {
+  function plot(box, { x, y, series, data, bands = [], hooks = {}, logX = false, logY = false, integerX = false, rangeY = null }) {
     box.plot?.destroy();
     box.replaceChildren();
     const shown = (u, v) => (v === null || v === undefined ? "" : number(v));
@@ -56,7 +56,7 @@ const Charts = (() => {
     box.plot = new uPlot({
       width: box.clientWidth, height: narrow ? 240 : 300, bands,
       hooks: { ...hooks, setSeries: [...(hooks.setSeries || []), (u, i, { show }) => show !== undefined && Address.changed(u)] },
-      scales: { x: { time: false, ...(logX && { distr: 3, range: (u, low, high) => [low, high] }) }, y: logY ? { distr: 3 } : {} },
+      scales: { x: { time: false, ...(logX && { distr: 3, range: (u, low, high) => [low, high] }) }, y: logY ? { distr: 3 } : rangeY ? { range: rangeY } : {} },
       axes: [axis(x, logX ? LOG : integerX ? { incrs: INTEGERS } : {}), axis(y, { size: 58, ...(logY ? LOG : { values: (u, ticks) => ticks.map(number) }) })],
       cursor: { points: { size: 6 } },
       series: [{ label: x, value: shown }, ...series.map((one) => ({ value: shown, show: Address.isShown(one), ...one }))],
@@ -115,6 +115,40 @@ const Charts = (() => {
       const until = ({ times }, values, before) => x.map((at) => { const n = times.filter((time) => time <= at).length; return n ? values[n - 1] : before; });
       const curves = rows.map(({ label, target: { n, n_reached, reached: of } }) => ({ label, note: ` (${n_reached}/${n})`, i: colorOf(label), median: until(of, of.share, 0), low: until(of, of.low, 0), high: until(of, of.high, of.before) }));
       banded(box, x, curves, { x: "seconds of training", y: "share of runs" }, { paths: uPlot.paths.stepped({ align: 1 }) });
+    },
+    profile(box, found, figure) {
+      const there = found.optimizers.map((one, i) => ({ name: one.name, i, ...one[figure.dataset.of] })).filter((one) => one.tau);
+      const taus = [...new Set(there.flatMap((one) => one.tau))].sort((a, b) => a - b);
+      const data = [taus, ...there.map(({ tau, rho }) => taus.map((at) => rho[tau.findLastIndex((corner) => corner <= at)]))];
+      const series = there.map((one) => ({ label: one.name, stroke: color(one.i), width: 2, stepped: true, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }) }));
+      plot(box, { x: figure.dataset.of === "by_time" ? "τ: time over the fastest one's" : "standard deviations behind the best", y: "share of tasks", series, data, rangeY: [0, 1.02] });
+    },
+    /* Rows of optimizers, best first; bars on the right join those that are not shown to be different. */
+    ranks(box, found) {
+      const W = box.clientWidth, ROW = 24, TOP = 34, groups = found.ranks.groups.filter((names) => names.length > 1);
+      const right = 14 + 10 * groups.length, most = Math.max(8, Math.floor((W * 0.45) / 6.5)), shown = found.optimizers.map(({ name }) => (name.length > most ? name.slice(0, most - 1) + "…" : name));
+      const left = 22 + 6.5 * Math.max(...shown.map((name) => name.length)), n = found.optimizers.length, H = TOP + ROW * n + 6;
+      const px = (rank) => left + ((rank - 1) * (W - left - right)) / Math.max(1, n - 1), py = (i) => TOP + ROW * (i + 0.5);
+      const svg = Svg.draw("svg", { viewBox: `0 0 ${W} ${H}` }), add = (...what) => svg.append(Svg.draw(...what));
+      const best = found.optimizers[0].mean_rank, reach = found.ranks.critical_difference;
+      if (reach !== null) add("rect", { x: px(best), y: TOP, width: px(Math.min(n, best + reach)) - px(best), height: H - TOP - 6, fill: css("--soft") });
+      const step = Math.ceil(n / Math.max(2, (W - left - right) / 26));
+      for (let rank = 1; rank <= n; rank += step) {
+        add("line", { x1: px(rank), x2: px(rank), y1: TOP, y2: H - 6, stroke: css("--line") });
+        add("text", { x: px(rank), y: TOP - 6, "text-anchor": "middle" }, String(rank));
+      }
+      add("text", { class: "name", x: left, y: 12 }, "mean rank, 1 is the best");
+      found.optimizers.forEach((one, i) => {
+        const label = Svg.draw("text", { class: "name", x: 0, y: py(i) + 4 }, shown[i]);
+        label.append(Svg.draw("title", {}, `${one.name}: ${number(one.mean_rank)}`));
+        svg.append(label);
+        add("circle", { cx: px(one.mean_rank), cy: py(i), r: 5, fill: color(i) });
+      });
+      groups.forEach((names, k) => {
+        const rows = names.map((name) => found.optimizers.findIndex((one) => one.name === name)), x = W - right + 12 + 10 * k;
+        add("line", { x1: x, x2: x, y1: py(Math.min(...rows)) - 6, y2: py(Math.max(...rows)) + 6, stroke: css("--ink"), "stroke-width": 4 });
+      });
+      box.replaceChildren(svg);
     },
     runs(box, found, figure) {
       const select = figure.querySelector("[name=metric]");

@@ -19,6 +19,7 @@ from service.database.queries.plots import (
     search_history,
     study_curves,
 )
+from service.database.queries.profiles import Choice, profiles
 from service.database.queries.several import compare_studies
 from service.database.queries.studies import get_study_view, gpu_seconds, list_studies
 from service.database.queries.trials import (
@@ -36,6 +37,7 @@ __all__ = [
     "AttemptSpan",
     "Axis",
     "BestResult",
+    "Choice",
     "Curves",
     "History",
     "RunChoice",
@@ -60,6 +62,7 @@ __all__ = [
     "list_studies",
     "list_trials",
     "longest_recipes",
+    "profiles",
     "queued_studies",
     "run_files",
     "search_history",

@@ -268,11 +268,19 @@ def _key(row: Any) -> _Key:
 
 
 def _variant(row: Any) -> str | None:
+    return variant_name(task=row.task, model=row.model, optimizer=row.optimizer, settings={**row.fixed, **row.params})
+
+
+def variant_name(*, task: str, model: str | None, optimizer: str, settings: Mapping[str, Any]) -> str | None:
     """The paper's name of an ablation, or the preset where it is not the default one; None for a main result."""
-    settings = {**row.fixed, **row.params}
+    found = variant_of(task=task, model=model, optimizer=optimizer, settings=settings)
+    return found or preset_name(settings)
+
+
+def preset_name(settings: Mapping[str, Any]) -> str | None:
+    """The preset, where it is not the default one."""
     preset = settings.get("preset", "default")
-    found = variant_of(task=row.task, model=row.model, optimizer=row.optimizer, settings=settings)
-    return found or (None if preset == "default" else f"preset {preset}")
+    return None if preset == "default" else f"preset {preset}"
 
 
 def _confirmed(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 from scipy import special
-from sqlalchemy import ColumnElement, Engine, Select, func, select
+from sqlalchemy import ColumnElement, Engine, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 import tasks.registry
@@ -79,7 +79,7 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
         row = find_study(session, study)
         query = select(Search, best_run_id()).join(Search.study).where(Search.study_id == row.id)
         searches = [(search, best) for search, best in session.execute(query.order_by(Search.position))]
-        chosen = _chosen_trials(session, row, searches)
+        chosen = chosen_trials(session, row, searches)
         counts = _counts(session, row)
         values = _trial_values(session, row)
         best = _best_of_n(values, direction=row.direction)
@@ -92,7 +92,7 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
                 _NO_TRIALS if _is_baseline(row, search) else best.get(search.id, _NO_TRIALS),
                 target=targets.get(search.id),
                 test_metric=test_metric(row.metric),
-                **_place_in_definition(row, search),
+                **place_in_definition(row, search),
             )
             for search, _ in searches
         }
@@ -182,7 +182,7 @@ def _verdicts(rows: Sequence[ComparisonRow], samples: Mapping[str, Sample], rule
     return found
 
 
-def _place_in_definition(study: Study, search: Search) -> dict[str, Any]:
+def place_in_definition(study: Study, search: Search) -> dict[str, Any]:
     """Which optimizer of the definition the search is of, and how many of its searches come before it."""
     if _is_baseline(study, search):
         return {"listed_as": search.label, "repeat": 0, "baseline_of": search.label.removesuffix(BASELINE)}
@@ -202,7 +202,7 @@ def seed_samples(session: Session, study: Study, searches: Sequence[tuple[Search
     Args:
         searches: with the id of the best run of each.
     """
-    chosen = _chosen_trials(session, study, searches)
+    chosen = chosen_trials(session, study, searches)
     confirmed = {search.label: one for search, _ in searches if (one := chosen.get(search.id)) and one.confirmed}
     return _by_seed(list(confirmed), confirmed)
 
@@ -410,7 +410,7 @@ def _edges(
     if definition is None:
         return {}
     spaces = {one.label: one.space for one in definition.optimizers}
-    labels = {search.id: _place_in_definition(study, search)["listed_as"] for search, _ in searches}
+    labels = {search.id: place_in_definition(study, search)["listed_as"] for search, _ in searches}
     near = {
         search_id: one.run.params
         for search_id, one in over.items()
@@ -431,29 +431,31 @@ def _edges(
     }
 
 
-def _chosen_trials(
+def chosen_trials(
     session: Session, study: Study, searches: Sequence[tuple[Search, int | None]]
 ) -> dict[int, TrialSummary]:
-    """By search, the trial that represents the optimizer."""
-    confirm: dict[tuple[int, int], list[Run]] = defaultdict(list)
-    query = select(Run).join(Run.search).where(Search.study_id == study.id, Run.stage == CONFIRM)
-    for run in session.execute(query).scalars():
-        confirm[run.search_id, run.trial_number].append(run)
+    """By search, the trial that represents the optimizer.
+
+    Args:
+        searches: of the study, each with the id of its best run of stage search.
+    """
+    confirm: dict[int, dict[int, list[Run]]] = {search.id: defaultdict(list) for search, _ in searches}
+    for run in session.execute(select(Run).where(Run.search_id.in_(confirm), Run.stage == CONFIRM)).scalars():
+        confirm[run.search_id][run.trial_number].append(run)
+    of_trials = (
+        and_(Run.search_id == search_id, Run.trial_number.in_(list(trials)), Run.stage == Stage.SEARCH)
+        for search_id, trials in confirm.items()
+        if trials
+    )
+    is_candidate = or_(Run.id.in_([best for _, best in searches if best is not None]), *of_trials)
+    candidates: dict[int, list[Run]] = defaultdict(list)
+    for run in session.execute(select(Run).where(is_candidate)).scalars():
+        candidates[run.search_id].append(run)
     chosen: dict[int, TrialSummary] = {}
-    for search, best in searches:
-        numbers = [number for search_id, number in confirm if search_id == search.id]
-        candidates = session.execute(
-            select(Run).where(
-                Run.search_id == search.id,
-                Run.stage == Stage.SEARCH,
-                (Run.id == best) | Run.trial_number.in_(numbers),
-            )
-        ).scalars()
-        summaries = [
-            _choose_and_report(run, confirm[run.search_id, run.trial_number], study, numbers) for run in candidates
-        ]
-        if summaries:
-            chosen[search.id] = min(summaries, key=lambda pair: _preference(pair[0], study.direction))[1]
+    for search_id, runs in candidates.items():
+        trials = confirm[search_id]
+        summaries = [_choose_and_report(run, trials[run.trial_number], study, list(trials)) for run in runs]
+        chosen[search_id] = min(summaries, key=lambda pair: _preference(pair[0], study.direction))[1]
     return chosen
 
 
@@ -482,18 +484,11 @@ def _preference(summary: TrialSummary, direction: Direction) -> tuple[bool, floa
 
 def _targets(session: Session, study: Study, chosen: Mapping[int, TrialSummary]) -> dict[int, TargetView]:
     """By search, when the runs of the chosen trial first reached the target; unfinished ones do not count."""
-    target = _target_of(study)
+    target = target_of(study)
     if target is None:
         return {}
     runs = {search_id: [run for run in one.counted if run.state.is_finished] for search_id, one in chosen.items()}
-    curves: dict[int, list[Point]] = {run.id: [] for found in runs.values() for run in found}
-    query = (
-        select(CurvePoint.run_id, CurvePoint.epoch, CurvePoint.step, CurvePoint.value, CurvePoint.train_s)
-        .where(CurvePoint.run_id.in_(curves))
-        .order_by(CurvePoint.run_id, CurvePoint.epoch)
-    )
-    for run_id, epoch, step, value, train_s in session.execute(query):
-        curves[run_id].append(Point(epoch=epoch, step=step, value=value, metrics={}, cost=Cost(train_s=train_s)))
+    curves = curves_of(session, [run.id for found in runs.values() for run in found])
     return {
         search_id: _target_view([curves[run.id] for run in found], target=target, direction=study.direction)
         for search_id, found in runs.items()
@@ -507,7 +502,20 @@ def _target_view(curves: Sequence[Sequence[Point]], *, target: float, direction:
     return TargetView(**times, reached=ReachedView.model_validate(reached))
 
 
-def _target_of(study: Study) -> float | None:
+def curves_of(session: Session, run_ids: Sequence[int]) -> dict[int, list[Point]]:
+    """By run, its evaluations in order, without their metrics."""
+    curves: dict[int, list[Point]] = {run_id: [] for run_id in run_ids}
+    query = (
+        select(CurvePoint.run_id, CurvePoint.epoch, CurvePoint.step, CurvePoint.value, CurvePoint.train_s)
+        .where(CurvePoint.run_id.in_(curves))
+        .order_by(CurvePoint.run_id, CurvePoint.epoch)
+    )
+    for run_id, epoch, step, value, train_s in session.execute(query):
+        curves[run_id].append(Point(epoch=epoch, step=step, value=value, metrics={}, cost=Cost(train_s=train_s)))
+    return curves
+
+
+def target_of(study: Study) -> float | None:
     """The study's own target, or else the task's for its default metric."""
     stated: float | None = study.definition["budget"].get("target")
     if stated is not None:

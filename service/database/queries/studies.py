@@ -16,7 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
-from sqlalchemy import Engine, Select, Text, bindparam, distinct, exists, func, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Engine, Select, Text, bindparam, distinct, exists, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, aliased, defer
 from sqlalchemy.pool import Pool
 
@@ -96,7 +96,7 @@ def list_studies(
     if name is not None:
         query = query.where(Study.name.icontains(name, autoescape=True))
     if tag is not None:
-        query = query.where(type_coerce(Study.tags, Text).contains(json.dumps(tag), autoescape=True))
+        query = query.where(has_tag(tag))
     if cursor is not None:
         microseconds, last_id = decode_cursor(cursor, int, str)
         time = _time(microseconds)
@@ -110,6 +110,11 @@ def list_studies(
         items=[StudyView(**row.columns(), searches=searches[row.id]) for row in page],
         next_cursor=None if last is None else encode_cursor(_microseconds(last.created_at), last.id),
     )
+
+
+def has_tag(tag: str) -> ColumnElement[bool]:
+    """SQL: whether a study has this tag."""
+    return type_coerce(Study.tags, Text).contains(json.dumps(tag), autoescape=True)
 
 
 def gpu_seconds(engine: Engine, study_ids: Sequence[str]) -> dict[str, float]:

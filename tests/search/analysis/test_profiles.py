@@ -1,12 +1,17 @@
-"""Performance profiles, their area, and ranks, worked by hand."""
+"""Performance profiles, their area and ranks, worked by hand; Friedman's test against scipy and an enumeration."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import numpy as np
 import pytest
+from scipy import stats
 
-from search.analysis import AnalysisError, Ties, mean_ranks, performance_profiles, rank
+from search.analysis import AnalysisError, Ties, friedman, mean_ranks, performance_profiles, rank
+from search.analysis.profiles import groups
+from search.states import Direction
 
 INF = math.inf
 
@@ -76,3 +81,68 @@ def test_mean_ranks_by_hand() -> None:
     ]
     assert mean_ranks(tasks) == {"a": 1.75, "b": 1.75, "c": 2.5}
     assert mean_ranks([]) == {}
+
+
+Row = tuple[dict[str, float | None], Direction]
+
+
+def rows(values: np.ndarray) -> list[Row]:
+    """Tasks of the rows of a matrix, less is better."""
+    return [({f"o{j}": float(value) for j, value in enumerate(row)}, Direction.MINIMIZE) for row in values]
+
+
+@pytest.mark.parametrize(("n", "k", "decimals"), [(40, 3, 8), (60, 5, 8), (50, 4, 1), (30, 9, 0)])
+def test_friedman_is_scipys_with_many_tasks(n: int, k: int, decimals: int) -> None:
+    values = np.random.default_rng(n).normal(size=(n, k)).round(decimals) + 0.1 * np.arange(k)
+    expected = stats.friedmanchisquare(*values.T)
+    found = friedman(rows(values))
+    assert found.statistic == pytest.approx(expected.statistic)
+    assert found.p_value == pytest.approx(expected.pvalue, abs=0.02)
+    for column, name in zip(stats.rankdata(values, axis=1).mean(axis=0), found.mean_ranks, strict=True):
+        assert found.mean_ranks[name] == pytest.approx(column)
+
+
+@pytest.mark.parametrize("values", [[[1, 2, 3], [1, 3, 2], [1, 2, 3]], [[1, 1, 3], [2, 1, 3], [1, 2, 2]]])
+def test_friedmans_p_is_that_of_all_permutations(values: list[list[float]]) -> None:
+    matrix = stats.rankdata(values, axis=1)
+    every = [np.sum(orders, axis=0) for orders in itertools.product(*(itertools.permutations(r) for r in matrix))]
+    spread = [float(((sums - 6) ** 2).sum()) for sums in every]
+    observed = float(((matrix.sum(axis=0) - 6) ** 2).sum())
+    expected = np.mean([one >= observed - 1e-9 for one in spread])
+    assert friedman(rows(np.array(values))).p_value == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize(("k", "q"), [(2, 1.960), (3, 2.343), (4, 2.569), (5, 2.728), (9, 3.102), (10, 3.164)])
+def test_the_critical_difference_is_nemenyis(k: int, q: float) -> None:
+    """q of Demsar's table 5, and of the studentized range; ranks of few optimizers are coarse."""
+    assert stats.studentized_range.ppf(0.95, k, np.inf) / math.sqrt(2) == pytest.approx(q, abs=1e-3)
+    found = friedman(rows(np.random.default_rng(0).normal(size=(60, k))))
+    assert found.critical_difference == pytest.approx(q * math.sqrt(k * (k + 1) / (6 * 60)), rel=0.06)
+
+
+def test_two_optimizers_on_four_tasks_cannot_be_told_apart() -> None:
+    """Nemenyi's difference is 0.98 there, and equal optimizers have that of 1 in one of eight cases."""
+    found = friedman(rows(np.array([[1.0, 2.0]] * 4)))
+    assert found.critical_difference == 1
+    assert found.p_value == pytest.approx(1 / 8, abs=0.01)
+
+
+def test_failures_share_the_last_ranks() -> None:
+    found = friedman([({"a": 0.9, "b": None, "c": None}, Direction.MAXIMIZE)] * 3)
+    assert found.mean_ranks == {"a": 1, "b": 2.5, "c": 2.5}
+
+
+def test_friedman_says_nothing_without_ranks() -> None:
+    tied = friedman([({"a": 1.0, "b": 1.0}, Direction.MAXIMIZE)] * 3)
+    assert (tied.statistic, tied.p_value, tied.critical_difference) == (None, None, None)
+    assert friedman([({"a": 1.0, "b": 2.0}, Direction.MAXIMIZE)]).p_value is None
+    assert friedman([]).mean_ranks == {}
+    with pytest.raises(AnalysisError, match="name different optimizers"):
+        friedman([({"a": 1.0}, Direction.MAXIMIZE), ({"b": 1.0}, Direction.MAXIMIZE)])
+
+
+def test_groups_are_the_largest_sets_within_the_difference() -> None:
+    ranks = {"c": 3.0, "a": 1.0, "b": 2.0, "d": 5.0}
+    assert groups(ranks, critical_difference=1.0) == [["a", "b"], ["b", "c"], ["d"]]
+    assert groups(ranks, critical_difference=9.0) == [["a", "b", "c", "d"]]
+    assert groups(ranks, critical_difference=0.5) == [["a"], ["b"], ["c"], ["d"]]

@@ -113,6 +113,22 @@ def test_the_plots_of_a_study_follow_their_controls(browser: Any, address: str) 
         assert "metric=val_loss" in page.locator("[data-csv]").get_attribute("href")
 
 
+def test_the_filters_of_the_profiles_choose_and_stay_in_the_address(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/profiles?study=digits-four") as page:
+        page.wait_for_selector("[data-chart=ranks] circle")
+        assert page.locator("[data-chart=ranks] circle").count() == 4
+        page.locator("summary", has_text="Optimizers").click()
+        for name in ("admetar", "sgdm"):
+            page.get_by_label(name, exact=True).check()
+        page.locator("[name=time]").select_option("steps")
+        page.get_by_role("button", name="Show").click()
+        page.get_by_role("heading", name="2 optimizers on 1 task").wait_for()
+        page.wait_for_selector("[data-of=by_time] canvas")
+        assert "optimizer=admetar&optimizer=sgdm" in page.url
+        rho = "document.querySelector('[data-of=by_time] .plot').plot.data.slice(1).map((ys) => ys.at(-1))"
+        assert page.evaluate(rho) == [1, 1]
+
+
 def test_a_search_draws_its_trials(browser: Any, address: str) -> None:
     with visit(browser, f"{address}/studies/digits-four/searches/admetar") as page:
         page.wait_for_selector("[data-part=history] canvas")
@@ -157,6 +173,8 @@ def test_a_hidden_curve_takes_its_band_with_it(browser: Any, address: str) -> No
         ("/studies/digits-four/searches/admetar", "[data-part=history]", "circle"),
         ("/studies/digits-four/searches/admetar", "[data-part=scatter]", "circle"),
         ("/studies/digits-four/searches/admetar", "[data-part=slices]", "circle"),
+        ("/profiles?study=digits-four", "[data-of=by_time]", "polyline"),
+        ("/profiles?study=digits-four", "[data-chart=ranks]", "circle"),
     ],
 )
 def test_a_figure_is_saved(browser: Any, address: str, tmp_path: Path, path: str, figure: str, shapes: str) -> None:

@@ -36,6 +36,7 @@ PAGES = [
     "/studies/broken",
     "/compare?study=digits-four&study=running&study=cifar10-resnet110",
     "/results",
+    "/profiles",
     "/explorer",
     "/submit",
     "/cluster",
