@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from admeta.client import Client
+from tests.search import test_optimizer_docs as optimizer_docs
 from tests.service.test_end_to_end import Served
 from tests.tasks.own.test_docs import LISTINGS
 
@@ -115,4 +116,29 @@ def test_a_killed_worker_goes_on_from_its_last_checkpoint(served: Served, folder
         assert (run.state, run.epoch, len(run.attempts)) == ("COMPLETE", 10, 2)
         assert (run.attempts[1].resumed_from_epoch or 0) >= 3
         assert [point.epoch for point in client.curve(run.id)] == list(range(1, 11))
+    (folder / "spirals.py").write_text(text)
+
+
+def test_an_optimizer_of_ones_own_trains_with_another_for_the_others(served: Served, folder: Path) -> None:
+    text = (folder / "spirals.py").read_text()
+    (own,) = [text for text in optimizer_docs.PYTHON if text.startswith("# sign_descent.py")]
+    broken = own.replace("SignDescent", "Broken").replace("average.lerp_(p.grad", "average.lerp_(p.gradient")
+    (folder / "spirals.py").write_text(f"{text}\n\n{own}\n\n{broken}")
+    space = {"lr": {"type": "float", "low": 1e-4, "high": 1e-3, "log": True}}
+    mine = {"name": "spirals:SignDescent", "space": space, "roles": {"others": "adamw"}}
+    with Client(served.url) as client:
+        digits = {"name": "digits", "epochs": 1}
+        rest = {**study("mine"), "task": digits, "objective": {"metric": "val_accuracy", "direction": "maximize"}}
+        assert client.submit({**rest, "optimizers": [mine]}).wait(timeout_s=180).state == "COMPLETED"
+        (run,) = client.runs("mine")
+        assert (run.label, run.optimizer, run.state) == ("SignDescent-adamw", "spirals:SignDescent+adamw", "COMPLETE")
+        best = client.best(task="digits", optimizer="spirals:SignDescent+adamw")
+        assert best.settings.keys() >= {"lr", "others.lr"}
+        assert "from spirals import SignDescent" in best.code
+        failing = {**mine, "name": "spirals:Broken"}
+        failed = client.submit({**rest, "name": "fails", "optimizers": [failing]}).wait(timeout_s=180)
+        assert failed.state == "FAILED"
+        assert "optimizer 'Broken-adamw' (spirals:Broken+adamw) cannot train convnet: AttributeError" in str(
+            failed.reason
+        )
     (folder / "spirals.py").write_text(text)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+import admeta
+from admeta.baselines import BASELINES
 from tasks.engine import checkpoint
 from tasks.engine.run import TrainingRun
 from tasks.engine.task import release_data
@@ -68,6 +70,24 @@ def test_captured_steps_are_the_eager_steps(optimizer: str) -> None:
         assert status == ("graph: 1 shape(s)" if acceleration == "graph" else "eager: acceleration is 'eager'")
         run.close()
     # The update's implementations round differently, and 18 steps carry that on; other dropout masks would make 5 %.
+    assert losses["graph"] == pytest.approx(losses["eager"], rel=5e-3)
+
+
+CAPTURED = ("nadamw", "nadamw+sgdm", "torch.optim:Adamax")
+
+
+@pytest.mark.parametrize("optimizer", [*BASELINES, *CAPTURED[1:], "torch.optim:Muon+adamw"])
+def test_a_baseline_is_captured_or_says_why_not(optimizer: str) -> None:
+    losses = {}
+    for acceleration in ("eager", "graph"):
+        config = digits(acceleration=acceleration, deterministic=True, precision="fp32", model="mlp")
+        settings = {"lr": 1e-3, **({"others.lr": 1e-3} if admeta.get(optimizer).others else {})}
+        run = start(config, optimizer, params=settings)
+        losses[acceleration] = run.advance().metrics["train_loss"]
+        if acceleration == "graph":
+            refused = "" if optimizer in CAPTURED else f", eager update: {optimizer} cannot be captured"
+            assert run.environment()["step"] == f"graph: 1 shape(s){refused}"
+        run.close()
     assert losses["graph"] == pytest.approx(losses["eager"], rel=5e-3)
 
 
