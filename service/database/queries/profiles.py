@@ -30,7 +30,8 @@ from service.database.engine import reading
 from service.database.errors import NoProfileError
 from service.database.models import Search, Study
 from service.database.queries.best import TrialSummary, best_run_id, preset_name, spread_of, variant_name
-from service.database.queries.comparison import chosen_trials, curves_of, place_in_definition, target_of
+from service.database.queries.chosen import chosen_trials, curves_of, target_of
+from service.database.queries.comparison import place_in_definition
 from service.database.queries.lookup import find_study
 from service.database.queries.studies import has_tag
 from service.database.retry import REQUEST, retried
