@@ -160,3 +160,24 @@ def test_a_timeline_shows_what_ran_when_on_each_worker(browser: Any, hard_addres
         assert "10.20.30.4 cuda:0" in text
         bar.click()
         page.get_by_role("heading", name="Trial").wait_for()
+
+
+@pytest.mark.parametrize("path", [ENDED, SEARCH, f"{ENDED}/trials/admetar/89", "/explorer"])
+def test_every_plot_is_saved(browser: Any, hard_address: str, tmp_path: Path, path: str) -> None:
+    with visit(browser, hard_address + path, width=1440) as page:
+        drawn(page)
+        page.wait_for_selector("figure .plot svg, figure .plot canvas")
+        page.wait_for_timeout(500)
+        figures = page.locator("figure:has(.plot svg, .plot canvas)")
+        assert figures.count() == page.locator("figure:has(.plot):not(:has(.plot .say))").count()
+        for i in range(figures.count()):
+            figure = figures.nth(i)
+            title = figure.locator("h2, h3").first.inner_text()
+            for kind in ("SVG", "PNG"):
+                with page.expect_download() as waited:
+                    figure.get_by_role("link", name=kind, exact=True).click()
+                waited.value.save_as(tmp_path / kind)
+            words = [node.text for node in ElementTree.fromstring((tmp_path / "SVG").read_text()).iter() if node.text]
+            assert words[0] == title
+            assert "descent" in (figure.get_attribute("class") or "") or len(words) >= 6, f"{title} has no axes"
+            assert (tmp_path / "PNG").read_bytes().startswith(b"\x89PNG")
