@@ -218,7 +218,9 @@ def own_spaces(filled: Filled) -> dict[str, str]:
     for one in json.loads(_first(filled, "base") or '{"optimizers": []}')["optimizers"]:
         if isinstance(space := one.get("space"), Mapping):
             text = ", ".join(tables.searched_in(name, parameter) for name, parameter in space.items())
-            found.setdefault(one["name"], []).append(f"{one['label']}: {text}" if one.get("label") else text)
+            found.setdefault(one["name"], []).append(
+                f"{one['label']}: {text}" if one.get("label", one["name"]) != one["name"] else text
+            )
     return {name: "; ".join(texts) for name, texts in found.items()}
 
 

@@ -95,7 +95,7 @@
 
   function stability() {
     const { beta, limit, cliff, here, stable, curvature } = found.stability, box = part("stability");
-    const w = 560, h = 300, left = 58, right = 14, top = 12, bottom = 42, low = -3, high = 1.5;
+    const w = Math.max(280, box.clientWidth), h = 300, left = 58, right = 14, top = 12, bottom = 42, low = -3, high = 1.5;
     const at = (value) => left + value * (w - left - right), up = (s) => h - bottom - ((Math.log10(s) - low) / (high - low)) * (h - top - bottom);
     const inside = (s) => Math.max(top, Math.min(h - bottom, up(s)));
     const line = beta.map((b, i) => `${at(b).toFixed(1)} ${inside(limit[i]).toFixed(1)}`).join("L");

@@ -11,6 +11,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from admeta.registry import known_optimizers
 from search.records import AttemptStart, Lease, RunOutcome, SearchRecord
 from search.run_log import RunLog, log_file
 from search.states import FailureKind, RunState, Stage, StudyState
@@ -194,9 +195,11 @@ def _more_tasks(cluster: Cluster) -> None:
             {"name": "cifar100", "model": "resnet110"},
             {"name": "synthetic", "model": "rosenbrock"},
             {"name": "fsdd"},
+            {"name": "digits", "epochs": 3},
         )
     ):
-        study = definition(f"matrix-{task['name']}", task=task, optimizers=[{"name": name} for name in names])
+        some = sorted(known_optimizers()) if n == 4 else names
+        study = definition(f"matrix-{task['name']}-{n}", task=task, optimizers=[{"name": name} for name in some])
         lease, searches = leased(cluster.store, study)
         for i, search in enumerate(searches):
             value = 0.7 + 0.01 * ((i + 3 * n) % 9)
