@@ -1,4 +1,4 @@
-"""The optimizers that a study may name: look-up, construction, cautions.
+"""The optimizers that a study may name: look-up, construction, the code that constructs one, cautions.
 
 Owns: the registry's functions, optimizers from other packages (entry points), and names without an entry: import
 paths (``torch.optim:NAdam``), and ``a+b``, which is a on the hidden matrices and b on all other parameters. Does not
@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
+from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from admeta.baselines import BASELINES
 from admeta.builtin import BUILTIN
-from admeta.errors import ImportPathError, RegistrationError, UnknownOptimizerError
+from admeta.errors import AdmetaError, ImportPathError, RegistrationError, UnknownOptimizerError
 from admeta.imports import is_path, load_optimizer, split_path, why_refused
 from admeta.info import OTHERS, OptimInfo, Source, of_others, parameters_with
 from admeta.theory import beta_cliff, stability_limit
@@ -246,3 +247,49 @@ def cautions(name: str, ends: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
         f"at lr = {lr:g} it stays stable only up to curvature {stability_limit(lr, beta, lambd):.3g}, against "
         f"{stability_limit(lr, cliff, lambd):.3g} at β*. Keep beta below {cliff:.3g} or lower lr.",
     )
+
+
+def construction(name: str, settings: Mapping[str, object]) -> str:
+    """Lines that import the optimizer's class and construct it over `model`.
+
+    Args:
+        name: a registered name, an import path, or two of these joined by "+".
+        settings: constructor keywords, those of the others' optimizer as ``others.lr``.
+
+    Returns:
+        Code; with roles it makes a list of two optimizers. Empty where the optimizer is of a package that is not
+        installed here.
+    """
+    try:
+        info = get(name)
+        others = get(info.others) if info.others else None
+    except AdmetaError:
+        return ""
+    if others is None:
+        return f"{_import(info)}\n\noptimizer = {_call(info, 'model.parameters()', settings)}\n"
+    own = {key: value for key, value in settings.items() if not key.startswith(OTHERS)}
+    added = {key.removeprefix(OTHERS): value for key, value in settings.items() if key.startswith(OTHERS)}
+    imports = sorted({"from admeta import split_parameters", _import(info), _import(others)})
+    matrices = "[p for _, p in matrices]"
+    if info.group_options:
+        options = ", ".join(f'"{key}": {value!r}' for key, value in info.group_options.items())
+        matrices = f'[{{"params": {matrices}, {options}}}]'
+    calls = [_call(info, matrices, own), _call(others, "[p for _, p in others]", added)]
+    return (
+        "\n".join(imports)
+        + "\n\nmatrices, others = split_parameters(model)\noptimizers = [\n"
+        + "".join(indent(f"{call},\n", "    ") for call in calls)
+        + "]\n"
+    )
+
+
+def _import(info: OptimInfo) -> str:
+    module, _, cls = info.target.partition(":")
+    return f"from {'admeta' if module.startswith('admeta.') else module} import {cls}"
+
+
+def _call(info: OptimInfo, params: str, settings: Mapping[str, object]) -> str:
+    given = {**info.constructor_kwargs, **settings}
+    values = [f"{key}={tuple(value) if isinstance(value, list) else value!r}" for key, value in given.items()]
+    arguments = "".join(f"    {one},\n" for one in [params, *values])
+    return f"{info.target.partition(':')[2]}(\n{arguments})"

@@ -212,7 +212,7 @@ TASKS: Mapping[str, TaskInfo] = {
             "and 'idle', which trains nothing and scores the learning rate by a formula.",
             config=SyntheticConfig,
             target=None,
-            run="tasks.synthetic.run:SyntheticRun",
+            run="tasks.synthetic:SyntheticRun",
             metrics=_metrics("val_score"),
             default_metric="val_score",
             kind="surface",

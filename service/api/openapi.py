@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from admeta.client.models import ErrorView, EventView
-from admeta.code import construction
+from admeta.registry import construction
 from search.definition import StudyDefinition
 from search.named_spaces import PAPER_BEST
 from service.api.invalid import DERIVED

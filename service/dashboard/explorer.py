@@ -28,7 +28,7 @@ from admeta.theory import (
 from service.api.errors import ApiError
 from service.api.requests import Filters
 from service.dashboard.pages import as_csv, page
-from tasks.synthetic.run import SURFACES, Descent, heights, largest_curvature, trajectory, updates
+from tasks.synthetic import SURFACES, Descent, heights, largest_curvature, trajectory, updates
 
 router = APIRouter(include_in_schema=False)
 

@@ -25,8 +25,7 @@ from admeta.client.models import (
     StudyView,
 )
 from admeta.client.terminal import tables
-from admeta.code import construction
-from admeta.registry import known_optimizers
+from admeta.registry import construction, known_optimizers
 from search import run_log
 from search.errors import StudyConflictError
 from search.states import Direction, RunState, Scope, StudyState, Verdict

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import admeta
-from admeta.code import construction
+from admeta.registry import construction
 from admeta.roles import JointOptimizer, create_for_model
 
 NAMES = [

@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Literal
 from tasks.engine.protocol import Evaluation
 from tasks.errors import Diverged
 from tasks.registry import TaskInfo
-from tasks.synthetic import SyntheticConfig
-from tasks.synthetic.run import SyntheticRun
+from tasks.synthetic import SyntheticConfig, SyntheticRun
 
 ENTRY_POINTS = "[admeta.tasks]\nfaulty = tests.chaos.faulty:FAULTY\nbroken = tests.chaos.faulty:BROKEN\n"
 

@@ -8,7 +8,7 @@ from pydantic import Field, computed_field
 
 from admeta.client.models.base import View
 from admeta.client.states import SignificanceTest, Verdict
-from admeta.code import construction
+from admeta.registry import construction
 
 
 class SpreadView(View):

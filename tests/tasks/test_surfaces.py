@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tasks.synthetic.run import SURFACES, Descent, heights, largest_curvature, trajectory, updates
+from tasks.synthetic import SURFACES, Descent, heights, largest_curvature, trajectory, updates
 
 
 def test_curvatures_by_hand() -> None:
