@@ -31,6 +31,7 @@ __all__ = [
     "can_be_captured",
     "cautions",
     "construct",
+    "construction",
     "create",
     "create_captured",
     "get",
