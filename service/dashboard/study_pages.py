@@ -23,6 +23,7 @@ from admeta.client.models import (
     StudyChanges,
     StudyRunView,
     StudyView,
+    TrialView,
 )
 from admeta.client.terminal import tables
 from admeta.registry import construction, known_optimizers
@@ -212,6 +213,7 @@ def trial_page(
         study=view,
         search=search,
         trial=trial,
+        sentences=_sentences_on(trial, queries.comparison(engine, view.id)) if len(trial.runs) > 1 else [],
         logs=readable_logs(engine, settings.storage, trial.runs),
         environment=(attempts[-1].environment if attempts else None) or {},
         code=construction(trial.optimizer, trial.settings),
@@ -219,6 +221,12 @@ def trial_page(
         ended=StudyState(view.state).is_terminal,
         newest_event=newest_event,
     )
+
+
+def _sentences_on(trial: TrialView, comparison: ComparisonView) -> list[str]:
+    """The verdicts that rest on this trial; none where another trial stands for its search."""
+    of = {row.listed_as for row in comparison.rows if (row.label, row.trial) == (trial.label, trial.number)}
+    return [pair.sentence for pair in comparison.pairs if of & {pair.a, pair.b}]
 
 
 def _names(params: Any) -> list[str]:

@@ -268,3 +268,13 @@ def test_a_message_in_page_words_keeps_what_a_page_can_use() -> None:
     rule = "must be a task's name, or an object with at least a 'name'; GET /v1/tasks lists the tasks"
     assert in_page_words(rule) == "must be a task's name, or an object with at least a 'name'"
     assert in_page_words("Correct it. GET /v1/optimizers lists them. Or ask.") == "Correct it. Or ask."
+
+
+def test_a_trial_that_stands_for_its_optimizer_tells_the_verdicts_on_it(pages: TestClient) -> None:
+    comparison = pages.get("/v1/studies/digits-four/comparison", headers={"Accept": "application/json"}).json()
+    first = comparison["rows"][0]
+    page = pages.get(f"/studies/digits-four/trials/{first['label']}/{first['trial']}").text
+    for pair in comparison["pairs"]:
+        assert (f"<li>{pair['sentence']}.</li>" in page) is (first["label"] in (pair["a"], pair["b"]))
+    other = next(number for number in range(3) if number != first["trial"])
+    assert " is better than " not in pages.get(f"/studies/digits-four/trials/{first['label']}/{other}").text
