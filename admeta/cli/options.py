@@ -40,29 +40,38 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-def completed(names: Callable[[Client, Mapping[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
+def completed(names: Callable[[Client, Mapping[str, Any], str], Iterable[str]]) -> Callable[..., list[str]]:
     """The names that a shell offers to complete a word; none where the service does not answer within a second.
 
     Args:
-        names: gives the names that the service knows; it is passed the arguments that are already on the line.
+        names: gives the names that the service knows; it is passed the arguments that are already on the line, and
+            what is typed of the word.
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         try:
             with Client(ctx.params.get("url"), timeout_s=_COMPLETION_TIMEOUT_S) as client:
-                found = islice(names(client, ctx.params), _MAX_COMPLETED)
-                return [name for name in found if name.startswith(incomplete)]
+                line = dict(ctx.params)
+                if line.get("study") is None and ctx.args:  # an option without its value ends click's parsing
+                    line["study"] = ctx.args[0]
+                found = names(client, line, incomplete)
+                return list(islice((name for name in found if name.startswith(incomplete)), _MAX_COMPLETED))
         except ClientError:
             return []
 
     return complete
 
 
-study_names = completed(lambda client, _: (study.name for study in client.studies(limit=_MAX_COMPLETED)))
-task_names = completed(lambda client, _: (task.name for task in client.tasks()))
-optimizer_names = completed(lambda client, _: (optimizer.name for optimizer in client.optimizers()))
+study_names = completed(
+    lambda client, _, typed: (study.name for study in client.studies(name=typed or None, limit=_MAX_SUGGESTED))
+)
+task_names = completed(lambda client, *_: (task.name for task in client.tasks()))
+optimizer_names = completed(lambda client, *_: (optimizer.name for optimizer in client.optimizers()))
 trial_names = completed(
-    lambda client, line: (f"{trial.label}/{trial.number}" for trial in client.trials(line["study"]))
+    lambda client, line, typed: (
+        f"{trial.label}/{trial.number}"
+        for trial in client.trials(line["study"], label=typed.rpartition("/")[0] or None, limit=_MAX_SUGGESTED)
+    )
 )
 
 

@@ -22,6 +22,8 @@ from admeta.client.text import printable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from admeta.client.blocking.connection import Items
+
 
 class Searches(StrEnum):
     """How a comparison lists the repeated searches of an optimizer."""
@@ -45,6 +47,17 @@ def emit(result: BaseModel | Iterable[BaseModel], output: Output, *, table: Call
         emit_plain(result.model_dump(mode="json"), output)
     else:
         emit_plain([item.model_dump(mode="json") for item in result], output)
+
+
+def emit_list(found: Items[Any], output: Output, *, table: Callable[[Any], RenderableType]) -> None:
+    """Write the items of a list to stdout; JSON and YAML are a page of REST's list, which ends where the items do."""
+    items = list(found)
+    if output is Output.TABLE:
+        show(table(items))
+    else:
+        emit_plain(
+            {"items": [item.model_dump(mode="json") for item in items], "next_cursor": found.next_cursor}, output
+        )
 
 
 def emit_plain(value: Any, output: Output) -> None:

@@ -14,8 +14,8 @@ from admeta.client.models import PaperTableCellsView
 from admeta.client.terminal import tables
 from admeta.client.text import head_text, latex, markdown
 
-table_names = completed(lambda client, _: (table.name for table in client.paper_tables()))
-study_names = completed(lambda client, _: (study.name for study in client.paper_studies()))
+table_names = completed(lambda client, *_: (table.name for table in client.paper_tables()))
+study_names = completed(lambda client, *_: (study.name for study in client.paper_studies()))
 
 _Smoke = Annotated[
     bool,

@@ -21,7 +21,7 @@ from admeta.cli.options import (
     study_names,
     trial_names,
 )
-from admeta.cli.output import emit, emit_item, emit_plain, say, show
+from admeta.cli.output import emit, emit_item, emit_list, emit_plain, say, show
 from admeta.client.models import EventView, LogView, StudyRunView, TrialView
 from admeta.client.states import FailureKind, RunState, Stage
 from admeta.client.terminal import tables
@@ -62,9 +62,9 @@ def trials(
         if trial is not None:
             _show_trial(client.trial(study, *parse_trial(trial)), output)
             return
-        found = list(client.trials(study, label=label, state=state, order=order, limit=limit))
+        found = client.trials(study, label=label, state=state, order=order, limit=limit)
         metric = client.study(study).metric if output is Output.TABLE else ""
-    emit(found, output, table=lambda views: tables.trial_list(views, metric=metric))
+        emit_list(found, output, table=lambda views: tables.trial_list(views, metric=metric))
 
 
 def runs(
@@ -81,12 +81,10 @@ def runs(
 ) -> None:
     """List a study's runs: each with its seed, its machine and its outcome."""
     with connect(url) as client:
-        found = list(
-            client.runs(
-                study, label=label, trial=trial, stage=stage, state=state, failure=failure, order=order, limit=limit
-            )
+        found = client.runs(
+            study, label=label, trial=trial, stage=stage, state=state, failure=failure, order=order, limit=limit
         )
-    emit(found, output, table=tables.run_list)
+        emit_list(found, output, table=tables.run_list)
 
 
 def run(

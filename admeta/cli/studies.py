@@ -21,8 +21,9 @@ from admeta.cli.options import (
     optimizer_names,
     parse_trial,
     task_names,
+    trial_names,
 )
-from admeta.cli.output import emit, emit_plain, say, show_comparison
+from admeta.cli.output import emit, emit_list, emit_plain, say, show_comparison
 from admeta.client import Client, Submission
 from admeta.client.models import StudyView
 from admeta.client.states import StudyState
@@ -43,9 +44,9 @@ def list_studies(
 ) -> None:
     """List studies, newest first."""
     with connect(url) as client:
-        found = list(client.studies(name=name, state=state, task=task, optimizer=optimizer, tag=tag, limit=limit + 1))
-    emit(found[:limit], output, table=tables.study_list)
-    if len(found) > limit:
+        found = client.studies(name=name, state=state, task=task, optimizer=optimizer, tag=tag, limit=limit)
+        emit_list(found, output, table=tables.study_list)
+    if found.next_cursor is not None:
         say(f"There are more studies: --limit {10 * limit}", err=True)
 
 
@@ -92,7 +93,10 @@ def cancel(
     study: StudyArgument,
     trial: Annotated[
         str | None,
-        typer.Option(help="Cancel only this trial, for example admetar/3; the study continues without it."),
+        typer.Option(
+            help="Cancel only this trial, for example admetar/3; the study continues without it.",
+            autocompletion=trial_names,
+        ),
     ] = None,
     url: Url = None,
     output: OutputOption = Output.TABLE,

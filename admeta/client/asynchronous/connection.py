@@ -33,10 +33,21 @@ _PAGE = 100
 
 
 class AsyncItems(Generic[Model]):
-    """The items of a list. Each page is requested when the iteration reaches it."""
+    """The items of a list. Each page is requested when the iteration reaches it.
 
-    def __init__(self, items: AsyncIterator[Model]) -> None:
-        self._items = items
+    Attributes:
+        next_cursor: of the last page that was read: where the service's list continues after it; None: nowhere.
+    """
+
+    def __init__(self, pages: AsyncIterator[Page[Model]]) -> None:
+        self.next_cursor: str | None = None
+        self._items = self._each(pages)
+
+    async def _each(self, pages: AsyncIterator[Page[Model]]) -> AsyncIterator[Model]:
+        async for page in pages:
+            self.next_cursor = page.next_cursor
+            for item in page.items:
+                yield item
 
     def __aiter__(self) -> Self:
         return self
@@ -115,14 +126,13 @@ class AsyncConnection:
 
     async def _read_pages(
         self, model: type[Model], path: str, query: Mapping[str, str | int | None], limit: int | None
-    ) -> AsyncIterator[Model]:
+    ) -> AsyncIterator[Page[Model]]:
         cursor: str | None = None
         left = limit
         while left is None or left > 0:
             asked = {**query, "cursor": cursor, "limit": _PAGE if left is None else min(left, _PAGE)}
             page = await self.read(Page[model], get(path, asked))  # type: ignore[valid-type]
-            for item in page.items:
-                yield item
+            yield page
             left = None if left is None else left - len(page.items)
             cursor = page.next_cursor
             if cursor is None:

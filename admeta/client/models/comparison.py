@@ -8,7 +8,6 @@ from pydantic import Field, computed_field
 
 from admeta.client.models.base import View
 from admeta.client.states import SignificanceTest, Verdict
-from admeta.registry import construction
 
 
 class SpreadView(View):
@@ -251,6 +250,8 @@ class BestView(View):
     @property
     def code(self) -> str:
         """Python that constructs the optimizer over `model`."""
+        from admeta.registry import construction  # most commands do without the registry
+
         return construction(self.optimizer, self.settings)
 
 

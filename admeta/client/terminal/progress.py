@@ -78,6 +78,8 @@ class _Lines:
     def show(self, study: StudyView) -> None:
         because = f": {printable(study.reason)}" if study.reason else ""
         self._tell("", f"study {study.name} is {study.state}{because}")
+        if phase := starting(study):
+            self._tell("phase", phase)
         for search in study.searches:
             self._tell(search.label, f"{search.label:>12}  {_told(search)}")
 
@@ -103,9 +105,25 @@ def _headline(study: StudyView, now: float) -> Text:
         left_s = _time_left_s(study, elapsed_s)
         if left_s is not None:
             text.append(f", about {rough_duration(left_s)} left", style="not bold")
-    if study.reason:
-        text.append(f"\n{printable(study.reason)}", style="not bold")
+    if because := printable(study.reason or "") or starting(study):
+        text.append(f"\n{because}", style="not bold")
     return text
+
+
+def starting(study: StudyView) -> str:
+    """How far a study is that has no result yet, in words; empty where it has one, ends, or tells a reason itself."""
+    n_ended = sum(map(n_finished, study.searches))
+    if study.reason or n_ended:
+        return ""
+    if study.state == "QUEUED":
+        return "waiting for Ray to start, or for other studies to end"
+    if study.state != "RUNNING":
+        return ""
+    if n_running := sum(search.n_running for search in study.searches):
+        return f"{n_running} first trial{'s' if n_running > 1 else ''} in training; none has ended"
+    if any(search.n_waiting for search in study.searches):
+        return "starting workers, which read the data and train the first trials"
+    return "starting the study's driver, which checks the task and its data"
 
 
 def _time_left_s(study: StudyView, elapsed_s: float) -> float | None:

@@ -63,13 +63,15 @@ def test_the_client_loads_no_other_package_of_the_project() -> None:
     assert not loaded & {*HEAVY, "yaml", "typer", "search", "tasks", "service"}
 
 
-@pytest.fixture
-def taken_names(tmp_path: Path) -> Path:
+@pytest.fixture(params=["folders", "files"])
+def taken_names(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A user's folder in which `tasks`, `search` and `service` are his own."""
-    for name in ("tasks", "search"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(f"raise RuntimeError('the {name} of the user is imported')")
-    (tmp_path / "service.py").write_text("raise RuntimeError('the service of the user is imported')")
+    for name in ("tasks", "search", "service"):
+        place = tmp_path / f"{name}.py"
+        if request.param == "folders":
+            (tmp_path / name).mkdir()
+            place = tmp_path / name / "__init__.py"
+        place.write_text(f"raise RuntimeError('the {name} of the user is imported')")
     return tmp_path
 
 
@@ -93,6 +95,10 @@ def test_a_script_beside_folders_of_the_same_names(taken_names: Path) -> None:
         ("list --url http://127.0.0.1:9", 3),
         ("doctor --url http://127.0.0.1:9 --home x", 1),
         ("db current --home x", 1),
+        ("token list --home x", 0),
+        ("paper studies --url http://127.0.0.1:9", 3),
+        ("serve --home x --storage s3://", 1),
+        ("demo --home /dev/null", 1),
     ],
 )
 def test_the_command_line_beside_folders_of_the_same_names(taken_names: Path, command: str, code: int) -> None:

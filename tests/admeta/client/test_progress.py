@@ -58,6 +58,7 @@ def told(*chapters: StudyView | ClientError, terminal: bool = False, width: int 
 def test_lines_where_there_is_no_terminal() -> None:
     assert told(*STORY).splitlines() == [
         "study s is QUEUED",
+        "waiting for Ray to start, or for other studies to end",
         "     admetar  0/4 trials · best –",
         "study s is RUNNING",
         "     admetar  1/4 trials · best 0.9",
@@ -66,6 +67,27 @@ def test_lines_where_there_is_no_terminal() -> None:
         "study s is COMPLETED",
         "     admetar  4/4 trials · 1 pruned · 1 failed · best 0.95 · confirm 3/3",
     ]
+
+
+def test_the_phases_of_a_start() -> None:
+    none = {"n_running": 0}
+    chapters = [
+        study("QUEUED", search(**none)),
+        study("RUNNING", search(**none)),
+        study("RUNNING", search(**none, n_waiting=2)),
+        study("RUNNING", search(n_running=2)),
+        study("RUNNING", search(n_running=2, n_failed=1)),
+    ]
+    phases = [line for line in told(*chapters).splitlines() if line[0] != " " and not line.startswith("study")]
+    assert [phase.partition(",")[0] for phase in phases] == [
+        "waiting for Ray to start",
+        "starting the study's driver",
+        "starting workers",
+        "2 first trials in training; none has ended",
+    ]
+    waits = study("RUNNING", search(**none)).model_copy(update={"reason": "no node has a GPU"})
+    assert "driver" not in told(waits)
+    assert "starting workers" in told(chapters[2], terminal=True, width=80)
 
 
 def test_a_live_table_on_a_terminal() -> None:

@@ -89,7 +89,7 @@ def test_submit_and_wait(say: Say, study_file: Path, empty: str, monkeypatch: py
 def test_notes_and_tags(say: Say, say_json: Callable[..., Any], study: str) -> None:
     made = say_json(f"annotate {study} --notes kept --tag a --tag b")
     assert (made["notes"], made["tags"]) == ("kept", ["a", "b"])
-    assert [one["name"] for one in say_json("list --tag b")] == [study]
+    assert [one["name"] for one in say_json("list --tag b")["items"]] == [study]
     assert say(f"annotate {study} --no-tags")[1].strip() == f"{study}: no tags; kept"
 
 

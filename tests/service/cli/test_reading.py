@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -61,12 +62,12 @@ def test_tables_json_and_yaml(say: Say, line: str, shown: list[str]) -> None:
 
 
 def test_what_json_says_is_what_rest_says(say_json: Callable[..., Any]) -> None:
-    assert {study["name"] for study in say_json("list")} >= {"digits-four", "broken", "waiting"}
+    assert {study["name"] for study in say_json("list")["items"]} >= {"digits-four", "broken", "waiting"}
     assert say_json("show digits-four")["definition"]["budget"]["trials_per_optimizer"] == 16
     assert say_json("best --task digits --optimizer admetar")["settings"].keys() >= {"lr", "lambd"}
     assert [best["optimizer"] for best in say_json("best --task digits")] == ["adamw", "admetar", "admetas", "sgdm"]
     assert len(say_json("trials digits-four admetar/7")["curve"]) == 12
-    runs = say_json("runs digits-four --trial 7 --optimizer admetar")
+    runs = say_json("runs digits-four --trial 7 --optimizer admetar")["items"]
     assert [run["stage"] for run in runs] == ["search", "confirm", "confirm", "confirm"]
 
 
@@ -85,6 +86,15 @@ def test_a_best_value_at_the_end_of_its_space_is_told_with_the_command(capsys: p
     assert "admeta clone digits digits-wider --set optimizers.1.space.lr.high=5.0" in said
 
 
+@pytest.mark.parametrize("line", ["list", "trials digits-four", "runs digits-four"])
+def test_a_list_is_the_page_that_rest_answers(filled: str, say_json: Callable[..., Any], line: str) -> None:
+    address = {"list": "", "trials digits-four": "/digits-four/trials", "runs digits-four": "/digits-four/runs"}[line]
+    for limit in (2, 500):
+        rest = httpx.get(f"{filled}/v1/studies{address}?limit={limit}").json()
+        if rest["next_cursor"] is None or limit < 100:
+            assert say_json(f"{line} --limit {limit}") == rest
+
+
 def test_a_list_says_when_there_is_more(say: Say) -> None:
     code, out, err = say("list --limit 1")
     assert (code, len(out.splitlines())) == (0, 2)
@@ -96,7 +106,7 @@ def test_a_study_that_goes_on_is_compared_as_it_stands(say: Say) -> None:
 
 
 def test_logs(say: Say, say_json: Callable[..., Any]) -> None:
-    run = say_json("runs digits-four --limit 1")[0]["id"]
+    run = say_json("runs digits-four --limit 1")["items"][0]["id"]
     assert say(f"logs {run}") == (0, "epoch 1\nepoch 2\nthe end\n", "")
     assert say(f"logs {run} --tail 1") == (0, "the end\n", "")
     assert say(f"logs {run} -f -n 2") == (0, "epoch 2\nthe end\n", "")
@@ -182,6 +192,9 @@ def test_errors_and_exit_codes(say: Say, line: str, code: int, part: str) -> Non
         (["list", "--state", "CAN"], ["CANCELLED"]),
         (["tok"], ["token"]),
         (["trials", "digits-four", "admetar/7"], ["admetar/7"]),
+        (["trials", "digits-four", "adamw/1"], ["adamw/1", *(f"adamw/{n}" for n in range(10, 16))]),
+        (["cancel", "digits-four", "--trial", "sgdm/15"], ["sgdm/15"]),
+        (["compare", "digits-four", "run"], ["running"]),
     ],
 )
 def test_completion(
