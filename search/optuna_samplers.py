@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, TrialState
 from search import samplers
 from search.samplers import SEED_BITS, Sampler, configurations
 from search.space import CategoricalParameter, Parameter, Space
-from search.states import Direction
+from search.states import Direction, FailureKind
 from tasks.engine.seeds import derive_seed
 
 FAILURE_KIND = "failure_kind"
@@ -187,6 +187,12 @@ def is_result(trial: FrozenTrial) -> bool:
     return trial.state is TrialState.FAIL and trial.user_attrs.get(FAILURE_KIND) in RESULTS
 
 
+def is_lost(trial: FrozenTrial) -> bool:
+    """Whether a trial failed with its machine, so that another one takes its place (`search.loop`)."""
+    kind = trial.user_attrs.get(FAILURE_KIND)
+    return kind is not None and FailureKind(kind).is_replaced
+
+
 def with_last_value(trial: FrozenTrial) -> FrozenTrial:
     """A pruned trial as COMPLETE with its last reported value; any other as it is."""
     if trial.state is not TrialState.PRUNED or not trial.intermediate_values:
@@ -332,7 +338,9 @@ class GridSampler(BaseSampler):  # type: ignore[misc]
             if _key(point) not in seen:
                 return point
         tried = {_key(t.params) for t in others if t.state is not TrialState.FAIL or is_result(t)}
-        return next((point for point in points if _key(point) not in tried), points[0])
+        lost = {_key(t.params) for t in others if is_lost(t)}
+        left = [point for point in points if _key(point) not in tried]
+        return next((point for point in left if _key(point) in lost), left[0] if left else points[0])
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
