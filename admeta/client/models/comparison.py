@@ -161,6 +161,12 @@ class ComparisonView(View):
         default=None, description="The study with the wider spaces, as POST /v1/studies takes it; null: no edge."
     )
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draw it with matplotlib: see `admeta.client.plots.plot_comparison`."""
+        from admeta.client.plots import plot_comparison
+
+        return plot_comparison(self, ax)
+
 
 class ComparedRowView(View):
     """One search of a study that is compared with others."""

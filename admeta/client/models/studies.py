@@ -176,6 +176,12 @@ class TrialView(View):
     runs: list[RunView]
     curve: list[PointView] | None = Field(default=None, description="Of the search run; in single reads only.")
 
+    def plot(self, ax: Any = None, *, metric: str | None = None) -> Any:
+        """Draw its curve with matplotlib: see `admeta.client.plots.plot_trial`."""
+        from admeta.client.plots import plot_trial
+
+        return plot_trial(self, ax, metric=metric)
+
 
 class StudyRunView(RunView):
     """A run with what it belongs to."""

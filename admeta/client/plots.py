@@ -1,0 +1,85 @@
+"""Answers as matplotlib figures, for notebooks. matplotlib is imported on first use; it is no requirement."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from admeta.client.models import ComparisonView, PointView, TrialView
+
+
+def plot_comparison(view: ComparisonView, ax: Any = None) -> Any:
+    """Each optimizer's validation, best at the top: the mean with one standard deviation to either side.
+
+    An optimizer without confirm runs is a hollow mark at the value of its search.
+
+    Args:
+        ax: matplotlib's Axes to draw on; None: new ones.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    ax = _axes(ax)
+    rows = [row for row in view.rows if row.rank is not None][::-1]
+    for place, row in enumerate(rows):
+        mean, std = row.validation.mean, row.validation.std
+        filled = None if mean is not None else "none"
+        ax.errorbar(row.search_value if mean is None else mean, place, xerr=std, fmt="o", capsize=4, mfc=filled)
+    ax.set_yticks(range(len(rows)), [row.label for row in rows])
+    ax.set_xlabel(view.metric)
+    ax.set_title(view.study)
+    return ax
+
+
+def plot_curve(
+    points: Sequence[PointView], ax: Any = None, *, metric: str | None = None, label: str | None = None
+) -> Any:
+    """The evaluations of a run by epoch, as `client.curve(run)` gives them.
+
+    Args:
+        ax: as for `plot_comparison`.
+        metric: a name of the points' metrics; None: the objective.
+        label: the line's name in a legend.
+
+    Returns:
+        The Axes.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        ValueError: no point has the metric.
+    """
+    names = sorted({name for point in points for name in point.metrics})
+    if metric is not None and metric not in names:
+        raise ValueError(f"metric = {metric!r}; the points have {', '.join(names) or 'none'}.")
+    ax = _axes(ax)
+    ys = [point.value if metric is None else point.metrics.get(metric) for point in points]
+    ax.plot([point.epoch for point in points], [float("nan") if y is None else y for y in ys], label=label)
+    ax.set_xlabel("epoch")
+    ax.set_ylabel(metric or "objective")
+    return ax
+
+
+def plot_trial(trial: TrialView, ax: Any = None, *, metric: str | None = None) -> Any:
+    """The curve of a trial's search run; of `client.trial(…)`, since lists of trials have no curves.
+
+    Returns, raises: as `plot_curve`; ValueError, too, for a trial without a curve.
+    """
+    name = f"{trial.label}/{trial.number}"
+    if trial.curve is None:
+        raise ValueError(f"trial {name} came without its curve; read it with client.trial(study, label, number).")
+    return plot_curve(trial.curve, ax, metric=metric, label=name)
+
+
+def _axes(ax: Any) -> Any:
+    if ax is not None:
+        return ax
+    try:
+        pyplot = importlib.import_module("matplotlib.pyplot")
+    except ModuleNotFoundError as error:
+        raise ImportError(f"plots need matplotlib ({error}). Install it: pip install matplotlib") from error
+    return pyplot.subplots()[1]
