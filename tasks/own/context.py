@@ -71,7 +71,7 @@ class Context:
         self._optimizers: list[Optimizer] = []
         self._report = report
         self._stopped = False
-        self._parts: dict[str, Any] = {}
+        self._parts: dict[str, Any] | None = None
         self._pending: Mapping[str, Any] | Path | None = None
         self._saved: dict[str, Any] = {}
         self._state: Mapping[str, Any] = {}
@@ -165,7 +165,7 @@ class Context:
                 restored before the first epoch, with the random generators of Python, NumPy and torch, and saved with
                 a report whenever a checkpoint is due.
         """
-        if restored := self.restored():
+        if (restored := self.restored()) is not None:
             if parts.keys() != restored.keys():
                 raise ValueError(f"resume: the checkpoint has {sorted(restored)}, and the call has {sorted(parts)}")
             for name, part in parts.items():
@@ -209,7 +209,7 @@ class Context:
 
         Empty if there is neither, so that a run starts from the beginning.
         """
-        if not self._parts:
+        if self._parts is None:
             if isinstance(path := self._saved.get("state"), Path):
                 self._saved["state"] = {"files": _read_files(path)}
             return self._saved

@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -26,8 +27,10 @@ from tasks.own import PythonConfig
 from tasks.own.context import Context, TrialEnded, seed_all
 
 Function = Callable[[Context], Any]
-PATIENCE_S = 5.0
+END_TIMEOUT_S = 5.0
 """How long the end of a run waits for the function's own: it may be within an epoch."""
+WAKE_S = 0.5
+"""How often a run that waits for its function looks for signals: one that arrives as a wait begins may not end it."""
 
 
 class Turn(Enum):
@@ -190,7 +193,7 @@ class PythonRun(Progress):
         self._context.end()
         if self._thread is not None:
             self._turns.put(Turn.END)
-            self._thread.join(PATIENCE_S)
+            self._thread.join(END_TIMEOUT_S)
             self._thread = None
         self._ended = True
         self._context.remove_folder()
@@ -201,13 +204,19 @@ class PythonRun(Progress):
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._config.run, daemon=True)
             self._thread.start()
-        told = self._told.get()
+        while (told := self._wait_for_news()) is None:
+            pass  # the handlers of signals run here
         if told.error is not None:
             self._ended = True
             raise self._explained(told.error) from told.error
         self._test.update({name: value for name, value in told.metrics.items() if name.startswith("test_")})
         metrics = {name: value for name, value in told.metrics.items() if not name.startswith("test_")}
         return _Told(told.epoch, metrics)
+
+    def _wait_for_news(self) -> _Told | None:
+        with suppress(queue.Empty):
+            return self._told.get(timeout=WAKE_S)
+        return None
 
     def _explained(self, error: BaseException) -> TaskError:
         if isinstance(error, TaskError):

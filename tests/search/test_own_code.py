@@ -12,9 +12,10 @@ import pytest
 from search.assignment import Report
 from search.run_log import read_log
 from search.states import FailureKind, RunState, Stage
-from search.trainable import TrialWorker
+from search.trainable import PreemptedError, Preemption, TrialWorker
 from tasks.errors import OwnCodeError
 from tests.search.test_trainable import assignment
+from tests.tasks.own import functions
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +77,24 @@ def test_a_killed_worker_costs_what_was_trained_since_the_last_save(
     assert len(reports) == 4 - resumed_from
     assert values(reports) == whole
     assert [point.epoch for report in reports for point in report.points] == [1, 2, 3, 4]
+
+
+def test_a_worker_that_is_told_to_stop_ends_code_within_a_long_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal reaches the worker while it waits for the code's thread, which sees `ctx.stop`."""
+    functions.told.clear()
+    monkeypatch.setattr("search.trainable.Preemption", lambda: Preemption(grace_s=0.1))
+    worker = TrialWorker(config=config(tmp_path, "preempted"))
+    step(worker)
+    with pytest.raises(PreemptedError, match=r"took longer than the 0\.1 s left"):
+        step(worker)
+    worker.cleanup()
+    assert functions.told == ["long", "stopped"]
+    reports = steps(TrialWorker(config=config(tmp_path, "preempted", attempt=2)))
+    assert reports[0].start is not None
+    assert reports[0].start.resumed_from_epoch == 1
+    assert values(reports) == {1: 1.0, 2: 0.5, 3: 1 / 3, 4: 0.25}
 
 
 def test_the_best_checkpoint_has_the_model(tmp_path: Path) -> None:

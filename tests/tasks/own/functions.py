@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,6 +88,18 @@ def ends_early(ctx: Context) -> Iterator[dict[str, float]]:
         yield {"val_loss": 0.5}
         if ctx.epoch == 2:
             return
+
+
+def preempted(ctx: Context) -> Iterator[dict[str, float]]:
+    """The second epoch is long, and its worker is told to stop."""
+    for epoch in ctx.resume():
+        if epoch == 2 and not told:
+            told.append("long")
+            os.kill(os.getpid(), signal.SIGTERM)
+            while not ctx.stop:
+                time.sleep(0.01)
+            told.append("stopped")
+        yield {"val_loss": 1.0 / epoch}
 
 
 def empty(ctx: Context) -> None:
