@@ -198,8 +198,8 @@ def get_whole(name: str) -> OptimInfo:
     info = get(name)
     if info.others or info.group_options:
         raise ValueError(
-            f"{name} moves a model's hidden matrices, and another optimizer the other parameters; construct it by "
-            "admeta.create_for_model(name, model), in a study with roles: {others: {name: adamw}}"
+            f"{name} moves a model's hidden matrices, and another optimizer the other parameters: in a study give it "
+            "roles: {others: {name: adamw}}; in Python use admeta.create_for_model"
         )
     return info
 

@@ -31,6 +31,7 @@ from search.named_spaces import find_named_space, resolve_spaces
 from search.space import Space, Strict, check_conditions, from_registry, why_not
 
 _FIELDS = {"matrices": ("space", "fixed"), "others": ("name", "space", "fixed")}
+_TYPES: Mapping[str, tuple[type, ...]] = {"name": (str,), "space": (dict, str), "fixed": (dict,)}
 
 ROLES_SCHEMA: dict[str, Any] = {
     "description": "For optimizers of hidden matrices, such as Muon: `others` is the optimizer of all other parameters "
@@ -104,8 +105,11 @@ def _checked(roles: Any) -> dict[str, dict[str, Any]]:
             if key not in _FIELDS[role]:
                 message = f"is not a field of a role; those of {role} are {', '.join(_FIELDS[role])}"
                 raise field_error("roles", message, at=("roles", role, str(key)), value=value)
-            if key != "name" and not isinstance(value, dict | str):
-                raise field_error("roles", "must be an object", at=("roles", role, key), value=value)
+            if value is not None and not isinstance(value, _TYPES[key]):
+                rule = {"name": "must be text", "space": "must be an object or a space's name"}.get(
+                    key, "must be an object"
+                )
+                raise field_error("roles", rule, at=("roles", role, key), value=value)
         found[role] = {key: value for key, value in one.items() if value is not None}
     return found
 
@@ -130,6 +134,9 @@ def _part(info: OptimInfo, space: Any, *, prefix: str, held: Any) -> dict[str, A
     """
     if isinstance(space, dict):
         return {f"{prefix}{key}": one for key, one in space.items()}
+    if prefix and "" in info.open_prefixes:  # the spaces of an import path's others are the others' own
+        named = find_named_space(admeta.registry.get(info.others), space or "default").space
+        return {f"{prefix}{key}": one for key, one in from_registry(named).items() if f"{prefix}{key}" not in held}
     chosen = from_registry(find_named_space(info, space or "default").space)
     return {key: one for key, one in chosen.items() if key.startswith(OTHERS) == bool(prefix) and key not in held}
 

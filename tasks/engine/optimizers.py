@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from admeta.errors import AdmetaError
 from admeta.imports import NO_GRADIENT_GRAPH
 from admeta.roles import JointOptimizer, create_for_model, set_mode
 from tasks.engine.task import Task
@@ -43,6 +44,8 @@ def try_optimizer(
     for settings in reversed(many):
         try:
             optimizer = create_for_model(name, model, settings, **options)
+        except AdmetaError as error:
+            raise ConfigError(f"{where}: {error}") from error
         except Exception as error:  # of another package's code
             raise ConfigError(
                 f"{where} cannot be constructed for {task.config.model} with {dict(settings)}: {_reason(error)}; "

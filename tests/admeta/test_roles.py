@@ -140,9 +140,9 @@ def test_convolutions_are_flattened_where_the_library_does() -> None:
 def test_what_cannot_be_constructed() -> None:
     with pytest.raises(ValueError, match="this model has none, only embeddings, norms, biases and an output layer"):
         create_for_model("muon", nn.Linear(3, 2), {"lr": 0.1})
-    with pytest.raises(ValueError, match=r"create_for_model\(name, model\), in a study with roles"):
+    with pytest.raises(ValueError, match=r"in a study give it roles: .*in Python use admeta\.create_for_model"):
         admeta.create("muon", list(mlp().parameters()), lr=0.1)
-    with pytest.raises(ValueError, match="in a study with roles"):
+    with pytest.raises(ValueError, match="in a study give it roles"):
         create_for_model("pytorch_optimizer:Muon", mlp(), {"lr": 0.1})
     with pytest.raises(admeta.ImportPathError, match="cannot be the optimizer of the other parameters"):
         admeta.get("soap+muon")

@@ -97,6 +97,10 @@ def test_the_others_space_has_a_default_and_a_registered_optimizer_keeps_its_nam
     assert lion.space.keys() == {"lr", "others.lr", "others.weight_decay"}
     assert parse(name="muon+lion") == lion
     assert parse(name="adamw", roles={"others": {"space": {"lr": LR}}}).name == "adamw+adamw"
+    free = parse(**NADAM, roles={"others": "adamw"})
+    assert free.space.keys() == {"lr", "others.lr", "others.weight_decay"}
+    free = parse(**NADAM, roles={"others": {"name": "adamw", "fixed": {"weight_decay": 0.0}}})
+    assert free.space.keys() == {"lr", "others.lr"}
     free = parse(**{**NADAM, "roles": {"others": {"name": "pytorch_optimizer:Lion", "space": {"lr": LR}}}})
     assert free.name == "torch.optim:NAdam+pytorch_optimizer:Lion"
     assert study(free.model_dump(mode="json")).imports() == {
@@ -117,9 +121,18 @@ def test_the_others_space_has_a_default_and_a_registered_optimizer_keeps_its_nam
             {"others": {"name": "adamv"}},
             "optimizers.0.roles.others.name: unknown optimizer 'adamv'; did you mean 'adam'",
         ),
+        ({"others": "pytorch_optimizer:Lion"}, "'pytorch_optimizer:Lion' is named by its import path"),
         ({"others": "muon"}, "cannot be the optimizer of the other parameters"),
         ({"others": {"name": "adamw", "space": {"momentum": LR}}}, "others.momentum.*no such parameter"),
-        ({"others": {"name": "adamw", "space": 3}}, "optimizers.0.roles.others.space: must be an object"),
+        (
+            {"others": {"name": "adamw", "space": 3}},
+            "optimizers.0.roles.others.space: must be an object or a space's name",
+        ),
+        ({"others": {"name": "adamw", "space": "wide"}}, "optimizer 'adamw' has no space named 'wide'"),
+        ({"others": {"name": "adamw", "fixed": "x"}}, "optimizers.0.roles.others.fixed: must be an object"),
+        ({"others": {"name": 5}}, "optimizers.0.roles.others.name: must be text"),
+        ({"others": {"name": "adamw", "fixed": {"lr": "x"}}}, "others.lr = 'x'"),
+        ({"matrices": {"fixed": []}}, "optimizers.0.roles.matrices.fixed: must be an object"),
         ({"matrices": {"space": {"lr": LR}}}, "is stated under 'roles.matrices' and next to 'roles'"),
     ],
 )

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import pytest
+import pytorch_optimizer
 import torch
 from torch import nn
 
@@ -151,3 +152,36 @@ def test_an_optimizer_that_cannot_train_is_told_before_the_first_trial(
 @pytest.mark.parametrize("name", ["muon", "schedulefree", "torch.optim:NAdam", "pytorch_optimizer:Lion+adamw"])
 def test_an_optimizer_that_trains_passes(name: str) -> None:
     tried(name, lr=0.01)
+
+
+def classes_of(module: Any) -> list[str]:
+    found = [name for name, one in vars(module).items() if isinstance(one, type)]
+    return [name for name in sorted(found) if issubclass(getattr(module, name), torch.optim.Optimizer)]
+
+
+@pytest.mark.slow
+def test_every_optimizer_of_both_libraries_trains_or_is_refused_with_a_reason() -> None:
+    refused = {}
+    for module in (torch.optim, pytorch_optimizer):
+        for name in classes_of(module):
+            path = f"{module.__name__}:{name}"
+            try:
+                check(parse_config({"name": "digits", "model": "mlp"}), optimizers={"it": (path, [{"lr": 1e-3}])})
+            except ConfigError as error:
+                refused[name] = str(error)
+    reasons = {
+        "a state that cannot be stored in a checkpoint": {
+            "AdaShift",
+            "Conda",
+            "SCION",
+            "SCIONLight",
+            "ScalableShampoo",
+        },
+        "differentiates the gradient": {"AdaHessian", "SophiaH"},
+        "computes the loss again within a step": {"LBFGS", "SAM", "WSAM", "LookSAM", "GSAM", "BSAM", "AliG"},
+        "in a study give it roles": {"AdaGO", "AdaMuon", "DistributedMuon", "Muon", "MuonClip", "NorMuon"},
+        "it wraps another optimizer": {"Lookahead", "TRAC", "OrthoGrad", "PCGrad", "ScheduleFreeWrapper"},
+    }
+    for reason, names in reasons.items():
+        assert names <= {name for name, told in refused.items() if reason in told}
+    assert len(refused) < 45
