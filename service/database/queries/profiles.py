@@ -69,6 +69,7 @@ class _Member:
     search: Search
     best: int | None
     name: str
+    is_baseline: bool
     chosen: TrialSummary | None = None
 
 
@@ -173,7 +174,10 @@ def _by_recipe(session: Session, studies: Sequence[Study], left_out: list[LeftOu
     members: dict[str, list[_Member]] = defaultdict(list)
     for search, best in session.execute(query.order_by(Search.id)):
         study = by_id[search.study_id]
-        members[study.id].append(_Member(study=study, search=search, best=best, name=_name(study, search)))
+        place = place_in_definition(study, search)
+        name = _name(study, search, place["listed_as"])
+        member = _Member(study=study, search=search, best=best, name=name, is_baseline="baseline_of" in place)
+        members[study.id].append(member)
     confirming = {study.recipe for study in studies if any(one.search.n_confirm_runs for one in members[study.id])}
     recipes: dict[str, _Recipe] = defaultdict(_Recipe)
     for study in studies:
@@ -187,9 +191,8 @@ def _by_recipe(session: Session, studies: Sequence[Study], left_out: list[LeftOu
     return dict(recipes)
 
 
-def _name(study: Study, search: Search) -> str:
+def _name(study: Study, search: Search, label: str) -> str:
     """What tells the optimizer from the others: its name; its label, ablation or preset where it has one."""
-    label = place_in_definition(study, search)["listed_as"]
     if label != search.optimizer:
         parts = [f"{label} ({search.optimizer})", preset_name(search.fixed)]
     else:
@@ -209,7 +212,10 @@ def _compared(
             f"no completed study of those chosen has an optimizer {unknown[0][:200]!r}.",
             hint=f"They have {', '.join(known[:50])}." if known else "No study of those chosen can be compared.",
         )
-    names, keys = largest_comparison({key: recipe.members for key, recipe in recipes.items()})
+    baselines = {
+        name for recipe in recipes.values() for name, of in recipe.members.items() if any(one.is_baseline for one in of)
+    }
+    names, keys = largest_comparison({key: recipe.members.keys() - baselines for key, recipe in recipes.items()})
     if wanted:
         names = list(dict.fromkeys(wanted))
         keys = [key for key, recipe in recipes.items() if recipe.members.keys() >= set(names)] if len(names) > 1 else []
@@ -221,7 +227,11 @@ def _compared(
     for name in known:
         if name not in names:
             n = sum(name in recipes[key].members for key in keys)
-            reason = "was not chosen" if wanted else f"has results on {n} of the {len(keys)} recipes"
+            reason = f"has results on {n} of the {len(keys)} recipes"
+            if wanted:
+                reason = "was not chosen"
+            elif name in baselines:
+                reason = "is a baseline, which is compared where it is chosen"
             left_out.append(LeftOutView(kind="optimizer", name=name, reason=reason))
     return names, sorted(keys, key=lambda key: (recipes[key].title, key))
 

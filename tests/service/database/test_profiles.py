@@ -165,6 +165,18 @@ def test_labels_and_presets_stand_apart_and_repeated_searches_together(store: Sq
     assert set(ranks(profiles(engine, Choice(studies=["b"])))) == {"admetar", "admetar-p (admetar), preset paper"}
 
 
+def test_a_baseline_is_compared_where_it_is_chosen(store: SqlStore, engine: Engine) -> None:
+    lease, searches = leased(store, definition("a", task=SHORT, baseline="defaults", confirm={"top_k": 0}))
+    for search, value in zip(searches, (0.9, 0.8, 0.7, 0.6), strict=True):
+        run(store, lease, search, 0, complete(value))
+    store.set_study_state(lease, StudyState.COMPLETED)
+    found = profiles(engine, Choice())
+    assert ranks(found) == {"admetar": 1, "sgdm": 2}
+    baseline = "admetar.defaults (admetar)"
+    assert left_out(found)[baseline] == "is a baseline, which is compared where it is chosen"
+    assert ranks(profiles(engine, Choice(optimizers=["admetar", baseline]))) == {"admetar": 1, baseline: 2}
+
+
 def test_single_runs_do_not_compete_with_confirmed_results(store: SqlStore, engine: Engine) -> None:
     lease, searches = leased(store, definition("single", task=SHORT, confirm={"top_k": 0}))
     for search in searches:
