@@ -20,6 +20,9 @@ from tests.chaos.ledger import Expected, audit, look
 from tests.chaos.processes import descendants, is_alive, kill, send, title, titled, wait_until
 from tests.chaos.studies import quiet_study
 
+ROOT = Path(__file__).parents[2]
+"""Of the code under test, which the installed package may not be."""
+
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
 
 TIMEOUT_S = 240.0
@@ -30,7 +33,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
     path = install(tmp_path_factory.mktemp("faulty"))
     url = f"sqlite:///{home / 'admeta.sqlite3'}"
-    with Service(home, database_url=url, environment={"PYTHONPATH": path}) as service:
+    with Service(home, database_url=url, environment={"PYTHONPATH": f"{path}:{ROOT}"}) as service:
         yield service
 
 
