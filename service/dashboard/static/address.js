@@ -53,9 +53,9 @@ const Address = (() => {
   document.querySelectorAll(KEPT).forEach(restore);
   document.addEventListener("input", (event) => event.target.matches(KEPT) && keep(event.target), true);
 
-  /* Series are hidden by their names, without the number of runs, in all plots of the page. */
+  /* Series are hidden by their names, without the numbers of runs, in all plots of the page. */
   const hidden = new Set(query().getAll("hide"));
-  const named = (series) => String(series.label).replace(/ \(\d+\)$/, "");
+  const named = (series) => String(series.label).replace(/ \(\d+(\/\d+)?\)$/, "");
   const isShown = (series) => !hidden.has(named(series));
 
   /* To be called when a plot has shown or hidden one of its series. */
