@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from admeta.client import Client
 from admeta.client.errors import ClientError
-from service.client import Client
 
 START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 20.0

@@ -16,10 +16,10 @@ from typing import Any
 
 from sqlalchemy import func, not_, select
 
+from admeta.client import TERMINAL_STATES, Client
 from admeta.client.errors import ClientError
 from admeta.client.models import StudyView
 from benchmarks.reproduction.installation import Installation
-from service.client import TERMINAL_STATES, Client
 from service.database.engine import make_engine, reading
 from service.database.lease import lease_is_free
 from service.database.models import Study

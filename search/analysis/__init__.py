@@ -3,10 +3,8 @@
 Knows no database, no Ray and no torch; the service feeds it what the store remembers.
 """
 
-from search.analysis.bands import BestOfN, ReachedBy, best_of_n, reached_by
-from search.analysis.best import Draws, best_so_far, expected_best_curve
-from search.analysis.checks import AnalysisError, finite_or_none
-from search.analysis.curves import BandPoint, Ended, median_band
+from search.analysis.bands import BestOfN, Draws, ReachedBy, best_of_n, best_so_far, expected_best_curve, reached_by
+from search.analysis.curves import BandPoint, Ended, TargetTimes, median_band, time_to_target
 from search.analysis.profiles import (
     Friedman,
     PerformanceProfile,
@@ -24,8 +22,7 @@ from search.analysis.significance import (
     paired_wilcoxon,
     welch,
 )
-from search.analysis.summary import Rate, Spread, divergence_rate, spread
-from search.analysis.targets import TargetTimes, time_to_target
+from search.analysis.summary import AnalysisError, Rate, Spread, divergence_rate, finite_or_none, spread
 from search.analysis.verdicts import Looks, PairVerdict, Rules, Sample, compare, detectable_difference
 from search.states import Direction, SignificanceTest, Verdict
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from search.analysis.checks import AnalysisError
 from search.analysis.profiles import TAU_MAX, PerformanceProfile, performance_profiles
+from search.analysis.summary import AnalysisError
 from search.states import Direction
 
 MINIMIZED = frozenset({"loss", "wer", "ppl"})

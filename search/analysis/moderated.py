@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from search.analysis.checks import AnalysisError
+from search.analysis.summary import AnalysisError
 
 Floats = NDArray[np.float64]
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from search.analysis.checks import AnalysisError, is_maximize
+from search.analysis.summary import AnalysisError, is_maximize
 from search.states import Direction
 
 TAU_MAX = 4.0

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from search.analysis.checks import AnalysisError
+from search.analysis.summary import AnalysisError
 from search.analysis.verdicts import Looks, PairVerdict, Rules, Sample, compare
 from search.states import Verdict
 

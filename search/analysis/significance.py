@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-from search.analysis.checks import AnalysisError, finite
+from search.analysis.summary import AnalysisError, finite
 from search.states import SignificanceTest
 
 N_EXACT = 300

@@ -1,6 +1,7 @@
 """One optimizer's runs in a few numbers: mean and spread over seeds, and how often training diverged.
 
-Owns what is counted, and what is left out of the count. Does not own comparisons (search.analysis.significance).
+Owns what is counted, and what is left out of the count; also the error of this package and the rules that its inputs
+share, directions and finite numbers. Does not own comparisons (search.analysis.significance).
 """
 
 from __future__ import annotations
@@ -10,8 +11,46 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from search.errors import SearchError
 from search.records import RunOutcome
-from search.states import FailureKind, RunState
+from search.states import Direction, FailureKind, RunState
+
+
+class AnalysisError(SearchError):
+    """Numbers that cannot be analysed as asked."""
+
+
+def is_maximize(direction: str) -> bool:
+    """Whether more is better.
+
+    Raises:
+        AnalysisError: neither "maximize" nor "minimize".
+    """
+    try:
+        return Direction(direction).is_maximize
+    except ValueError:
+        raise AnalysisError(f"direction {direction!r} is unknown; it must be 'maximize' or 'minimize'") from None
+
+
+def finite(values: Sequence[float], *, what: str) -> list[float]:
+    """The values as floats.
+
+    Raises:
+        AnalysisError: one is NaN or infinite.
+    """
+    for index, value in enumerate(values):
+        if not math.isfinite(value):
+            raise AnalysisError(
+                f"{what}[{index}] is {value}; every value must be finite. Leave failed and diverged trials "
+                "out and count them by divergence_rate"
+            )
+    return [float(value) for value in values]
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """The value as strict JSON can write it: None for NaN and ±inf."""
+    return value if value is not None and math.isfinite(value) else None
+
 
 Z_95 = statistics.NormalDist().inv_cdf(0.975)
 

@@ -14,9 +14,9 @@ from itertools import combinations
 import numpy as np
 from scipy import special
 
-from search.analysis.checks import AnalysisError, finite
 from search.analysis.moderated import N_DRAWS, Contrast, Group, contrasts, detectable
 from search.analysis.significance import compare_two, holm
+from search.analysis.summary import AnalysisError, finite
 from search.states import Direction, SignificanceTest, Verdict
 
 MAX_MORE = 1000

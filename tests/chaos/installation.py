@@ -15,8 +15,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
+from admeta.client import Client
 from admeta.client.errors import ClientError
-from service.client import Client
 from tests.chaos.processes import descendants, is_alive, kill, title, wait_until
 
 START_TIMEOUT_S = 240.0

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from admeta.client import Client
 from admeta.client.models import StudyRunView
 from search.coordinator import ALONE
-from service.client import Client
 from tasks.engine import sharing
 from tasks.engine.packing import measure_together
 from tasks.registry import parse_config

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from rich.console import Console
 
+from admeta.client import Client
 from admeta.client.models import StudyView
 from service import demo
-from service.client import Client
 from service.settings import Settings
 from tests.service.fakes import definition, live
 

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from admeta.cli.app import run as run_command
+from admeta.client import Client
 from admeta.client.models import StudyView
-from service.client import Client
 from service.logs import driver_log
 from tests.service.fakes import definition
 

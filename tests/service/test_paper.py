@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from admeta.cli.app import run as run_command
-from service.client import Client
+from admeta.client import Client
 from tests.search.paper.small_data import write_small_data
 from tests.service.test_end_to_end import Served
 

@@ -37,9 +37,8 @@ from search.states import Direction, FailureKind, RunState, SignificanceTest, St
 from service.database.engine import reading
 from service.database.models import CONFIRM, Run, Search, Study
 from service.database.queries.best import TrialSummary, best_run_id, spread_of, test_metric
-from service.database.queries.chosen import chosen_trials, times_to_target
+from service.database.queries.chosen import best_by_search, chosen_trials, found_edges, times_to_target, trial_values
 from service.database.queries.lookup import find_study
-from service.database.queries.telling import best_by_search, found_edges, trial_values
 from service.database.retry import REQUEST, retried
 from tasks.engine.protocol import Cost
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
+from admeta.client import ClientError
 from admeta.client.models import SearchView, StudyView
 from admeta.client.terminal.progress import shown
-from service.client import ClientError
 
 
 def search(**changes: Any) -> SearchView:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from admeta.client import Client
 from search.definition import StudyDefinition
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, StudyState
-from service.client import Client
 from service.database import SqlStore
 from service.database.engine import make_engine
 from service.settings import Settings

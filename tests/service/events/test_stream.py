@@ -16,10 +16,10 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
+from admeta.client import Client
 from admeta.client.models import EventView
 from search.states import RunState, Scope
 from service.api import events as streams
-from service.client import Client
 from service.database import SqlStore, make_engine, tokens
 from service.database.engine import writing
 from service.database.events import EventKind, kept_range, prune, record
