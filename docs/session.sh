@@ -26,7 +26,7 @@ show admeta best --task digits --optimizer admetar -o json
 show admeta trials digits --order best --limit 3
 show admeta trials digits admetar/0
 show admeta runs digits --optimizer admetar --stage confirm
-run=$(admeta runs digits --stage confirm --limit 1 -o json | python3 -c 'import json, sys; print(json.load(sys.stdin)[0]["id"])')
+run=$(admeta runs digits --stage confirm --limit 1 -o json | python3 -c 'import json, sys; print(json.load(sys.stdin)["items"][0]["id"])')
 show admeta run "$run"
 show admeta logs "$run" --tail 3
 show admeta importance digits
