@@ -43,6 +43,19 @@ def test_a_run_must_fit_one_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "the largest in the cluster has 4 and 1" in (why_none_fits(each) or "")
 
 
+@pytest.mark.parametrize(("gpus", "expected"), [(1.0, 1), (0.0, 0)])
+def test_own_code_gets_a_card_where_there_are_any(
+    monkeypatch: pytest.MonkeyPatch, gpus: float, expected: float
+) -> None:
+    """Its throughput is not measured, as its epochs may take hours; a toy surface gets none."""
+    monkeypatch.setattr(placement, "cluster_capacity", lambda: Capacity(cpus=4, gpus=gpus))
+    own = define(task={"name": "python", "run": "my_module:train"}, objective={"metric": "val_loss"})
+    placed = placement.place(own, data_dir=None, is_stopping=lambda: False)
+    assert placed.each == Capacity(cpus=1, gpus=expected)
+    toy = placement.place(define(), data_dir=None, is_stopping=lambda: False)
+    assert toy.each == Capacity(cpus=1, gpus=0)
+
+
 def test_what_another_packages_constructor_refuses_is_named() -> None:
     with pytest.raises(ConfigError, match=r"optimizer 'mine' cannot be constructed with \{'lr': -1.0\}: ValueError"):
         placement.construct("mine", "sgd", {"lr": -1.0})
