@@ -52,7 +52,8 @@ def test_own_code_gets_a_card_where_there_are_any(
     own = define(task={"name": "python", "run": "my_module:train"}, objective={"metric": "val_loss"})
     placed = placement.place(own, data_dir=None, is_stopping=lambda: False)
     assert placed.each == Capacity(cpus=1, gpus=expected)
-    toy = placement.place(define(), data_dir=None, is_stopping=lambda: False)
+    surface = define(task={"name": "synthetic"}, objective={})
+    toy = placement.place(surface, data_dir=None, is_stopping=lambda: False)
     assert toy.each == Capacity(cpus=1, gpus=0)
 
 
