@@ -19,6 +19,14 @@
     status.hidden = false;
   }
 
+  /* What is open stays open, by its title. */
+  function renew(node, fresh) {
+    const titles = (part) => [...part.querySelectorAll("details")].map((one) => [one, one.querySelector("summary").textContent]);
+    const open = new Set(titles(node).filter(([one]) => one.open).map(([, title]) => title));
+    node.innerHTML = fresh.innerHTML;
+    for (const [one, title] of titles(node)) if (open.has(title)) one.open = true;
+  }
+
   async function reread() {
     waiting = false;
     readAt = Date.now();
@@ -29,7 +37,7 @@
       const fresh = page.querySelectorAll("[data-live]");
       const shown = document.querySelectorAll("[data-live]");
       if (fresh.length !== shown.length) return location.reload();
-      shown.forEach((node, i) => { if (!("drawn" in node.dataset || node.contains(document.activeElement))) node.innerHTML = fresh[i].innerHTML; });
+      shown.forEach((node, i) => { if (!("drawn" in node.dataset || node.contains(document.activeElement))) renew(node, fresh[i]); });
       document.dispatchEvent(new Event("admeta:changed"));
       if (every) say("live", true);
       else if (!page.body.dataset.events) { source?.close(); say("finished", false); }

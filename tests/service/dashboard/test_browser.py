@@ -237,8 +237,12 @@ def test_a_study_is_followed(browser: Any, address: str, filled_home: Path) -> N
     lease, _ = leased(store, definition("followed"))
     with visit(browser, f"{address}/studies/followed") as page:
         page.get_by_text("live", exact=True).wait_for()
+        page.get_by_text("Search spaces").click()
+        page.locator("h1").click()  # the focus leaves it
+        page.evaluate("document.activeElement.blur()")
         store.set_study_state(lease, StudyState.COMPLETED)
         page.locator(".title .state-completed").wait_for()
+        assert page.locator("details[open]", has_text="Search spaces").count() == 1
     engine.dispose()
 
 
