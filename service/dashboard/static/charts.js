@@ -18,12 +18,12 @@ const Charts = (() => {
       font: "11px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 18, ...extra };
   }
 
-  /* A logarithmic axis has ticks at powers of ten, or at 1, 2, 3, 5 and 7 where it spans less than two of them. */
+  /* A logarithmic axis has ticks at powers of ten; at 1, 2, 3, 5 and 7, too, where it spans less than two of them. */
   const isPower = (tick) => Math.abs(Math.log10(tick) - Math.round(Math.log10(tick))) < 1e-9;
   const LOG = {
     filter: (u, ticks) => {
-      const few = ticks.filter(isPower).length < 3;
-      return ticks.map((tick) => (isPower(tick) || (few && [2, 3, 5, 7].includes(Number(tick.toExponential(0)[0]))) ? tick : null));
+      const few = ticks.filter(isPower).length < 3, all = ticks.length < 7;
+      return ticks.map((tick) => (isPower(tick) || all || (few && [2, 3, 5, 7].includes(Number(tick.toExponential(0)[0]))) ? tick : null));
     },
     values: (u, ticks) => ticks.map((tick) => (tick === null ? "" : Number(tick.toPrecision(1)).toString())),
   };

@@ -177,6 +177,7 @@ def test_every_plot_is_saved(browser: Any, hard_address: str, tmp_path: Path, pa
                 with page.expect_download() as waited:
                     figure.get_by_role("link", name=kind, exact=True).click()
                 waited.value.save_as(tmp_path / kind)
+                page.wait_for_timeout(250)  # a browser lets a page begin ten downloads a second
             words = [node.text for node in ElementTree.fromstring((tmp_path / "SVG").read_text()).iter() if node.text]
             assert words[0] == title
             assert "descent" in (figure.get_attribute("class") or "") or len(words) >= 6, f"{title} has no axes"
