@@ -34,7 +34,7 @@ from admeta.client.models import (
     TokenView,
     TrialView,
 )
-from admeta.client.terminal.fitted_table import FittedTable
+from admeta.client.terminal import FittedTable
 
 PIPE_WIDTH = 240
 _FIRST = ("lr", "lambd", "beta")

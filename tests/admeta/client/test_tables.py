@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from admeta.client.models import StudyRunView
-from admeta.client.terminal import tables
-from admeta.client.terminal.fitted_table import FittedTable
+from admeta.client.terminal import FittedTable, tables
 
 
 def test_markup_in_an_error_is_text(capsys: pytest.CaptureFixture[str]) -> None:

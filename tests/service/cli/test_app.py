@@ -16,7 +16,7 @@ import typer
 from admeta.cli.app import build
 from admeta.cli.output import say
 from admeta.client import Client
-from admeta.client.terminal.fitted_table import FittedTable
+from admeta.client.terminal import FittedTable
 from admeta.client.terminal.tables import console
 from service.settings import Settings
 from tests.service.fakes import live
