@@ -4,7 +4,8 @@ The first steps of a shape run eagerly; they are training steps, so nothing is t
 capture fixes the addresses of the gradients. Every other way to compute gradients (another shape's graph, an eager
 step) copies into those, so a single update graph, captured after one eager update on them, serves all shapes. An
 optimizer that cannot be captured gets its gradients from a graph all the same. If a capture fails, that half runs
-eagerly, and the run's record says why.
+eagerly, and the run's record says why. So does everything where the optimizer gives parameters new memory
+(``p.data = …``): a graph would go on reading the old.
 """
 
 from __future__ import annotations
@@ -50,12 +51,15 @@ class GraphStep(EagerStep):
         self._backward_refused = ""
         self._gradients: list[Tensor] | None = None
         self._owners: list[torch.nn.Parameter] = []
+        self._addresses: list[int] = []
         self._update_graph: torch.cuda.CUDAGraph | None = None
         self._update_refused = eager_update
 
     def run(self, micro_batches: Sequence[Batch]) -> None:
         """Make one step; a shape's first steps run eagerly and the last of them captures it."""
         key = _shapes(micro_batches)
+        if self._weights_moved():
+            self._give_up_graphs("the optimizer gives the weights new memory in each step")
         if self._is_steady(key):
             self._step(key, micro_batches)
             return
@@ -64,7 +68,7 @@ class GraphStep(EagerStep):
         self._seen[key] = self._seen.get(key, 0) + 1
         if key not in self._backward and self._seen[key] >= (N_EAGER if self._gradients is None else N_EAGER_LATER):
             self._capture_backward(key, micro_batches)
-        elif self._gradients is not None and self._update_graph is None and not self._update_refused:
+        elif self._gradients is not None and not (self._update_graph or self._update_refused or self._weights_moved()):
             self._capture_update()
         self._stream.synchronize()
         self.status = self._describe()
@@ -79,6 +83,7 @@ class GraphStep(EagerStep):
         self._backward.clear()
         self._seen.clear()
         self._owners.clear()
+        self._addresses.clear()
         self._update_graph = self._gradients = self._pool = None
 
     def _is_steady(self, key: _Key) -> bool:
@@ -94,6 +99,8 @@ class GraphStep(EagerStep):
                 for name, tensor in inputs.items():
                     tensor.copy_(batch[name])
             captured.graph.replay()
+            if self._update_graph is None:
+                self._attach_gradients()  # an eager update may have replaced or removed them
         else:
             self._clear_gradients()
             self._forward_backward(micro_batches)
@@ -119,8 +126,27 @@ class GraphStep(EagerStep):
         moves = [(to, fresh) for to, fresh in zip(self._gradients, found, strict=True) if to is not fresh]
         if moves:
             torch._foreach_copy_([to for to, _ in moves], [fresh for _, fresh in moves])
-        for parameter, gradient in zip(self._owners, self._gradients, strict=True):
+        self._attach_gradients()
+
+    def _attach_gradients(self) -> None:
+        for parameter, gradient in zip(self._owners, self._gradients or (), strict=True):
             parameter.grad = gradient
+
+    def _weights_moved(self) -> bool:
+        """Whether an eager update gave a parameter other memory than a graph reads."""
+        pairs = zip(self._trained, self._addresses, strict=False)  # no addresses before the first capture
+        return self._update_graph is None and any(p.data_ptr() != address for p, address in pairs)
+
+    def _give_up_graphs(self, reason: str) -> None:
+        self._clear_gradients()
+        self._backward.clear()
+        self._owners.clear()
+        self._addresses.clear()
+        self._gradients = None
+        if self._parts.cast_weights is not None:
+            self._parts.cast_weights.fix_gradients([], [])
+        self._backward_refused = reason
+        self.status = self._describe()
 
     def _capture_backward(self, key: _Key, micro_batches: Sequence[Batch]) -> None:
         inputs = [{name: tensor.clone() for name, tensor in batch.items()} for batch in micro_batches]
@@ -138,6 +164,7 @@ class GraphStep(EagerStep):
         if self._gradients is None:
             self._owners = [parameter for parameter in self._trained if parameter.grad is not None]
             self._gradients = [p.grad for p in self._owners if p.grad is not None]
+            self._addresses = [parameter.data_ptr() for parameter in self._trained]
             if self._parts.cast_weights is not None:
                 self._parts.cast_weights.fix_gradients(self._owners, self._gradients)
         self._backward[key] = _Captured(graph, inputs)

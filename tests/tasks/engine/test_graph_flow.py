@@ -27,19 +27,28 @@ class NoStream:
 
 
 class Rerun:
-    """Stands for a captured graph: replaying calls the body, which leaves gradients at the fixed addresses."""
+    """Stands for a captured graph: replaying calls the body, which leaves gradients at the fixed addresses.
+
+    As a graph does, it reads the memory that the weights had at the capture.
+    """
 
     def __init__(self, step: RerunStep, body: Callable[[], None]) -> None:
         self._step, self._body = step, body
+        self._weights = [p.data for p in step._trained]
 
     def replay(self) -> None:
         self._step.replays += 1
         if self._body == self._step._update:
             self._body()
             return
+        standing = [(p, p.data, p.grad) for p in self._step._trained]
+        for (p, _, _), weight in zip(standing, self._weights, strict=True):
+            p.data = weight
         self._step._clear_gradients()
         self._body()
         self._step._settle_gradients()
+        for p, weight, gradient in standing:
+            p.data, p.grad = weight, gradient
 
 
 class RerunStep(GraphStep):
@@ -132,6 +141,46 @@ def test_bf16_gradients_at_fixed_addresses(rows: list[int], refuse: tuple[str, .
     assert torch.equal(got, expected)
     if refuse != ("backward",):
         assert {gradient.dtype for gradient in step._gradients} == {torch.bfloat16}
+
+
+class Rebinds(torch.optim.SGD):
+    """Gives the weights new memory in each step, as plain code of one's own may."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            p.data = p.data - self.param_groups[0]["lr"] * p.grad
+
+
+class ReplacesGradients(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        for p in self.param_groups[0]["params"]:
+            p.grad = 0.5 * p.grad
+        super().step()
+
+
+class RemovesGradients(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        self.zero_grad(set_to_none=True)
+
+
+@pytest.mark.parametrize("rows", [ONE_SHAPE, LATE], ids=["one", "late"])
+@pytest.mark.parametrize(
+    ("cls", "eager_update"),
+    [(Rebinds, ""), (Rebinds, "no"), (ReplacesGradients, "no"), (RemovesGradients, "no")],
+)
+def test_an_optimizer_that_moves_memory_trains_all_the_same(cls: Any, eager_update: str, rows: list[int]) -> None:
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        made: torch.optim.Optimizer = cls(parameters, lr=0.05)
+        return made
+
+    expected, _ = run_with(rows, captured=False, make=make)
+    got, step = run_with(rows, make=make, eager_update=eager_update)
+    assert torch.equal(got, expected)
+    assert step.replays > 0
+    if cls is Rebinds:
+        assert step.status == "eager: the optimizer gives the weights new memory in each step"
 
 
 def test_what_is_captured_and_counted() -> None:
