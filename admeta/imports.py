@@ -20,13 +20,16 @@ from typing import Any
 from admeta.errors import ImportPathError
 
 __all__ = [
-    "DEFAULT_IMPORTS", "IMPORT_PATH", "NO_GRADIENT_GRAPH", "check_allowed", "code_lines", "is_module_name", "is_path",
-    "load", "load_optimizer", "source_files",
+    "DEFAULT_IMPORTS", "IMPORT_PATH", "MAX_MESSAGE", "NO_GRADIENT_GRAPH", "check_allowed", "code_lines", "in_words",
+    "is_module_name", "is_path", "load", "load_optimizer", "source_files",
     "split_path", "why_refused",
 ]  # fmt: skip
 
 DEFAULT_IMPORTS = ("torch.optim", "pytorch_optimizer")
 """Packages that a service lets studies name unless its operator says otherwise: libraries it has installed anyway."""
+
+MAX_MESSAGE = 4000
+"""Characters of other people's error messages that are stored: they may hold a whole batch."""
 
 _MODULE = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 # One attribute of one module: a longer chain of attributes would lead from a module to everything that it imported.
@@ -114,10 +117,10 @@ def load(path: str) -> Any:
     package = name.partition(".")[0]
     try:
         module = importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that parses arguments ends the process
         raise ImportPathError(
-            f"{path!r} cannot be imported: {type(error).__name__}: {error}{code_lines(error, package)}. Install the "
-            "package on the workers, or give its folder to 'admeta serve --code'"
+            f"{path!r} cannot be imported: {in_words(error)}{code_lines(error, package)}. Install the package on the "
+            "workers, or give its folder to 'admeta serve --code'"
         ) from error
     if not hasattr(module, attribute):
         raise ImportPathError(f"{path!r}: module {name!r} has no {attribute!r}")
@@ -152,6 +155,16 @@ def source_files(path: str) -> dict[str, Path]:
         finder.import_hook(name)
     files = [Path(file) for module in finder.modules.values() if (file := getattr(module, "__file__", None))]
     return {file.relative_to(folder).as_posix(): file for file in [origin, *files]}
+
+
+def in_words(error: BaseException) -> str:
+    """The type and the message of an error of other people's code, long messages cut to MAX_MESSAGE characters."""
+    try:
+        words = str(error)
+    except Exception:  # noqa: BLE001 - also other people's code
+        words = "(its message cannot be read)"
+    cut = words if len(words) <= MAX_MESSAGE else f"{words[: MAX_MESSAGE // 2]} … {words[-MAX_MESSAGE // 2 :]}"
+    return f"{type(error).__name__}: {cut or 'no message'}"
 
 
 def code_lines(error: BaseException, package: str) -> str:

@@ -37,6 +37,7 @@ __all__ = [
     "get",
     "get_whole",
     "known_optimizers",
+    "weight_decay",
 ]
 
 OPTIMIZERS: Mapping[str, OptimInfo] = {**BUILTIN, **BASELINES}
@@ -188,9 +189,23 @@ def can_be_captured(name: str) -> bool:
 def _graph_kwargs(info: OptimInfo) -> Mapping[str, object]:
     """What a captured step's constructor needs; for an imported class torch's `capturable` flag, where it has one."""
     if "" in info.open_prefixes:
-        parameters = inspect.signature(load_optimizer(info.target)).parameters
-        return {"capturable": True} if "capturable" in parameters else {}
+        return {"capturable": True} if "capturable" in _keywords(info) else {}
     return info.graph_kwargs
+
+
+def _keywords(info: OptimInfo) -> Mapping[str, inspect.Parameter]:
+    """The constructor's keywords. Imports the class."""
+    return inspect.signature(load_optimizer(info.target)).parameters
+
+
+def weight_decay(info: OptimInfo, settings: Mapping[str, Any]) -> float | None:
+    """The weight decay under these settings, by default the constructor's own; None for an optimizer without one."""
+    found = settings.get("weight_decay")
+    if found is None and "weight_decay" in info.parameters:
+        found = info.parameters["weight_decay"].default
+    elif found is None and "" in info.open_prefixes and "weight_decay" in _keywords(info):
+        found = _keywords(info)["weight_decay"].default
+    return float(found) if isinstance(found, int | float) else None
 
 
 def get_whole(name: str) -> OptimInfo:

@@ -122,10 +122,8 @@ def _create(
     captured: bool,
 ) -> Optimizer:
     groups: Any = named
-    if weight_decay_on == "matrices" and ("weight_decay" in settings or "weight_decay" in info.parameters):
-        default = info.parameters["weight_decay"].default if "weight_decay" in info.parameters else 0.0
-        decay = settings.get("weight_decay", default)
-        groups = decay_groups(named, float(decay), on="matrices")
+    if weight_decay_on == "matrices" and (decay := registry.weight_decay(info, settings)) is not None:
+        groups = decay_groups(named, decay, on="matrices")
     if info.open_prefixes or info.group_options:  # other packages' constructors may look at the parameters themselves
         parts = groups if isinstance(groups[0], dict) else [{"params": groups}]
         groups = [{**part, "params": [p for _, p in part["params"]], **info.group_options} for part in parts]

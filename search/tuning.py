@@ -22,6 +22,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from admeta.imports import in_words
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle
 from search.states import FailureKind
@@ -196,7 +197,7 @@ def describe(error: BaseException) -> tuple[FailureKind, str]:
         return FailureKind.OUT_OF_MEMORY, str(cause)
     if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return FailureKind.LOST, f"the worker's disk is full: {cause}"
-    return FailureKind.ERROR, f"{type(cause).__name__}: {cause}"
+    return FailureKind.ERROR, in_words(cause)
 
 
 def _cause(error: BaseException) -> BaseException:

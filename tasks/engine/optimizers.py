@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from admeta.errors import AdmetaError
-from admeta.imports import NO_GRADIENT_GRAPH
+from admeta.imports import NO_GRADIENT_GRAPH, in_words
 from admeta.roles import JointOptimizer, create_for_model, set_mode
 from tasks.engine.task import Task
 from tasks.errors import CheckpointError, ConfigError
@@ -34,7 +34,8 @@ def try_optimizer(
     """Construct an optimizer with each of these settings, and make one step and one checkpoint with the first.
 
     Args:
-        model: on the CPU; its weights change.
+        model: on the CPU; it has the same weights afterwards, so that the next optimizer is not tried on those of a
+            step that may have diverged.
 
     Raises:
         ConfigError: it refuses the settings or the model, fails in the step, or has a state that cannot be stored.
@@ -55,6 +56,8 @@ def try_optimizer(
     batch = {key: tensor[:N_SAMPLES] for key, tensor in next(iter(batches)).items()}
     if (close := getattr(batches, "close", None)) is not None:
         close()
+    before = [tensor.detach().clone() for tensor in _weights(model)]
+    model.zero_grad()
     task.loss(model.train(), batch).backward()  # type: ignore[no-untyped-call]
     try:
         set_mode(optimizer, "train")
@@ -62,6 +65,8 @@ def try_optimizer(
         set_mode(optimizer, "eval")
     except Exception as error:  # of another package's code
         raise ConfigError(f"{where} cannot train {task.config.model}: {_reason(error)}") from error
+    for tensor, value in zip(_weights(model), before, strict=True):
+        tensor.detach().copy_(value)
     stored = io.BytesIO()
     try:
         torch.save(optimizer.state_dict(), stored)
@@ -74,11 +79,16 @@ def try_optimizer(
         ) from error
 
 
+def _weights(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
 def _reason(error: Exception) -> str:
     """The error in one line; what it means where an optimizer differentiates the gradient."""
-    if "does not require grad and does not have a grad_fn" in str(error):
+    words = in_words(error)
+    if "does not require grad and does not have a grad_fn" in words:
         return NO_GRADIENT_GRAPH
-    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+    return words.splitlines()[0]
 
 
 IMPLEMENTATION_FLAGS = ("capturable", "foreach", "fused", "differentiable")

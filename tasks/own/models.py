@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from admeta.errors import ImportPathError
-from admeta.imports import code_lines, load
+from admeta.imports import code_lines, in_words, load
 from tasks.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ def build_own(path: str, *args: Any, **settings: Any) -> nn.Module:
         model = load(path)(*args, **settings)
     except ImportPathError as error:
         raise ConfigError(f"task.model: {error}") from error
-    except Exception as error:  # of the user's code
+    except (Exception, SystemExit) as error:  # of the user's code
         given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in settings.items())])
         raise ConfigError(f"task.model: '{path}' called with ({given}) raised {explained(path, error)}") from error
     if not isinstance(model, nn.Module):
@@ -35,7 +35,7 @@ def check_output(model: nn.Module, inputs: Tensor, *, want: tuple[int, ...], nam
     try:
         with torch.no_grad():
             found = model.eval()(inputs)
-    except Exception as error:  # of the user's code
+    except (Exception, SystemExit) as error:  # of the user's code
         raise ConfigError(
             f"task.model: '{name}' does not take a batch of shape {tuple(inputs.shape)}: {explained(name, error)}"
         ) from error
@@ -48,4 +48,4 @@ def check_output(model: nn.Module, inputs: Tensor, *, want: tuple[int, ...], nam
 
 def explained(path: str, error: BaseException) -> str:
     """An error of code at an import path, with its lines there."""
-    return f"{type(error).__name__}: {error}{code_lines(error, path.partition(':')[0].partition('.')[0])}"
+    return f"{in_words(error)}{code_lines(error, path.partition(':')[0].partition('.')[0])}"

@@ -18,13 +18,14 @@ from typing import Any
 import torch
 
 from admeta.errors import ImportPathError
-from admeta.imports import code_lines, load
+from admeta.imports import load
 from tasks.config import resolve_inside
 from tasks.engine.device import describe_machine, first_words, is_out_of_memory, peak_memory_bytes, pick_device
 from tasks.engine.protocol import Cost, Evaluation, Progress
 from tasks.errors import ConfigError, DataError, Diverged, EndedEarly, OutOfMemory, OwnCodeError, TaskError
 from tasks.own import PythonConfig
 from tasks.own.context import Context, TrialEnded, seed_all
+from tasks.own.models import explained
 
 Function = Callable[[Context], Any]
 END_TIMEOUT_S = 5.0
@@ -223,8 +224,7 @@ class PythonRun(Progress):
             return error
         if is_out_of_memory(error):
             return OutOfMemory(phase="training", device=str(self._device), detail=first_words(error))
-        package = self._config.run.partition(":")[0].partition(".")[0]
-        return OwnCodeError(f"{type(error).__name__}: {error}{code_lines(error, package)}")
+        return OwnCodeError(explained(self._config.run, error))
 
     def _work(self) -> None:
         """The thread: the function from its beginning to its end."""

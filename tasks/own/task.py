@@ -56,7 +56,7 @@ class OwnTask(Task[OwnConfig, OwnData]):
             returned = load(config.data)(_folder(config, data_dir))
         except ImportPathError as error:
             raise ConfigError(f"task.data: {error}") from error
-        except Exception as error:  # of the user's code
+        except (Exception, SystemExit) as error:  # of the user's code
             raise DataError(f"task.data: '{config.data}' raised {explained(config.data, error)}") from error
         splits = _splits(returned, name=config.data)
         if "val" not in splits:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from admeta.errors import ImportPathError
-from admeta.imports import check_allowed, code_lines, load, source_files, split_path
+from admeta.imports import MAX_MESSAGE, check_allowed, code_lines, in_words, load, source_files, split_path
 
 Write = Callable[..., None]
 
@@ -67,6 +67,9 @@ def test_a_failed_import_tells_the_line(write: Write) -> None:
         load("own_broken:X")
     with pytest.raises(ImportPathError, match=r"No module named 'own_absent'\. Install the package on the workers"):
         load("own_absent:x")
+    write(own_script="import sys\n\nsys.exit('usage: own_script')\n")
+    with pytest.raises(ImportPathError, match=r"SystemExit: usage: own_script \(own_script.py, line 3, in <module>\)"):
+        load("own_script:train")
     write(own_empty="")
     with pytest.raises(ImportPathError, match="module 'own_empty' has no 'train'"):
         load("own_empty:train")
@@ -77,6 +80,16 @@ def test_lines_of_other_code_are_left_out(write: Write) -> None:
     with pytest.raises(ValueError, match="Expecting") as raised:
         load("own_json:train")()
     assert code_lines(raised.value, "own_json") == " (own_json.py, line 5, in train)"
+
+
+def test_messages_are_cut_and_may_not_be_readable() -> None:
+    class SilentError(Exception):
+        def __str__(self) -> str:
+            raise KeyError("words")
+
+    assert in_words(SilentError()) == "SilentError: (its message cannot be read)"
+    assert in_words(ValueError()) == "ValueError: no message"
+    assert in_words(ValueError("ab" * MAX_MESSAGE)) == f"ValueError: {'ab' * 1000} … {'ab' * 1000}"
 
 
 def test_the_source_of_a_module_is_what_it_imports_from_its_folder(write: Write, tmp_path: Path) -> None:

@@ -126,6 +126,14 @@ def test_weight_decay_leaves_biases_alone_in_both_roles() -> None:
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0.25, 0.0]
 
 
+@pytest.mark.parametrize("name", ["torch.optim:AdamW", "torch.optim:Muon+torch.optim:AdamW"])
+def test_a_default_weight_decay_of_an_import_path_is_taken_off_biases_too(name: str) -> None:
+    for group in create_for_model(name, mlp(), {"lr": 0.1}, weight_decay_on="matrices").param_groups:
+        assert {p.ndim >= 2 for p in group["params"]} == {group["weight_decay"] > 0}
+    without = create_for_model("torch.optim:Rprop", mlp(), {"lr": 0.1}, weight_decay_on="matrices")
+    assert len(without.param_groups) == 1
+
+
 def test_convolutions_are_flattened_where_the_library_does() -> None:
     model = build_image_model("resnet20", n_classes=10, image_size=32)
     optimizer = create_for_model("muon", model, {"lr": 0.1})

@@ -240,9 +240,11 @@ def test_a_run_that_is_given_back_waits_and_counts_as_no_failure(
             "disk is full",
         ),
         (RuntimeError("Tune's own"), FailureKind.ERROR, "RuntimeError: Tune's own"),
+        (RayTaskError("train", "trace", ValueError("x" * 10**6)), FailureKind.ERROR, "ValueError: xxx"),
     ],
 )
 def test_errors_are_told_apart(error: BaseException, kind: FailureKind, words: str) -> None:
     found, text = describe(error)
     assert found is kind
     assert words in text
+    assert len(text) < 5000

@@ -154,6 +154,11 @@ def test_an_optimizer_that_trains_passes(name: str) -> None:
     tried(name, lr=0.01)
 
 
+def test_one_that_diverges_in_its_step_does_not_fail_the_next() -> None:
+    optimizers = {"wild": ("torch.optim:SGD", [{"lr": 1e30}]), "soap": ("soap", [{"lr": 0.01}])}
+    check(parse_config({"name": "digits"}), optimizers=optimizers)
+
+
 def classes_of(module: Any) -> list[str]:
     found = [name for name, one in vars(module).items() if isinstance(one, type)]
     return [name for name in sorted(found) if issubclass(getattr(module, name), torch.optim.Optimizer)]

@@ -86,3 +86,7 @@ class SmallImages(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         found: Tensor = self.head(images.mean((1, 2, 3)).unsqueeze(1))
         return found
+
+
+def asks_for_arguments(folder: object) -> None:
+    raise SystemExit(2)

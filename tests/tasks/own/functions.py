@@ -158,3 +158,16 @@ def no_argument() -> None: ...
 
 class Trainer:
     """No function."""
+
+
+class SilentError(Exception):
+    def __str__(self) -> str:
+        raise KeyError("words")
+
+
+def raises_a_silent_error(ctx: Context) -> None:
+    raise SilentError
+
+
+def asks_for_arguments(ctx: Context) -> None:
+    raise SystemExit(2)

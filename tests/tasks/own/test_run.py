@@ -155,6 +155,8 @@ def test_a_function_may_end_before_its_epochs_do() -> None:
         ("tells_a_bad_name", 0, "the metric's name 'val loss' must be at most 100 letters"),
         ("tells_an_epoch_twice", 1, "epoch = 1 must come after 1, the last one"),
         ("tells_epoch_zero", 0, "epoch = 0 must come after 0, the last one; the first is 1"),
+        ("raises_a_silent_error", 0, r"SilentError: \(its message cannot be read\) \(functions\.py, line"),
+        ("asks_for_arguments", 0, "SystemExit: 2"),
         ("saves_a_module", 0, r"save: state\['model'\]\[0\] is a Linear; a state is made of tensors"),
     ],
 )  # fmt: skip

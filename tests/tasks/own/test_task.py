@@ -84,6 +84,8 @@ def test_batches_are_a_function_of_seed_and_epoch() -> None:
     ("fields", "reason"),
     [
         ({"data": "raises"}, r"raises' raised FileNotFoundError: no blobs\.csv \(data\.py, line \d+, in raises\)"),
+        ({"data": "asks_for_arguments"}, "asks_for_arguments' raised SystemExit: 2"),
+        ({"model": "asks_for_arguments", "settings": {"folder": 1}}, "raised SystemExit: 2"),
         ({"data": "absent"}, "task.data: .* has no 'absent'"),
         ({"data": "without_test"}, r"must return a dict of train, test and perhaps val; it returned \['train'\]"),
         ({"data": "of_lists"}, "must be two tensors, inputs and labels"),
