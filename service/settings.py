@@ -156,7 +156,7 @@ def load(environ: Mapping[str, str], **flags: Any) -> Settings:
             runtime_env=read_runtime_env(Path(env_file).expanduser()) if env_file else None,
             storage=_storage(given("storage", str(home / "checkpoints"))),
             data=Path(given("data", home / "data")).expanduser().absolute(),
-            code=_folder(given("code"), flag="--code"),
+            code=_code(given("code"), home),
             root_path=given("root_path", "").rstrip("/"),
             require_token=given("require_token", False),  # noqa: FBT003
             log_format=given("log_format", LogFormat.TEXT),
@@ -242,12 +242,15 @@ def _database_url(url: str | None, home: Path, password: str | None) -> str:
     return parsed.set(password=password).render_as_string(hide_password=False)
 
 
-def _folder(value: str | Path | None, *, flag: str) -> Path | None:
+def _code(value: str | Path | None, home: Path) -> Path | None:
     if value is None:
         return None
     path = Path(value).expanduser().absolute()
     if not path.is_dir():
-        raise SettingsError(f"{flag} {path} is not a folder.", hint="Name the folder that contains the modules.")
+        raise SettingsError(f"--code {path} is not a folder.", hint="Name the folder that contains the modules.")
+    if path == home:  # a home inside the folder is left out (service.ray.cluster.own_files)
+        hint = "Move the modules into a folder of their own: the home's database and logs would be sent to the workers."
+        raise SettingsError(f"--code {path} is the service's home.", hint=hint)
     return path
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
+from ray._private.runtime_env import packaging
 from ray._private.runtime_env.working_dir import upload_working_dir_if_needed  # by actor: there is no public way
 from ray._private.state import available_resources_per_node  # Ray has no public way to ask what each node has free
 from ray.exceptions import RuntimeEnvSetupError
@@ -30,6 +32,7 @@ from search.driver import NAMESPACE
 from service.ray import node
 from service.settings import Settings, SettingsError
 from tasks.engine import sharing
+from tasks.engine.folders import is_remote
 
 log = logging.getLogger(__name__)
 
@@ -127,16 +130,19 @@ def _bound_to_loopback() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
-def send_code(folder: Path) -> dict[str, Any]:
-    """The runtime environment whose processes can import a folder's modules. Sends the folder where it has changed.
+def send_code(settings: Settings) -> dict[str, Any]:
+    """The runtime environment whose processes can import the modules of `settings.code`. Sends it where it has changed.
 
-    Files that a .gitignore names are left out, and .git, .venv, venv and __pycache__.
+    Files that a .gitignore names are left out, .git, .venv, venv and __pycache__, and what the service keeps in there.
 
     Raises:
         SettingsError: the folder is gone, unreadable or larger than Ray sends.
     """
-    asked = {"working_dir": str(folder)}
+    folder = settings.code
+    assert folder is not None
+    asked: dict[str, Any] = {"working_dir": str(folder), "excludes": own_files(settings, folder)}
     try:
+        check_size(folder, asked["excludes"])
         with tempfile.TemporaryDirectory() as scratch:
             upload_working_dir_if_needed(asked, include_gitignore=True, scratch_dir=scratch, logger=log)
     except (ValueError, OSError, RuntimeEnvSetupError) as error:
@@ -144,7 +150,33 @@ def send_code(folder: Path) -> dict[str, Any]:
             f"the folder {folder} cannot be sent to the workers: {error}.",
             hint="Name a folder of source code with --code, without data sets; a .gitignore in it leaves files out.",
         ) from error
-    return asked
+    return {"working_dir": asked["working_dir"]}
+
+
+def own_files(settings: Settings, folder: Path) -> list[str]:
+    """What the service keeps in the folder, as lines of a .gitignore: its database, with tokens, checkpoints, data."""
+    paths = [settings.home, settings.data]
+    if not is_remote(settings.storage):
+        paths.append(Path(settings.storage))
+    dialect, _, file = settings.database_url.partition("?")[0].partition(":///")
+    if dialect.startswith("sqlite"):
+        paths += [Path(f"{file}{end}").absolute() for end in ("", "-wal", "-shm")]
+    inside = [path.relative_to(folder) for path in paths if path != folder and path.is_relative_to(folder)]
+    return ["/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", path.as_posix()) for path in inside]
+
+
+def check_size(folder: Path, excludes: list[str], *, at_most: int = packaging.GCS_STORAGE_MAX_SIZE) -> None:
+    """Refuse a folder that Ray would read, pack (without compression) and then not send; raises ValueError."""
+    size = 0
+
+    def add(path: Path) -> None:
+        nonlocal size
+        size += path.stat().st_size if path.is_file() else 0
+        if size >= at_most:
+            raise ValueError(f"its files have more than {at_most >> 20} MiB")
+
+    left_out = [packaging._get_excludes(folder, [*ray_constants.get_runtime_env_default_excludes(), *excludes])]
+    packaging._dir_travel(folder, left_out, add, include_gitignore=True, logger=logging.Logger("", logging.CRITICAL))
 
 
 def control_is_lost() -> str | None:

@@ -308,10 +308,9 @@ class Supervisor:
 
     def _code_of(self, study_id: str) -> dict[str, Any] | None:
         """The runtime environment with the operator's own modules, for a study that names objects of modules."""
-        folder = self._settings.code
-        if folder is None or not self._store.get_study(study_id).definition.imports():
+        if self._settings.code is None or not self._store.get_study(study_id).definition.imports():
             return None
-        return cluster.send_code(folder)
+        return cluster.send_code(self._settings)
 
     def _check_silent(self, study_id: str, driver: Any) -> None:
         """Kill a driver that has run without a lease for SILENCE_S; called at every tick."""

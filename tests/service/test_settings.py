@@ -188,3 +188,5 @@ def test_modules_that_definitions_may_name(tmp_path: Path) -> None:
     assert load({"ADMETA_CODE": str(tmp_path)}).code == tmp_path
     with pytest.raises(SettingsError, match=r"--code .*/nowhere is not a folder"):
         load({}, code=tmp_path / "nowhere")
+    with pytest.raises(SettingsError, match=r"--code .* is the service's home"):
+        load({}, code=tmp_path, home=tmp_path)

@@ -6,12 +6,14 @@ import os
 import re
 import socket
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray._private.runtime_env import packaging
 
 from service.ray import cluster
 from service.ray.node import ClockWatch, JoinError
@@ -183,3 +185,33 @@ def test_a_clock_that_is_set_back_is_noticed() -> None:
     assert steps == [0, 0, 0, 0, 3600, 3660]
     clock.reset()
     assert clock.set_back_s() == 0
+
+
+def sent(folder: Path, excludes: list[str], scratch: Path) -> set[str]:
+    """What Ray packs of a folder."""
+    packaging._zip_files(str(folder), excludes, str(scratch / "code.zip"), include_gitignore=True)
+    with zipfile.ZipFile(scratch / "code.zip") as packed:
+        return set(packed.namelist())
+
+
+def test_what_the_service_keeps_in_the_folder_of_the_code_is_not_sent(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    kept = ["my state [1]/logs/a.log", "db.sqlite3", "db.sqlite3-wal", "data/a.npy", "check!points/a.pt", "ignored.py"]
+    wanted = ["train.py", "my state 1/a.py", "package/data/a.py", "package/db.sqlite3", ".gitignore"]
+    for name in kept + wanted:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("ignored.py\n" if name == ".gitignore" else "x" * 100)
+    settings = load(
+        {"ADMETA_DATABASE_URL": f"sqlite:///{tmp_path}/db.sqlite3"},
+        home=tmp_path / "my state [1]",
+        data=tmp_path / "data",
+        storage=str(tmp_path / "check!points"),
+        code=tmp_path,
+    )
+    excludes = cluster.own_files(settings, tmp_path)
+    assert sent(tmp_path, excludes, tmp_path_factory.mktemp("zip")) == set(wanted)
+    cluster.check_size(tmp_path, excludes, at_most=500)
+    with pytest.raises(ValueError, match="its files have more than 0 MiB"):
+        cluster.check_size(tmp_path, [], at_most=500)
+    assert cluster.own_files(load({}, code=tmp_path, storage="s3://bucket/a"), tmp_path) == []
