@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -148,6 +147,8 @@ def report(error: ServiceError) -> None:
 
 def _show_version(is_asked: bool) -> None:
     if is_asked:
+        from importlib import metadata
+
         say(metadata.version("admeta-search"))
         raise typer.Exit
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import asdict, dataclass
-from importlib import import_module, metadata
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from admeta.cli.options import FAILED, Output, OutputOption, Url
 from admeta.cli.output import emit_plain, say
-from admeta.client import Client
 from admeta.client.errors import ClientError
 from admeta.client.text import without_secrets
+
+if TYPE_CHECKING:
+    from admeta.client import Client
 
 PACKAGES = ("admeta-search", "torch", "ray", "optuna", "sqlalchemy", "fastapi", "pydantic", "httpx")
 _SERVER_MODULES = ("alembic", "fastapi", "optuna", "ray", "sqlalchemy", "torch")
@@ -68,7 +70,7 @@ def doctor(
 
 def version(output: OutputOption = Output.TABLE) -> None:
     """Show the version."""
-    found = metadata.version("admeta-search")
+    found = _version("admeta-search")
     if output is Output.TABLE:
         say(found)
     else:
@@ -81,6 +83,8 @@ def examine(url: str | None) -> list[Finding]:
     Args:
         url: the service's address; None: ADMETA_URL, else this machine's.
     """
+    from admeta.client import Client
+
     is_named = bool(url or os.environ.get("ADMETA_URL"))
     try:
         with Client(url, timeout_s=_TIMEOUT_S) as client:
@@ -100,6 +104,8 @@ def _versions() -> Finding:
 
 
 def _version(package: str) -> str:
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from admeta.client import Client
 from admeta.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from admeta.client import Client
 
 FAILED = 1
 """The service refused the request, the study did not complete, or a check failed."""
@@ -49,6 +51,8 @@ def completed(names: Callable[[Client, Mapping[str, Any], str], Iterable[str]]) 
     """
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        from admeta.client import Client
+
         try:
             with Client(ctx.params.get("url"), timeout_s=_COMPLETION_TIMEOUT_S) as client:
                 line = dict(ctx.params)
@@ -78,6 +82,8 @@ trial_names = completed(
 @contextmanager
 def connect(url: str | None) -> Iterator[Client]:
     """A client for a command. An unknown study becomes an error that suggests the name closest to it."""
+    from admeta.client import Client  # httpx and the models of answers take 0.1 s, and `--help` needs none
+
     with Client(url) as client:
         try:
             yield client

@@ -12,17 +12,17 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import typer
-from pydantic import BaseModel
 
 from admeta.cli.options import Output
-from admeta.client.models import ComparisonView
 from admeta.client.terminal import tables
 from admeta.client.text import printable
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
     from rich.console import RenderableType
 
     from admeta.client.blocking.connection import Items
+    from admeta.client.models import ComparisonView
 
 
 class Searches(StrEnum):
@@ -39,6 +39,8 @@ def emit(result: BaseModel | Iterable[BaseModel], output: Output, *, table: Call
         result: what to write; a list becomes a JSON or YAML list.
         table: makes the table of it.
     """
+    from pydantic import BaseModel  # 0.03 s, and some commands need none
+
     if not isinstance(result, BaseModel):
         result = list(result)
     if output is Output.TABLE:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from admeta.cli.options import Changes, Output, OutputOption, Url, completed, connect
 from admeta.cli.output import emit, say
 from admeta.cli.studies import Timeout, Wait, report
-from admeta.client.models import PaperTableCellsView
 from admeta.client.terminal import tables
 from admeta.client.text import head_text, latex, markdown
+
+if TYPE_CHECKING:
+    from admeta.client.models import PaperTableCellsView
 
 table_names = completed(lambda client, *_: (table.name for table in client.paper_tables()))
 study_names = completed(lambda client, *_: (study.name for study in client.paper_studies()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,11 +19,13 @@ from admeta.cli.options import (
     task_names,
 )
 from admeta.cli.output import Searches, emit, say, show, show_comparison
-from admeta.client import Client
 from admeta.client.errors import ClientError, ServiceError
-from admeta.client.models import BestView, StudiesComparisonView
 from admeta.client.states import ExportFormat, ImportanceMethod, SignificanceTest
 from admeta.client.terminal import tables
+
+if TYPE_CHECKING:
+    from admeta.client import Client
+    from admeta.client.models import BestView, StudiesComparisonView
 
 _FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".tex": "latex", ".md": "markdown"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,9 +22,11 @@ from admeta.cli.options import (
     trial_names,
 )
 from admeta.cli.output import emit, emit_item, emit_list, emit_plain, say, show
-from admeta.client.models import EventView, LogView, StudyRunView, TrialView
 from admeta.client.states import FailureKind, RunState, Stage
 from admeta.client.terminal import tables
+
+if TYPE_CHECKING:
+    from admeta.client.models import EventView, LogView, TrialView
 
 _State = Annotated[RunState | None, typer.Option(help="Only in this state.", case_sensitive=False)]
 _Limit = Annotated[int, typer.Option(help="Show at most this many.", min=1)]
@@ -146,6 +148,7 @@ def _show_logs(parts: Iterable[LogView], output: Output) -> None:
 
 
 def _show_trial(trial: TrialView, output: Output) -> None:
+    from admeta.client.models import StudyRunView
 
     if output is not Output.TABLE:
         emit(trial, output, table=str)

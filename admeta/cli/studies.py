@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,10 +24,12 @@ from admeta.cli.options import (
     trial_names,
 )
 from admeta.cli.output import emit, emit_list, emit_plain, say, show_comparison
-from admeta.client import Client, Submission
-from admeta.client.models import StudyView
 from admeta.client.states import StudyState
 from admeta.client.terminal import tables
+
+if TYPE_CHECKING:
+    from admeta.client import Client, Submission
+    from admeta.client.models import StudyView
 
 
 def list_studies(
@@ -132,7 +134,6 @@ def delete(
 
 
 def _show_state(study: StudyView, output: Output) -> None:
-
     if output is Output.TABLE:
         say(f"study {study.name} is {study.state}")
     else:

@@ -12,19 +12,11 @@ import typer
 from admeta.cli.options import Output, OutputOption, Url, connect, study_names, task_names
 from admeta.cli.output import emit, emit_plain, say, show
 from admeta.client.errors import ServiceError
-from admeta.client.models import (
-    LeftOutView,
-    ProfileOptimizerView,
-    ProfileResultView,
-    ProfilesView,
-    ProfileTaskView,
-    ProfileView,
-    RankTestView,
-)
 from admeta.client.states import Direction, TimeUnit
 from admeta.client.terminal import tables
 
 if TYPE_CHECKING:
+    from admeta.client.models import ProfilesView
     from search.analysis.algoperf import Evaluation, Score, Targets
 
 _FORMAT_HINT = 'docs/verdicts.md, "Outside curves", describes the files.'
@@ -124,6 +116,15 @@ def score_curves(curves: Path, targets: Path | None) -> list[ProfilesView]:
 
 
 def _view(group: str, found: dict[str, Score], targets: Targets) -> ProfilesView:
+    from admeta.client.models import (
+        LeftOutView,
+        ProfileOptimizerView,
+        ProfileResultView,
+        ProfilesView,
+        ProfileTaskView,
+        ProfileView,
+        RankTestView,
+    )
     from search.analysis.across import sentence, told_apart
     from search.analysis.profiles import friedman, full_ranks
 

@@ -5,36 +5,38 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from admeta.client.models import (
-    AttemptView,
-    BestOfNView,
-    BestView,
-    ClusterView,
-    ComparisonRow,
-    ComparisonView,
-    ImportanceView,
-    OptimizerView,
-    PaperCellView,
-    PaperStudyView,
-    PaperTableCellsView,
-    PaperTableView,
-    PointView,
-    ProfilesView,
-    ProfileTaskView,
-    SearchView,
-    SpreadView,
-    StudiesComparisonView,
-    StudyRunView,
-    StudyView,
-    TaskView,
-    TokenView,
-    TrialView,
-)
 from admeta.client.terminal import FittedTable
+
+if TYPE_CHECKING:
+    from admeta.client.models import (
+        AttemptView,
+        BestOfNView,
+        BestView,
+        ClusterView,
+        ComparisonRow,
+        ComparisonView,
+        ImportanceView,
+        OptimizerView,
+        PaperCellView,
+        PaperStudyView,
+        PaperTableCellsView,
+        PaperTableView,
+        PointView,
+        ProfilesView,
+        ProfileTaskView,
+        SearchView,
+        SpreadView,
+        StudiesComparisonView,
+        StudyRunView,
+        StudyView,
+        TaskView,
+        TokenView,
+        TrialView,
+    )
 
 PIPE_WIDTH = 240
 _FIRST = ("lr", "lambd", "beta")

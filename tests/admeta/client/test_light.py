@@ -63,6 +63,21 @@ def test_the_client_loads_no_other_package_of_the_project() -> None:
     assert not loaded & {*HEAVY, "yaml", "typer", "search", "tasks", "service"}
 
 
+@pytest.mark.parametrize(
+    ("command", "unneeded"),
+    [
+        ("--help", {"httpx", "yaml", "admeta.client.models", "search.definition"}),
+        ("version", {"httpx", "yaml", "admeta.client.models", "search", "service"}),
+        ("list --help", {"httpx", "yaml", "admeta.client.models", "search", "service"}),
+        ("db current --home x", {"httpx", "admeta.client.models", "optuna", "search.definition", "tasks.registry"}),
+    ],
+)
+def test_a_command_starts_without_what_it_does_not_need(command: str, unneeded: set[str], tmp_path: Path) -> None:
+    code = f"import sys; from admeta.cli.app import run; run({command.split()}); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert unneeded & {*done.stderr.splitlines()[-1].split()} == set()
+
+
 @pytest.fixture(params=["folders", "files"])
 def taken_names(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A user's folder in which `tasks`, `search` and `service` are his own."""
