@@ -144,7 +144,7 @@ def test_an_option_that_needs_state_turned_on_in_mid_run(option: str, off: Any, 
     optimizer = admeta.AdmetaR(params, **{option: off}, **IMPLEMENTATIONS[implementation])
     train(optimizer, params, range(2))
     optimizer.param_groups[0][option] = on
-    with pytest.raises(RuntimeError, match=r"turned on after the first step; set it before, or begin anew"):
+    with pytest.raises(RuntimeError, match="turned on after the first step; set it before, or start again"):
         train(optimizer, params, range(1))
     optimizer.state.clear()
     train(optimizer, params, range(2))

@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import admeta
+from admeta.builtin import BUILTIN
 from admeta.spaces import Categorical, Float, Int
 
 
@@ -31,7 +32,7 @@ def final_loss(name: str, *, steps: int = 300, **options: Any) -> tuple[float, f
     return losses[0], losses[-1]
 
 
-@pytest.mark.parametrize("name", sorted(admeta.OPTIMIZERS))
+@pytest.mark.parametrize("name", sorted(BUILTIN))  # the baselines: tests/tasks/engine/test_baselines.py
 def test_trains_in_the_middle_of_its_default_space(name: str) -> None:
     info = admeta.get(name)
     chosen: dict[str, object] = dict(info.fixed)
