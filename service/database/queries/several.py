@@ -27,8 +27,8 @@ from service.database.queries.comparison import comparison, seed_samples
 from service.database.queries.lookup import find_study
 from service.database.retry import REQUEST, retried
 
-_N_DRAWS, _N_EXACT = 20_000, 16
-"""Draws behind the p-values of up to _N_EXACT searches; fewer of more, whose pairs grow with the square."""
+MAX_SEARCHES = 150
+"""Searches with confirm runs in all studies, up to which there are verdicts: pairs grow with the square."""
 _NO_DIFFERENCE = {"name", "description"}
 
 
@@ -51,7 +51,7 @@ def compare_studies(
         rows = [find_study(session, study) for study in studies]
         samples = {row.id: _samples(session, row) for row in rows}
     each = [comparison(engine, row.id, test=test) for row in rows]
-    why = _why_not(rows)
+    why = _why_not(rows, n_searches=sum(map(len, samples.values())))
     pairs = [] if why else _pairs(rows, samples, each, test=test)
     if not why and not pairs:
         why = "fewer than two of these studies have confirm runs."
@@ -65,6 +65,7 @@ def compare_studies(
 
 def _samples(session: Session, study: Study) -> dict[str, Sample]:
     query = select(Search, best_run_id()).join(Search.study).where(Search.study_id == study.id)
+    query = query.order_by(Search.position)
     return seed_samples(session, study, [(search, run) for search, run in session.execute(query)])
 
 
@@ -74,7 +75,7 @@ def _compared(study: Study, view: ComparisonView) -> ComparedStudyView:
     return ComparedStudyView(**{**study.columns(), "rows": rows, "best": best})
 
 
-def _why_not(studies: Sequence[Study]) -> str | None:
+def _why_not(studies: Sequence[Study], *, n_searches: int) -> str | None:
     """Why there can be no verdicts between the studies; None where there can."""
     if len({study.recipe for study in studies}) > 1 or studies[0].recipe is None:
         differing = [
@@ -91,6 +92,11 @@ def _why_not(studies: Sequence[Study]) -> str | None:
         return "a study repeats its searches; its verdicts are on optimizers, and those of the others on settings."
     if any(study.definition["confirm"].get("until") for study in studies):
         return "a study confirmed until it was decided; its number of seeds depends on its own results."
+    if n_searches > MAX_SEARCHES:
+        return (
+            f"the studies have {n_searches} confirmed searches together, and verdicts are given for up to "
+            f"{MAX_SEARCHES}, which are compared each with each other one. Compare fewer studies at once."
+        )
     return None
 
 
@@ -110,7 +116,6 @@ def _pairs(
         test=test,
         alpha=1 - max(confirm.confidence for confirm in confirms),
         margin=margins.pop() if len(margins) == 1 else None,
-        n_draws=min(_N_DRAWS, _N_DRAWS * _N_EXACT // max(1, len(all_samples))),
     )
     places = {f"{study.name}/{label}": (study.name, label) for study in studies for label in samples[study.id]}
     best = {f"{study.name}/{view.rows[0].label}" for study, view in zip(studies, each, strict=True) if view.rows}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from itertools import combinations
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from search.analysis import AnalysisError, Rules, Sample, compare, detectable_difference
+from search.analysis import AnalysisError, Rules, Sample, compare, detectable_difference, moderated
 from search.analysis.moderated import Group, contrasts
 from search.analysis.sequential import Plan, decide
 from search.analysis.verdicts import fisher_exact
@@ -231,3 +232,50 @@ def test_looking_often_keeps_the_family_error() -> None:
             taken.update(dict.fromkeys(open_, found.n_next))
         wrong += any(v.verdict is Verdict.BETTER for v in found.verdicts)
     assert wrong / n_studies < 0.05 + 3 * (0.05 * 0.95 / n_studies) ** 0.5
+
+
+@pytest.mark.parametrize("looks", [(1.0,), (0.4, 0.6)])
+def test_a_threshold_for_many_pairs_is_that_of_each(monkeypatch: pytest.MonkeyPatch, looks: tuple[float, ...]) -> None:
+    """By the tails of each pair, and by the largest of all pairs; equal but for the chance of 20,000 draws."""
+    rng = np.random.default_rng(2)
+    n = (3, 5)[-len(looks) :]
+    groups = [replace(group(std * rng.standard_normal(5)), n=n) for std in np.exp(rng.normal(0, 0.5, 14))]
+    pairs, spent = [*combinations(range(14), 2)], [0.05 * share for share in looks]
+    each = contrasts(groups, pairs, alpha=spent)
+    monkeypatch.setattr(moderated, "MANY_PAIRS", 0)
+    moderated._contrasts.cache_clear()
+    together = contrasts(groups, pairs, alpha=spent)
+    ratio = [(b.high - b.low) / (a.high - a.low) for a, b in zip(each, together, strict=True)]
+    assert np.median(ratio) == pytest.approx(1, abs=0.03)
+    assert np.quantile(ratio, [0.05, 0.95]) == pytest.approx([1, 1], abs=0.15)
+    p_values = np.array([(a.p_adjusted, b.p_adjusted) for a, b in zip(each, together, strict=True)])
+    assert p_values[:, 1] == pytest.approx(p_values[:, 0], abs=0.1)
+    assert [c.p_value for c in together] == pytest.approx([c.p_value for c in each], abs=0.02)
+    moderated._contrasts.cache_clear()
+
+
+def test_many_optimizers_keep_the_family_error() -> None:
+    """Forty that are equal, as often as the threshold allows of fresh errors."""
+    rng = np.random.default_rng(0)
+    groups = [Group(mean=0.0, variance=1.0, n=(3,), df=2)] * 40
+    pairs = [*combinations(range(40), 2)]
+    a, b = np.array(pairs).T
+    limits = np.array([c.high for c in contrasts(groups, pairs)])
+    std = np.sqrt(moderated._draw_variances(groups, (), 4000, rng))
+    errors = rng.standard_normal(std.shape) * std / np.sqrt(3)
+    wrong = (np.abs(errors[a] - errors[b]) > limits[:, None]).any(axis=0).mean()
+    assert wrong == pytest.approx(0.9 * 0.05, abs=3 * (0.045 * 0.955 / 4000) ** 0.5)
+
+
+def test_a_hundred_optimizers_need_little_memory() -> None:
+    """4,950 pairs of 20,000 draws: 0.8 GB an array, were they all held at once."""
+    rng = np.random.default_rng(0)
+    samples = {f"o{i}": sample(*rng.normal(0.9 + 0.02 * (i == 0), 0.001, 3)) for i in range(100)}
+    tracemalloc.start()
+    try:
+        verdicts = compare(samples, MAXIMIZE)
+        assert tracemalloc.get_traced_memory()[1] < 300e6
+    finally:
+        tracemalloc.stop()
+    better = {v.better for v in verdicts if v.verdict is Verdict.BETTER}
+    assert better == {"o0"}

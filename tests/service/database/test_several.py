@@ -12,7 +12,7 @@ from search.errors import StudyNotFoundError
 from search.records import RunOutcome
 from search.states import Direction, FailureKind, RunState, Stage
 from service.database import SqlStore
-from service.database.queries import compare_studies
+from service.database.queries import compare_studies, several
 from service.database.queries.several import differences
 from tests.service.database.fill import complete, definition, leased, run
 
@@ -119,3 +119,12 @@ def test_differences_name_optimizers_by_label() -> None:
         ("optimizers.adamw.space", [None, {}]),
         ("tags", [None, []]),
     ]
+
+
+def test_too_many_searches_have_no_verdicts(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(several, "MAX_SEARCHES", 3)
+    confirmed(store, "first", HIGH, LOW)
+    confirmed(store, "second", LOW, LOW)
+    view = compare_studies(store.engine, ["first", "second"])
+    assert view.pairs == []
+    assert "4 confirmed searches together, and verdicts are given for up to 3" in (view.no_verdicts or "")
