@@ -198,12 +198,18 @@ def _beyond(parameter: Numeric, end: End, share: float) -> float:
         value = bound * math.pow(high / low, outward * share)
         if isinstance(parameter, IntParameter):
             return max(math.ceil(value), parameter.high + 1) if end == "high" else math.floor(value)
-        return float(f"{value:.3g}")
+        return _rounded(value, beyond=bound)
     width = share * (high - low)
     if parameter.step is None:
-        return float(f"{bound + outward * width:.3g}")
+        return _rounded(bound + outward * width, beyond=bound)
     n_steps = max(1, round(width / parameter.step))
     return parameter.at(n_steps + parameter.grid_size() - 1) if end == "high" else parameter.at(-n_steps)
+
+
+def _rounded(value: float, *, beyond: float) -> float:
+    """The value with three digits, or as many more as a narrow range needs to be wider by about as much."""
+    rounded = (float(f"{value:.{digits}g}") for digits in range(3, 18))
+    return next(short for short in rounded if abs(short - value) <= 0.1 * abs(value - beyond))
 
 
 def _with(raw: Mapping[str, Any], place: int, name: str, end: str, value: float) -> dict[str, Any]:

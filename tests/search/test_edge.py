@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from search.definition import StudyDefinition
-from search.edge import Edge, End, Searched, edges, gets_better_towards, widened
+from search.edge import Edge, End, Searched, _beyond, edges, gets_better_towards, widened
 from search.space import FloatParameter, IntParameter
 from search.states import Direction
 
@@ -150,3 +150,15 @@ def test_a_value_outside_the_space_is_at_no_end() -> None:
     found = searched(lambda x, y: -x)
     outside = Searched(label="adamw", best={"lr": 1e-5, "weight_decay": 0.05}, trials=found.trials)
     assert edges(definition(), [outside]) == []
+
+
+@pytest.mark.parametrize(
+    ("parameter", "end", "wider"),
+    [
+        ({"type": "float", "low": 0.999, "high": 0.9999}, "low", 0.99855),
+        ({"type": "float", "low": 999.9, "high": 1001.0}, "high", 1001.5),
+        ({"type": "float", "low": 1.0, "high": 1.001, "log": True}, "low", 0.9995),
+    ],
+)
+def test_a_narrow_range_becomes_wider(parameter: dict[str, Any], end: End, wider: float) -> None:
+    assert _beyond(FloatParameter.model_validate(parameter), end, 0.5) == pytest.approx(wider, abs=1e-9)
