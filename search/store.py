@@ -71,7 +71,7 @@ class Store(Protocol):
         """Settings of this optimizer's best complete trials in ended studies of one recipe, best first, no duplicates.
 
         Trials all of whose confirm runs are complete come first, by the mean over these; then those that were not
-        confirmed, by their value. A trial with a failed confirm run is left out.
+        confirmed, by their value. A trial with a failed confirm run is left out; cancelled ones do not count.
 
         Args:
             data_fingerprint: of the definition's data. Studies that knew no fingerprint may be of its recipe, too.

@@ -119,6 +119,7 @@ class MemoryStore:
                     if run.stage is not Stage.SEARCH or run.state is not RunState.COMPLETE:
                         continue
                     confirm = [r for r in runs if r.stage is Stage.CONFIRM and r.trial_number == run.trial_number]
+                    confirm = [r for r in confirm if r.failure is not FailureKind.CANCELLED]
                     if any(r.state is not RunState.COMPLETE for r in confirm):
                         continue
                     value = mean(r.value or 0.0 for r in confirm) if confirm else run.value or 0.0

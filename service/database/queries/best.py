@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
 from itertools import product
 from typing import Any, NamedTuple
@@ -224,6 +225,7 @@ class BestResult:
             trained weights; None for a main result.
         tested: every test metric over the confirm runs, without `test_`; empty where nothing was tested.
         train_s: seconds of training over the confirm runs.
+        recipe_used_at: when the last study of its recipe was submitted.
     """
 
     best: BestView
@@ -231,6 +233,7 @@ class BestResult:
     variant: str | None
     tested: Mapping[str, SpreadView]
     train_s: SpreadView
+    recipe_used_at: datetime
 
 
 class _Key(NamedTuple):
@@ -254,8 +257,13 @@ def best_results(engine: Engine) -> list[BestResult]:
             if key not in chosen or _order(row) < _order(chosen[key]):
                 chosen[key] = row
         runs = {run.id: run for run in _load(session, [row.run_id for row in chosen.values()])}
+        last_of_recipe = select(Study.recipe, func.max(Study.created_at)).group_by(Study.recipe)
+        used_at = {recipe: at for recipe, at in session.execute(last_of_recipe)}
         in_order = sorted(chosen, key=lambda key: tuple((part is not None, part or 0) for part in key))
-        return [_result(runs[chosen[key].run_id], variant=key.variant) for key in in_order]
+        return [
+            _result(runs[chosen[key].run_id], variant=key.variant, recipe_used_at=used_at[key.recipe])
+            for key in in_order
+        ]
 
 
 def _order(row: Any) -> tuple[bool, bool, float, int]:
@@ -286,7 +294,10 @@ def preset_name(settings: Mapping[str, Any]) -> str | None:
 def _confirmed(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """Trials all of whose confirm runs have ended and one is complete, with their mean."""
     complete: ColumnElement[Any] = case((Run.state == RunState.COMPLETE, Run.value))
-    failed = func.sum(case((Run.state == RunState.FAIL, 1), else_=0)) > 0
+    failed = (
+        func.sum(case(((Run.state == RunState.FAIL) & Run.failure.is_distinct_from(FailureKind.CANCELLED), 1), else_=0))
+        > 0
+    )
     unfinished = case((Run.state.in_((RunState.WAITING, RunState.RUNNING)), 1), else_=0)
     trials = (
         select(
@@ -344,7 +355,7 @@ def _best_view(run: Run, summary: TrialSummary) -> BestView:
     )
 
 
-def _result(run: Run, *, variant: str | None) -> BestResult:
+def _result(run: Run, *, variant: str | None, recipe_used_at: datetime) -> BestResult:
     summary = _summary(run)
     complete = [one for one in summary.counted if one.state == RunState.COMPLETE] if summary.confirmed else []
     failed = [None] * (len(summary.counted) - len(complete))
@@ -358,6 +369,7 @@ def _result(run: Run, *, variant: str | None) -> BestResult:
             for name in names
         },
         train_s=spread_of([one.train_s for one in complete]),
+        recipe_used_at=recipe_used_at,
     )
 
 
@@ -379,7 +391,7 @@ def best_settings(
             func.avg(Run.value).label("mean"),
             func.count().filter(Run.state != RunState.COMPLETE).label("n_failed"),
         )
-        .where(Run.stage == CONFIRM, Run.search_id.in_(ids))
+        .where(Run.stage == CONFIRM, Run.failure.is_distinct_from(FailureKind.CANCELLED), Run.search_id.in_(ids))
         .group_by(Run.search_id, Run.trial_number)
         .subquery()
     )
@@ -427,16 +439,18 @@ def _searches_of(
 
 
 def longest_recipes(found: Sequence[BestResult]) -> list[BestResult]:
-    """Of each task, model and metric, the results of the recipe with most epochs.
+    """Of each task, model and metric, the results of the recipe with most epochs, of several that used last.
 
     For tables that name neither epochs nor data: they must not mix recipes.
     """
-    longest: dict[tuple[str, str | None, str], tuple[int, str]] = {}
+    longest: dict[tuple[str, str | None, str], tuple[int, datetime, str]] = {}
     for one in found:
-        key = (one.best.task, one.best.model, one.best.metric)
-        longest[key] = max(longest.get(key, (0, "")), (one.best.epochs or 0, one.best.recipe or ""))
-    return [
-        one
-        for one in found
-        if longest[one.best.task, one.best.model, one.best.metric] == (one.best.epochs or 0, one.best.recipe or "")
-    ]
+        key, place = _of_recipe(one)
+        longest[key] = max(longest.get(key, place), place)
+    return [one for one in found if longest[(of := _of_recipe(one))[0]] == of[1]]
+
+
+def _of_recipe(one: BestResult) -> tuple[tuple[str, str | None, str], tuple[int, datetime, str]]:
+    """Task, model and metric, and the place of the recipe among theirs."""
+    best = one.best
+    return (best.task, best.model, best.metric), (best.epochs or 0, one.recipe_used_at, best.recipe or "")

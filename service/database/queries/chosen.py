@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Select, and_, or_, select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 import tasks.registry
@@ -33,21 +33,21 @@ def chosen_trials(
         searches: of the study, each with the id of its best run of stage search.
     """
     confirm: dict[int, dict[int, list[Run]]] = {search.id: defaultdict(list) for search, _ in searches}
-    for run in session.execute(select(Run).where(Run.search_id.in_(confirm), Run.stage == CONFIRM)).scalars():
+    confirms = Run.search_id.in_(confirm), Run.stage == CONFIRM
+    for run in session.execute(select(Run).where(*confirms)).scalars():
         confirm[run.search_id][run.trial_number].append(run)
-    of_trials = (
-        and_(Run.search_id == search_id, Run.trial_number.in_(list(trials)), Run.stage == Stage.SEARCH)
-        for search_id, trials in confirm.items()
-        if trials
-    )
-    is_candidate = or_(Run.id.in_([best for _, best in searches if best is not None]), *of_trials)
-    candidates: dict[int, list[Run]] = defaultdict(list)
-    for run in session.execute(select(Run).where(is_candidate)).scalars():
-        candidates[run.search_id].append(run)
+    trials_of = select(Run.search_id, Run.trial_number).where(*confirms).distinct().subquery()
+    of_trial = (Run.search_id == trials_of.c.search_id) & (Run.trial_number == trials_of.c.trial_number)
+    confirmed = select(Run).join(trials_of, of_trial).where(Run.stage == Stage.SEARCH)
+    best = select(Run).where(Run.id.in_([best for _, best in searches if best is not None]))
+    candidates: dict[int, dict[int, Run]] = defaultdict(dict)
+    for query in (confirmed, best):
+        for run in session.execute(query).scalars():
+            candidates[run.search_id][run.id] = run
     chosen: dict[int, TrialSummary] = {}
     for search_id, runs in candidates.items():
         trials = confirm[search_id]
-        summaries = [_choose_and_report(run, trials[run.trial_number], study, list(trials)) for run in runs]
+        summaries = [_choose_and_report(run, trials[run.trial_number], study, list(trials)) for run in runs.values()]
         chosen[search_id] = min(summaries, key=lambda pair: _preference(pair[0], study.direction))[1]
     return chosen
 
@@ -95,16 +95,18 @@ def _target_view(curves: Sequence[Sequence[Point]], *, target: float, direction:
     return TargetView(**times, reached=ReachedView.model_validate(reached))
 
 
+_IDS = 5_000  # of a statement: PostgreSQL takes 65,535 parameters
+
+
 def curves_of(session: Session, run_ids: Sequence[int]) -> dict[int, list[Point]]:
     """By run, its evaluations in order, without their metrics."""
     curves: dict[int, list[Point]] = {run_id: [] for run_id in run_ids}
-    query = (
-        select(CurvePoint.run_id, CurvePoint.epoch, CurvePoint.step, CurvePoint.value, CurvePoint.train_s)
-        .where(CurvePoint.run_id.in_(curves))
-        .order_by(CurvePoint.run_id, CurvePoint.epoch)
-    )
-    for run_id, epoch, step, value, train_s in session.execute(query):
-        curves[run_id].append(Point(epoch=epoch, step=step, value=value, metrics={}, cost=Cost(train_s=train_s)))
+    columns = CurvePoint.run_id, CurvePoint.epoch, CurvePoint.step, CurvePoint.value, CurvePoint.train_s
+    query = select(*columns).order_by(CurvePoint.run_id, CurvePoint.epoch)
+    for start in range(0, len(run_ids), _IDS):
+        of_some = query.where(CurvePoint.run_id.in_(run_ids[start : start + _IDS]))
+        for run_id, epoch, step, value, train_s in session.execute(of_some):
+            curves[run_id].append(Point(epoch=epoch, step=step, value=value, metrics={}, cost=Cost(train_s=train_s)))
     return curves
 
 

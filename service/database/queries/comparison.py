@@ -84,16 +84,21 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
             for search, _ in searches
         }
         ranked = _ranked(rows, {search.label: _place(chosen.get(search.id), row.direction) for search, _ in searches})
-        confirmed = {search.label: one for search, _ in searches if (one := chosen.get(search.id)) and one.confirmed}
+        confirms = row.definition["confirm"].get("top_k") != 0
+        counted = {
+            search.label: one
+            for search, _ in searches
+            if (one := chosen.get(search.id)) and (one.confirmed or not confirms)
+        }
         repeated = row.definition.get("searches", 1) > 1
-        samples = _by_search(row, ranked, confirmed) if repeated else _by_seed([one.label for one in ranked], confirmed)
+        samples = _by_search(row, ranked, counted) if repeated else _by_seed([one.label for one in ranked], counted)
         rules = _rules(row, samples, test=test, unit="searches" if repeated else "seeds")
         return ComparisonView(
             **{**row.columns(), "study": row.name},
             complete=row.state == StudyState.COMPLETED,
             rows=ranked,
             optimizers=_folded(row, ranked, samples, [one for one, _ in searches], values, counts) if repeated else [],
-            pairs=[PairView.model_validate(pair) for pair in _verdicts(ranked, samples, rules)],
+            pairs=[PairView.model_validate(pair) for pair in _verdicts(ranked, samples, rules)] if confirms else [],
             over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
             **found_edges(
                 session, row, {one.id: place_in_definition(row, one)["listed_as"] for one, _ in searches}, chosen
@@ -112,6 +117,7 @@ def detectable(engine: Engine, definition: StudyDefinition) -> DetectableView | 
 
 def _likely_recipe(session: Session, definition: StudyDefinition) -> str:
     """The recipe that a new study will have, if its data are as the last study that names the same found them."""
+    named = {"data_dir": definition.task.data_dir, **definition.task.imports()}
     known = (
         select(Study.data_fingerprint, Study.definition)
         .where(Study.task == definition.task.name, Study.data_fingerprint.is_not(None))
@@ -119,7 +125,7 @@ def _likely_recipe(session: Session, definition: StudyDefinition) -> str:
         .limit(MAX_STUDIES)
     )
     for fingerprint, content in session.execute(known):
-        if content["task"].get("data_dir") == definition.task.data_dir:
+        if all(content["task"].get(name) == value for name, value in named.items()):
             return recipe_of(definition, data_fingerprint=fingerprint)
     return recipe_of(definition)
 
@@ -209,16 +215,17 @@ def _by_seed(labels: Sequence[str], confirmed: Mapping[str, TrialSummary]) -> di
     }
 
 
-def _by_search(study: Study, rows: Sequence[ComparisonRow], confirmed: Mapping[str, TrialSummary]) -> dict[str, Sample]:
+def _by_search(study: Study, rows: Sequence[ComparisonRow], counted: Mapping[str, TrialSummary]) -> dict[str, Sample]:
     """By the optimizer's label, what each of its searches reached: verdicts are then on the optimizers.
 
     A search counts by the mean of its confirm runs, which varies with the luck of the search and with the seeds. A
-    search with a failed confirm run, or without a trial to confirm, counts as failed.
+    search with a failed confirm run, or without a trial to confirm, counts as failed. Where the study confirms nothing,
+    a search counts by its best trial.
     """
     values: dict[str, dict[Hashable, float]] = defaultdict(dict)
     n_failed: dict[str, int] = defaultdict(int)
     for row in rows:
-        one = confirmed.get(row.label)
+        one = counted.get(row.label)
         if one is not None and one.score is not None and not one.failed_share:
             values[row.listed_as][row.repeat] = one.score
         elif one is not None or study.state.is_terminal:

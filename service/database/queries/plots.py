@@ -15,7 +15,7 @@ import numpy as np
 import optuna
 from optuna.storages._rdb import models as optuna_models
 from optuna.trial import TrialState
-from sqlalchemy import Engine, and_, false, func, or_, select
+from sqlalchemy import Engine, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute
 
 from admeta.client.models import ComparisonView, StudyView
@@ -140,12 +140,8 @@ def _run_ids(engine: Engine, study: StudyView, comparison: ComparisonView, runs:
     if runs is RunChoice.ALL:
         query = query.where(Run.stage == Stage.SEARCH, Run.state == RunState.COMPLETE)
     else:
-        of_best = [
-            and_(Search.label == row.label, Run.trial_number == row.trial)
-            for row in comparison.rows
-            if row.trial is not None
-        ]
-        query = query.where(or_(false(), *of_best), Run.epoch > 0)
+        of_best = [(row.label, row.trial) for row in comparison.rows if row.trial is not None]
+        query = query.where(tuple_(Search.label, Run.trial_number).in_(of_best), Run.epoch > 0)
     with reading(engine) as session:
         found = session.execute(query).all()
     confirmed = {label for _, label, stage in found if stage == Stage.CONFIRM}

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine
 
 from search.records import RunOutcome
-from search.states import FailureKind, RunState, Stage
+from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore
 from service.database.queries import best, best_results, longest_recipes
 from tests.service.database.fill import complete, definition, leased, run
@@ -96,3 +96,32 @@ def test_a_preset_is_apart_from_the_default(store: SqlStore, engine: Engine) -> 
     assert found is not None
     assert found.study == "plain"
     assert {one.variant for one in best_results(engine)} == {None, "preset released"}
+
+
+def test_a_cancelled_confirm_run_says_nothing_of_its_settings(store: SqlStore, engine: Engine) -> None:
+    """A study that was cancelled in mid-confirmation: its best trial stays the best, here and for warm starts."""
+    cancelled = RunOutcome(state=RunState.FAIL, failure=FailureKind.CANCELLED, error="the study was cancelled")
+    for name, value, last in (("cancelled", 0.9, cancelled), ("other", 0.8, complete(0.8))):
+        lease, (search, _) = leased(store, definition(name))
+        for number in range(2):
+            run(store, lease, search, number, complete(value - 0.1 * number))
+        for seed, outcome in enumerate((complete(value), complete(value), last)):
+            run(store, lease, search, 0, outcome, stage=Stage.CONFIRM, seed=seed)
+        store.set_study_state(lease, StudyState.CANCELLED)
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert (found.study, found.trial, found.evidence) == ("cancelled", 0, "confirmed")
+    assert [one.best.study for one in best_results(engine)] == ["cancelled"]
+    (known,) = store.best_settings("admetar", like=definition("next"), studies=["cancelled"], limit=1)
+    assert known["lr"] == pytest.approx(0.1)
+
+
+def test_of_two_recipes_with_as_many_epochs_the_last_used_is_in_the_tables(store: SqlStore, engine: Engine) -> None:
+    for batch_size in (16, 32, 64, 128):
+        lease, (search, _) = leased(
+            store, definition(f"b{batch_size}", task={"name": "digits", "batch_size": batch_size})
+        )
+        run(store, lease, search, 0, complete(0.9))
+        found = best(engine, task="digits", optimizer="admetar")
+        assert found is not None
+        assert [one.best.study for one in longest_recipes(best_results(engine))] == [found.study] == [f"b{batch_size}"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import insert
 
 from admeta.client.terminal import tables
 from search.definition import StudyDefinition
 from search.records import Point, RunOutcome
-from search.states import FailureKind, RunState, SignificanceTest, Stage
+from search.states import FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.dashboard.study_pages import verdicts
 from service.database import SqlStore
-from service.database.queries import best, comparison, detectable, get_study_view
+from service.database.models import Run
+from service.database.queries import Axis, RunChoice, best, comparison, detectable, get_study_view, study_curves
 from service.database.studies import create_study
 from tasks.engine.protocol import Cost
 from tests.service.database.fill import complete, curve, definition, leased, run
@@ -309,3 +312,53 @@ def test_repeated_searches_beside_their_baseline_are_told_no_number_of_searches(
     pair = next(pair for pair in view.pairs if pair.b == "admetar.defaults")
     assert pair.more is None
     assert pair.sentence.endswith(". The defaults are one trial beside the searches")
+
+
+def test_repeated_searches_without_confirmation_are_ranked_by_their_best(store: SqlStore) -> None:
+    """None of them failed, and there are no verdicts: the best of a search was chosen by the value itself."""
+    lease, searches = leased(store, definition("unconfirmed", searches=2, confirm={"top_k": 0}))
+    for search, value in zip(searches, (0.6, 0.7, 0.8, 0.9), strict=True):
+        run(store, lease, search, 0, complete(value))
+    store.set_study_state(lease, StudyState.COMPLETED)
+    view = comparison(store.engine, lease.study_id)
+    assert [(row.label, row.rank, row.validation.n, row.validation.n_failed) for row in view.optimizers] == [
+        ("sgdm", 1, 2, 0),
+        ("admetar", 2, 2, 0),
+    ]
+    assert view.optimizers[0].validation.mean == pytest.approx(0.85)
+    assert view.pairs == []
+
+
+def test_a_thousand_searches_are_compared(store: SqlStore) -> None:
+    """More than SQLite takes conditions in a statement."""
+    optimizers = [{"name": "sgdm", "label": f"o{i}"} for i in range(11)]
+    lease, searches = leased(store, definition("many", optimizers=optimizers, searches=100))
+    values = {"trial_number": 0, "state": RunState.COMPLETE, "created_at": datetime.now(UTC), "params": {}, "epoch": 1}
+    rows = [
+        {**values, "search_id": search.id, "stage": stage, "seed": seed, "value": 0.5}
+        for search in searches
+        for stage, seed in ((Stage.SEARCH, 100), (Stage.CONFIRM, 0))
+    ]
+    with store.engine.begin() as connection:
+        connection.execute(insert(Run), rows)
+    view = comparison(store.engine, lease.study_id)
+    assert {row.trial for row in view.rows} == {0}
+    study = get_study_view(store.engine, "many")
+    found = study_curves(store.engine, study, view, runs=RunChoice.BEST, axis=Axis.EPOCH, metric=None)
+    assert len(found.series) == 1100
+
+
+def test_what_the_next_can_show_is_told_by_studies_of_its_own_code(store: SqlStore) -> None:
+    """Another function was trained last; its fingerprint is not that of this one."""
+    tasks = {name: {"name": "python", "run": f"code.{name}:train", "epochs": 2} for name in ("first", "second")}
+    objective = {"metric": "val_loss", "direction": "minimize"}
+    for name, task in tasks.items():
+        lease, (search, _) = leased(store, definition(name, task=task, objective=objective))
+        store.set_data_fingerprint(lease, name)
+        run(store, lease, search, 0, complete(0.9))
+        for seed in range(3):
+            run(store, lease, search, 0, complete(0.9 + 0.01 * seed), stage=Stage.CONFIRM, seed=seed)
+    for task in tasks.values():
+        found = detectable(store.engine, definition("next", task=task, objective=objective))
+        assert found is not None
+        assert found.std is not None
