@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
@@ -78,9 +78,13 @@ def get(name: str) -> OptimInfo:
 
     Raises:
         UnknownOptimizerError: with the known names and the nearest one.
-        ImportPathError: a malformed path, or a class that cannot train on the engine, with the reason.
+        ImportPathError: a malformed path or joint name, or a class that cannot train on the engine, with the reason.
     """
     first, plus, second = name.partition("+")
+    if "+" in second:  # also thousands of them
+        raise ImportPathError(
+            f"{name[:100]!r} joins more than two optimizers; name one for the hidden matrices and one for all others"
+        )
     if plus:
         return _join(get(first), get(second))
     if is_path(name):
@@ -91,7 +95,7 @@ def get(name: str) -> OptimInfo:
     return known[name]
 
 
-@cache
+@lru_cache(maxsize=256)  # what clients ask for, too
 def _imported(path: str) -> OptimInfo:
     module, cls = split_path(path)
     if reason := why_refused(path):

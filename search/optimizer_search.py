@@ -251,11 +251,17 @@ class OptimizerSearch(Strict):
     def at_defaults(self) -> OptimizerSearch:
         """The optimizer with the searched parameters at their defaults: no search, one trial. `fixed` stays.
 
+        Those of an import path are left out: its constructor has their defaults.
+
         Raises:
             ValidationError: the optimizer does not take these settings together.
         """
         info = admeta.registry.get(self.name)
-        fixed = {name: _plain(parameter.default) for name, parameter in info.parameters.items() if name in self.space}
+        fixed = {
+            name: _plain(parameter.default)
+            for name, parameter in info.parameters.items()
+            if name in self.space and (OTHERS if name.startswith(OTHERS) else "") not in info.open_prefixes
+        }
         met = {name for name in self.space if all({**self.fixed, **fixed}.get(p) == v for p, v in self._when(name))}
         fixed = {**{name: value for name, value in fixed.items() if name in met}, **self.fixed}
         update = {"label": self.label + BASELINE, "space": {}, "fixed": fixed, "first": []}

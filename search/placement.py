@@ -84,7 +84,8 @@ def check(
         TaskError: the data are missing, broken, or do not fit the model or the batch size; the initial weights are
             missing or of another model; or an optimizer refuses settings of its space or cannot train the model.
     """
-    foreign = [(one.label, one.name, corners(one)) for one in definition.optimizers if one.name not in BUILTIN]
+    searches = [*definition.optimizers, *(baseline.optimizer for baseline in definition.baselines())]
+    foreign = [(one.label, one.name, corners(one)) for one in searches if one.name not in BUILTIN]
     trains = tasks.registry.get(definition.task.name).target is not None or bool(definition.task.imports())
     if not trains and not foreign:
         return None  # there is nothing to check

@@ -57,7 +57,7 @@ def known_optimizer(name: str, *, status: int) -> OptimInfo:
     """The optimizer with this name; an unknown one raises ApiError with the status."""
     try:
         return admeta.registry.get(name)
-    except admeta.errors.UnknownOptimizerError as error:
+    except admeta.errors.AdmetaError as error:  # no such name, or a path or joint name that names none
         hint = "GET /v1/optimizers lists the optimizers."
         raise ApiError(status, "unknown_optimizer", str(error), hint=hint) from None
 

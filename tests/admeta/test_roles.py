@@ -154,6 +154,8 @@ def test_what_cannot_be_constructed() -> None:
         create_for_model("pytorch_optimizer:Muon", mlp(), {"lr": 0.1})
     with pytest.raises(admeta.ImportPathError, match="cannot be the optimizer of the other parameters"):
         admeta.get("soap+muon")
+    with pytest.raises(admeta.ImportPathError, match="joins more than two optimizers"):
+        admeta.get("+".join(["adamw"] * 5000))
     assert admeta.get("muon+lion").name == "muon+lion"
     assert "others.weight_decay" in admeta.get("muon+lion").default_space
 

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from search.definition import StudyDefinition
+from search.placement import construct
 from search.records import StudyRecord
 from search.states import RunState, Stage
 from tests.search.memory_store import MemoryStore
@@ -91,6 +92,22 @@ def test_the_studys_fixed_parameters_hold_for_the_baseline_too() -> None:
     assert baseline.optimizer.fixed["weight_decay"] == 0.3
     assert (baseline.optimizer.fixed["lr"], baseline.optimizer.fixed["lambd"]) == (0.01, 0.1)
     assert baseline.of == "admetar"
+
+
+def test_the_defaults_of_an_import_path_are_its_constructors() -> None:
+    lr = {"lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}}
+    optimizers = [
+        {"name": "torch.optim:NAdam", "space": lr, "fixed": {"eps": 1e-7}},
+        {"name": "torch.optim:NAdam+adamw", "label": "joint", "space": {**lr, "others.lr": lr["lr"]}},
+        {"name": "sgdm+torch.optim:NAdam", "label": "other", "space": {**lr, "others.lr": lr["lr"]}},
+    ]
+    alone, joint, other = define(optimizers=optimizers, baseline="defaults").baselines()
+    assert alone.optimizer.fixed == {"eps": 1e-7}
+    assert "lr" not in joint.optimizer.fixed
+    assert joint.optimizer.fixed["others.lr"] == 1e-3
+    assert other.optimizer.fixed["lr"] == 1e-3
+    assert "others.lr" not in other.optimizer.fixed
+    construct("NAdam.defaults", "torch.optim:NAdam", dict(alone.optimizer.fixed))
 
 
 def test_a_parameter_whose_condition_the_defaults_do_not_meet_is_left_out() -> None:

@@ -138,6 +138,8 @@ def test_catalog(api: TestClient) -> None:
         ("task=digits&optimizer=sgdm", 404, "no_result"),
         ("task=digit&optimizer=sgdm", 422, "unknown_task"),
         ("task=digits&optimizer=sgdmm", 422, "unknown_optimizer"),
+        ("task=digits&optimizer=torch.optim:LBFGS", 422, "unknown_optimizer"),
+        ("task=digits&optimizer=soap%2Bmuon", 422, "unknown_optimizer"),
         ("task=digits&optimizer=sgdm&metric=acc", 422, "unknown_metric"),
         ("task=%00&optimizer=%00", 422, "unknown_task"),
         ("task=digits&optimizer=sgdm&model=%00", 404, "no_result"),

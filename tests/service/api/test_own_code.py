@@ -118,3 +118,9 @@ def test_optimizers_by_import_path_are_allowed_by_package(api: TestClient) -> No
     assert taken.json()["searches"][0]["label"] == "NAdam"
     best = api.get("/v1/best", params={"task": "synthetic", "optimizer": "torch.optim:NAdam"})
     assert (best.status_code, best.json()["error"]) == (404, "no_result")
+
+
+@pytest.mark.parametrize("name", ["torch.optim:LBFGS", "a:b:c", "a:", "soap+muon", "+", "%2B".join(["adamw"] * 4000)])
+def test_a_path_that_names_no_optimizer_is_not_found(api: TestClient, name: str) -> None:
+    answer = api.get(f"/v1/optimizers/{name}")
+    assert (answer.status_code, answer.json()["error"]) == (404, "unknown_optimizer")
