@@ -88,9 +88,22 @@ def edges(definition: StudyDefinition, searches: Iterable[Searched]) -> list[Edg
     entry where any of its searches ends there.
     """
     found: dict[tuple[str, str, str], Edge] = {}
+    wide = definition.to_json()
     for search in searches:
-        for edge in _of_search(definition, search):
-            found.setdefault((edge.label, edge.parameter, edge.end), edge)
+        place = _place(definition, search.label)
+        for name, parameter, end in _ends(definition, place, search):
+            if (search.label, name, end) in found or (wider := _wider(wide, place, name, parameter, end)) is None:
+                continue
+            wide = _with(wide, place, name, end, wider)
+            found[search.label, name, end] = Edge(
+                label=search.label,
+                parameter=name,
+                value=search.best[name],
+                end=end,
+                bound=getattr(parameter, end),
+                wider=wider,
+                change=f"optimizers.{place}.space.{name}.{end}={wider!r}",
+            )
     return list(found.values())
 
 
@@ -107,26 +120,15 @@ def is_near_an_end(space: Space, params: Mapping[str, Any]) -> bool:
     return any(_end_of(parameter, params.get(name)) is not None for name, parameter in space.items())
 
 
-def _of_search(definition: StudyDefinition, search: Searched) -> Iterator[Edge]:
-    place = _place(definition, search.label)
+def _ends(definition: StudyDefinition, place: int, search: Searched) -> Iterator[tuple[str, Numeric, End]]:
+    """The parameters with the end of their range that the best trial lies at and trials get better towards."""
     for name, parameter in definition.optimizers[place].space.items():
         end = _end_of(parameter, search.best.get(name))
         if end is None or isinstance(parameter, CategoricalParameter):
             continue
         seen = [(params[name], value) for params, value in search.trials if name in params]
-        if not gets_better_towards(parameter, end, seen, direction=definition.objective.direction):
-            continue
-        wider = _wider(definition, place, name, parameter, end)
-        if wider is not None:
-            yield Edge(
-                label=search.label,
-                parameter=name,
-                value=search.best[name],
-                end=end,
-                bound=getattr(parameter, end),
-                wider=wider,
-                change=f"optimizers.{place}.space.{name}.{end}={wider!r}",
-            )
+        if gets_better_towards(parameter, end, seen, direction=definition.objective.direction):
+            yield name, parameter, end
 
 
 def _place(definition: StudyDefinition, label: str) -> int:
@@ -178,12 +180,17 @@ def gets_better_towards(
     return bool(effects[1] > 0 and stats.t.sf(effects[1] / max(error, 1e-12), df) < LEVEL)
 
 
-def _wider(definition: StudyDefinition, place: int, name: str, parameter: Numeric, end: End) -> float | None:
-    """The end of a wider range; None where the optimizer takes no value beyond the present one."""
+def _wider(raw: Mapping[str, Any], place: int, name: str, parameter: Numeric, end: End) -> float | None:
+    """The end of a wider range; None where the optimizer, or the grid, takes no value beyond the present one.
+
+    Args:
+        raw: the definition, with the ends that are wider already.
+    """
+    alone = {**raw, "optimizers": [raw["optimizers"][place]], "contrasts": None, "baseline": None}
     for share in WIDENED:
         value = _beyond(parameter, end, share)
         try:
-            StudyDefinition.model_validate(_with(definition.to_json(), place, name, end, value))
+            StudyDefinition.model_validate(_with(alone, 0, name, end, value))
         except ValidationError:
             continue
         return value

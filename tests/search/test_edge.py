@@ -162,3 +162,22 @@ def test_a_value_outside_the_space_is_at_no_end() -> None:
 )
 def test_a_narrow_range_becomes_wider(parameter: dict[str, Any], end: End, wider: float) -> None:
     assert _beyond(FloatParameter.model_validate(parameter), end, 0.5) == pytest.approx(wider, abs=1e-9)
+
+
+def test_a_grid_is_widened_as_far_as_all_its_points_can_be_searched() -> None:
+    """89,100 points; each of three parameters may be wider, and all three would make 117,480 of at most 100,000."""
+    space = {
+        "lr": {"type": "float", "low": 0.01, "high": 1.0, "step": 0.01},
+        "momentum": {"type": "float", "low": 0.1, "high": 0.5, "step": 0.005},
+        "weight_decay": {"type": "float", "low": 0.0, "high": 0.1, "step": 0.01},
+    }
+    raw = {"name": "g", "task": "digits", "optimizers": [{"name": "sgdm", "space": space}], "sampler": "grid"}
+    study = StudyDefinition.model_validate(raw)
+    ends = {name: (one["low"], one["high"]) for name, one in space.items()}
+    trials = [
+        ({name: low + (high - low) * i / 59 for name, (low, high) in ends.items()}, float(i))  # type: ignore[operator]
+        for i in range(60)
+    ]
+    found = edges(study, [Searched(label="sgdm", best=trials[-1][0], trials=trials)])
+    assert [edge.parameter for edge in found] == ["lr"]
+    assert widened(study, found).optimizers[0].space["lr"].high == pytest.approx(1.1)  # type: ignore[union-attr]
