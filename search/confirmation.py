@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from search.analysis import Decision, Plan, Rules, detectable_difference, replay
@@ -35,12 +35,16 @@ def rules_of(
 
 
 def next_seeds(
-    definition: StudyDefinition, results: Mapping[str, Mapping[int, float | None]]
+    definition: StudyDefinition,
+    results: Mapping[str, Mapping[int, float | None]],
+    *,
+    cancelled: Mapping[str, Collection[int]],
 ) -> tuple[Decision | None, dict[str, list[int]]]:
     """What is decided, and the seeds that each optimizer still needs; none for a study that confirms with fixed seeds.
 
     Args:
         results: by label and seed the values of finished confirm runs; None for one that failed.
+        cancelled: by label, seeds whose runs were cancelled: the next ones take their place.
     """
     confirm = definition.confirm
     plan = _plan(confirm)
@@ -50,7 +54,9 @@ def next_seeds(
     if against not in (None, *results):
         return None, {}
     rules = rules_of(confirm, direction=definition.objective.direction, against=against)
-    return replay(results, confirm.all_seeds(definition.training_seed), rules, plan)
+    planned = confirm.all_seeds(definition.training_seed)
+    seeds = {label: [seed for seed in planned if seed not in cancelled.get(label, ())] for label in results}
+    return replay(results, seeds, rules, plan)
 
 
 def describe(decision: Decision) -> str | None:

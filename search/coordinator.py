@@ -134,19 +134,20 @@ class Coordinator:
         if self._closed or self._spent_limit() is not None:
             return False
         decision, missing = self._next_seeds()
-        if decision is None or not missing:
+        if not missing:
             return False
         for loop in self._loops:
             loop.confirm_with(missing.get(loop.record.label, ()))
-        self._confirming = describe(decision)
-        logger.info("study %s: %s", self._study.id, self._confirming)
+        self._confirming = None if decision is None else describe(decision)
+        logger.info("study %s: %s", self._study.id, self._confirming or "further seeds in place of cancelled runs")
         self.tell_why_waiting()
         return not all(loop.is_done for loop in self._loops)
 
     def _next_seeds(self) -> tuple[Decision | None, dict[str, list[int]]]:
         searches = [loop for loop in self._loops if not loop.is_baseline]
         results = {loop.record.label: values for loop in searches if (values := loop.confirmed_values())}
-        return next_seeds(self._definition, results)
+        cancelled = {loop.record.label: loop.cancelled_seeds() for loop in searches}
+        return next_seeds(self._definition, results, cancelled=cancelled)
 
     def tell_why_waiting(self) -> None:
         """Store in the study's reason what it waits for, if that has changed."""

@@ -348,6 +348,14 @@ class SearchLoop:
             if run.stage is Stage.CONFIRM and run.state.is_finished and run.failure is not FailureKind.CANCELLED
         }
 
+    def cancelled_seeds(self) -> set[int]:
+        """Seeds of the confirm runs that were cancelled."""
+        return {
+            run.seed
+            for run in self._runs.values()
+            if run.stage is Stage.CONFIRM and run.failure is FailureKind.CANCELLED
+        }
+
 
 def select(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:
     """The `top_k` best trials by validation, each configuration once. Of equal ones the earlier trial comes first."""

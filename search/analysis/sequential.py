@@ -132,7 +132,7 @@ def _behind(verdicts: Sequence[PairVerdict]) -> set[str]:
 
 
 def replay(
-    results: Mapping[str, Mapping[int, float | None]], seeds: Sequence[int], rules: Rules, plan: Plan
+    results: Mapping[str, Mapping[int, float | None]], seeds: Mapping[str, Sequence[int]], rules: Rules, plan: Plan
 ) -> tuple[Decision | None, dict[str, list[int]]]:
     """The last look that the results allow, and the seeds that the next one still needs.
 
@@ -140,7 +140,7 @@ def replay(
 
     Args:
         results: by label and seed; None for a run that failed.
-        seeds: in the order in which they are trained, at least `plan.max_seeds`.
+        seeds: by label, in the order in which they are trained; fewer than `plan.max_seeds` where runs were cancelled.
 
     Returns:
         The decision, None before the first look; missing seeds by label, none where the question is decided or the
@@ -149,7 +149,7 @@ def replay(
     n = dict.fromkeys(results, plan.looks[0])
     decision: Decision | None = None
     while True:
-        wanted = {label: seeds[:count] for label, count in n.items()}
+        wanted = {label: seeds[label][:count] for label, count in n.items()}
         missing = {label: [s for s in of if s not in results[label]] for label, of in wanted.items()}
         if missing := {label: of for label, of in missing.items() if of}:
             return decision, missing

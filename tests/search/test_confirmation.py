@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from search.assignment import Assignment
 from search.confirmation import Spread, detectable_in
 from search.definition import Contrasts, StudyDefinition
-from search.records import Lease, StudyRecord
-from search.states import RunState, Stage, StudyState
+from search.records import Lease, RunOutcome, StudyRecord
+from search.states import FailureKind, RunState, Stage, StudyState
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define
 
@@ -98,6 +98,30 @@ def test_a_kill_at_any_round_changes_no_decision() -> None:
             if not [*zip(range(kill_every * 3), cluster.rounds(), strict=False)]:
                 break
         assert seeds_of(store, study) == wanted
+
+
+@pytest.mark.parametrize("kill_at", [None, 12, 20])
+def test_another_seed_takes_the_place_of_a_cancelled_run(kill_at: int | None) -> None:
+    """Also in the first look, and after a kill: the question is still open, and confirmation goes on."""
+    store = MemoryStore()
+    study = store.add_study(three(min_effect=None))
+    cluster = Cluster(coordinator_for(store, study), noisy(0.03))
+    labels = {search.id: search.label for search in store.searches(study.id)}
+    for number in cluster.rounds():
+        first = [run for run in store.runs(study.id) if run.stage is Stage.CONFIRM and run.seed == 2]
+        cancelled = next((run for run in first if labels[run.search_id] == "adamw"), None)
+        if cancelled is not None and cancelled.state is not RunState.COMPLETE:
+            outcome = RunOutcome(state=RunState.FAIL, failure=FailureKind.CANCELLED, error="by request")
+            store.finish_run(Lease(study_id=study.id, owner="first", ttl_s=10), cancelled.id, outcome)
+            for ticket in cluster.coordinator.drop_cancelled():
+                del cluster.live[ticket]
+        if number == kill_at:
+            break
+    if kill_at is not None:
+        Cluster(coordinator_for(store, study, owner="second"), noisy(0.03)).run()
+    runs = [run for run in store.runs(study.id) if run.stage is Stage.CONFIRM and run.state is RunState.COMPLETE]
+    seeds = {label: sorted(run.seed for run in runs if labels[run.search_id] == label) for label in MEANS}
+    assert seeds == {"adamw": [0, 1, *range(3, 12)], "sgdm": [*range(12)], "adam": [0, 1, 2]}
 
 
 def test_what_it_waits_for_is_the_studys_reason() -> None:
