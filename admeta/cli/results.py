@@ -145,14 +145,15 @@ def export(
 
 
 def _best_of_each(client: Client, task: str, *, model: str | None, metric: str | None) -> list[BestView]:
-    """The best settings of every optimizer that has a result."""
+    """The best settings of every optimizer that a study of the task searched, import paths and joint names too."""
     found: list[BestView] = []
     missing: ClientError | None = None
-    for optimizer in client.optimizers():
+    searched = {search.optimizer for study in client.studies(task=task) for search in study.searches}
+    for optimizer in sorted(searched) or [client.optimizers()[0].name]:  # one at least: the task may be unknown
         try:
-            found.append(client.best(task=task, optimizer=optimizer.name, model=model, metric=metric))
+            found.append(client.best(task=task, optimizer=optimizer, model=model, metric=metric))
         except ClientError as error:
-            if error.error != "no_result":
+            if error.error not in ("no_result", "unknown_optimizer"):  # unknown: its package is gone from the service
                 raise
             missing = error
     if not found and missing is not None:

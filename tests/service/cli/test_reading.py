@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -12,6 +13,8 @@ import pytest
 import yaml
 
 from admeta.cli.output import show_comparison
+from admeta.cli.results import _best_of_each
+from admeta.client import Client
 from admeta.client.models import ComparisonView, EdgeView
 
 Say = Callable[..., tuple[int, str, str]]
@@ -206,3 +209,22 @@ def test_completion(
     assert say("")[:2] == (0, "\n".join(offered) + "\n")
     monkeypatch.setenv("ADMETA_URL", "http://127.0.0.1:9")
     assert say("")[0] == 0  # no service: nothing is offered, and no error is shown
+
+
+def test_best_lists_what_the_studies_searched(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import paths and joint names, which no list of optimizers has."""
+    asked = ["adamw", "muon+lion", "of_a_package_that_went", "torch.optim:NAdam"]
+
+    def studies(self: Client, *, task: str) -> list[Any]:
+        assert task == "digits"
+        return [SimpleNamespace(searches=[SimpleNamespace(optimizer=name)]) for name in [*asked, *asked]]
+
+    def best(self: Client, *, optimizer: str, **_: Any) -> Any:
+        return optimizer if optimizer in asked[1::2] else real(self, optimizer=optimizer, **_)
+
+    real = Client.best
+    monkeypatch.setattr(Client, "studies", studies)
+    monkeypatch.setattr(Client, "best", best)
+    with Client(filled) as client:
+        found = _best_of_each(client, "digits", model=None, metric=None)
+    assert [getattr(one, "optimizer", one) for one in found] == ["adamw", "muon+lion", "torch.optim:NAdam"]
