@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from textwrap import indent
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from admeta.baselines import BASELINES
 from admeta.builtin import BUILTIN
@@ -269,12 +269,15 @@ def cautions(name: str, ends: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
     )
 
 
-def construction(name: str, settings: Mapping[str, object]) -> str:
+def construction(
+    name: str, settings: Mapping[str, object], *, weight_decay_on: Literal["all", "matrices"] = "all"
+) -> str:
     """Lines that import the optimizer's class and construct it over `model`.
 
     Args:
         name: a registered name, an import path, or two of these joined by "+".
         settings: constructor keywords, those of the others' optimizer as ``others.lr``.
+        weight_decay_on: the task's; "matrices" makes parameter groups, by `admeta.create_for_model`.
 
     Returns:
         Code; with roles it makes a list of two optimizers. Empty where the optimizer is of a package that is not
@@ -285,6 +288,10 @@ def construction(name: str, settings: Mapping[str, object]) -> str:
         others = get(info.others) if info.others else None
     except AdmetaError:
         return ""
+    if weight_decay_on == "matrices":
+        values = "".join(f"        {key!r}: {value!r},\n" for key, value in settings.items())
+        arguments = f"    {name!r},\n    model,\n    {{\n{values}    }},\n    weight_decay_on='matrices',\n"
+        return f"from admeta import create_for_model\n\noptimizer = create_for_model(\n{arguments})\n"
     if others is None:
         return f"{_import(info)}\n\noptimizer = {_call(info, 'model.parameters()', settings)}\n"
     own = {key: value for key, value in settings.items() if not key.startswith(OTHERS)}

@@ -216,7 +216,11 @@ def trial_page(
         sentences=_sentences_on(trial, queries.comparison(engine, view.id)) if len(trial.runs) > 1 else [],
         logs=readable_logs(engine, settings.storage, trial.runs),
         environment=(attempts[-1].environment if attempts else None) or {},
-        code=construction(trial.optimizer, trial.settings),
+        code=construction(
+            trial.optimizer,
+            trial.settings,
+            weight_decay_on=(view.definition or {}).get("task", {}).get("weight_decay_on", "all"),
+        ),
         resources=", ".join(resources_in_words((view.definition or {}).get("resources", {}))),
         ended=StudyState(view.state).is_terminal,
         newest_event=newest_event,

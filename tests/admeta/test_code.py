@@ -45,5 +45,17 @@ def test_the_code_makes_what_a_trial_trains_with(name: str) -> None:
     assert all(isinstance(one, torch.optim.Optimizer) for one in found)
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon+lion", "torch.optim:AdamW"])
+def test_the_code_takes_the_decay_off_biases_where_the_task_does(name: str) -> None:
+    settings = {"lr": 0.01, "betas": [0.8, 0.9], "weight_decay": 0.5}
+    if admeta.get(name).others:
+        settings = {"lr": 0.01, "weight_decay": 0.5, "others.weight_decay": 0.5}
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    there: dict[str, Any] = {"model": model}
+    exec(construction(name, settings, weight_decay_on="matrices"), there)
+    decays = {id(p): group["weight_decay"] for group in there["optimizer"].param_groups for p in group["params"]}
+    assert [decays[id(p)] for p in model.parameters()] == [0.5, 0.0] * 3
+
+
 def test_an_optimizer_that_is_not_installed_has_no_code() -> None:
     assert construction("of_a_package_that_went", {"lr": 0.1}) == ""

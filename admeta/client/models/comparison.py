@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, computed_field
 
@@ -234,6 +234,9 @@ class BestView(View):
     metric: str
     direction: str
     settings: dict[str, Any] = Field(description="Constructs the optimizer: cls(parameters, **settings).")
+    weight_decay_on: Literal["all", "matrices"] = Field(
+        default="all", description="The task's: matrices takes the decay off biases and norms, as `code` does."
+    )
     search_value: float | None
     validation: SpreadView
     test: SpreadView
@@ -258,7 +261,7 @@ class BestView(View):
         """Python that constructs the optimizer over `model`."""
         from admeta.registry import construction  # most commands do without the registry
 
-        return construction(self.optimizer, self.settings)
+        return construction(self.optimizer, self.settings, weight_decay_on=self.weight_decay_on)
 
 
 class ImportanceView(View):

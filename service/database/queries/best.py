@@ -182,7 +182,10 @@ def best(
                 if found is not None:
                     (run,) = _load(session, [found.run_id])
                     others = [other for other in recipes if other not in (None, chosen)]
-                    return _best_view(run, _summary(run)).model_copy(update={"other_recipes": others})
+                    task_of = select(Study.definition).where(Study.id == run.search.study_id)
+                    decay_on = session.execute(task_of).scalar_one().get("task", {}).get("weight_decay_on", "all")
+                    update = {"other_recipes": others, "weight_decay_on": decay_on}
+                    return _best_view(run, _summary(run)).model_copy(update=update)
     return None
 
 

@@ -184,6 +184,16 @@ def test_best_over_studies(store: SqlStore, engine: Engine) -> None:
     assert found.study == "first"  # better on average, but one of its seeds diverged
 
 
+def test_the_code_of_the_best_has_the_tasks_weight_decay(store: SqlStore, engine: Engine) -> None:
+    task = {"name": "digits", "weight_decay_on": "matrices"}
+    lease, (search, _) = leased(store, definition(task=task))
+    run(store, lease, search, 0, complete(0.5))
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert found.weight_decay_on == "matrices"
+    assert found.code.endswith("    weight_decay_on='matrices',\n)\n")
+
+
 def test_best_of_a_model_and_a_label(store: SqlStore, engine: Engine) -> None:
     optimizers = [{"name": "sgdm", "label": "sgdm-a"}, {"name": "sgdm", "label": "sgdm-b"}]
     lease, (_, second) = leased(store, definition(optimizers=optimizers))
