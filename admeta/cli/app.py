@@ -75,6 +75,7 @@ _COMMANDS_INSTEAD = {
     "paper_table_not_found": "`admeta paper tables` lists them.",
     "run_not_found": "`admeta runs STUDY` lists a study's runs with their ids.",
     "study_conflict": "`admeta show STUDY` shows the study as it is.",
+    "studies_to_compare": "Name each study once: admeta compare STUDY STUDY.",
     "study_not_found": "`admeta list` lists the studies.",
     "token_not_found": "`admeta token list` lists the tokens with their ids.",
     "trial_not_found": "`admeta trials STUDY` lists a study's trials.",

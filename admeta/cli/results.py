@@ -54,6 +54,9 @@ def compare(
     """Compare a study's optimizers, or several studies. Validation selects, test is only reported."""
     with connect(url) as client:
         if len(studies) > 1:
+            if curves or searches is not Searches.TOGETHER:
+                option = "--curves" if curves else "--searches"
+                raise typer.BadParameter("has no effect on several studies; name one", param_hint=option)
             _compare_studies(client.compare(studies, test=test), output)
             return
         view = client.comparison(studies[0], test=test)
@@ -87,18 +90,21 @@ def best(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Only studies of this model.")] = None,
     metric: Annotated[str | None, typer.Option(help="Default: the task's own.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Only studies of this recipe, a hash or its beginning.  [default: most epochs]")
+    ] = None,
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the best known settings for a task and an optimizer over all studies, or for each optimizer."""
     with connect(url) as client:
         if optimizer is not None:
-            view = client.best(task=task, optimizer=optimizer, model=model, metric=metric)
+            view = client.best(task=task, optimizer=optimizer, model=model, metric=metric, recipe=recipe)
             emit(view, output, table=lambda found: tables.best([found]))
             if output is Output.TABLE and view.code:
                 say(f"\n{view.code}", nl=False)
             return
-        emit(_best_of_each(client, task, model=model, metric=metric), output, table=tables.best)
+        emit(_best_of_each(client, task, model=model, metric=metric, recipe=recipe), output, table=tables.best)
 
 
 def importance(
@@ -144,22 +150,22 @@ def export(
     say(f"wrote {file}", err=True)
 
 
-def _best_of_each(client: Client, task: str, *, model: str | None, metric: str | None) -> list[BestView]:
+def _best_of_each(client: Client, task: str, **filters: str | None) -> list[BestView]:
     """The best settings of every optimizer that a study of the task searched, import paths and joint names too."""
     found: list[BestView] = []
     missing: ClientError | None = None
     searched = {search.optimizer for study in client.studies(task=task) for search in study.searches}
     for optimizer in sorted(searched) or [client.optimizers()[0].name]:  # one at least: the task may be unknown
         try:
-            found.append(client.best(task=task, optimizer=optimizer, model=model, metric=metric))
+            found.append(client.best(task=task, optimizer=optimizer, **filters))
         except ClientError as error:
             if error.error not in ("no_result", "unknown_optimizer"):  # unknown: its package is gone from the service
                 raise
             missing = error
     if not found and missing is not None:
-        of_model = f" with model '{model}'" if model else ""
+        of = "".join(f" with {name} '{value}'" for name, value in filters.items() if value)
         raise ClientError(
-            f"no finished trial on task '{task}'{of_model} yet.",
+            f"no finished trial on task '{task}'{of} yet.",
             hint=missing.hint,
             status=missing.status,
             error=missing.error,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -194,7 +194,28 @@ class StudiesFilters(Filters):
 @best.get("/comparison", responses=_NOT_FOUND)
 def compare_studies(engine: Database, filters: Annotated[StudiesFilters, Query()]) -> StudiesComparisonView:
     """Two to eight studies side by side: results, how the definitions differ, and verdicts where the recipe is one."""
-    return queries.compare_studies(engine, list(dict.fromkeys(filters.study)), test=filters.test)
+    return queries.compare_studies(engine, studies_to_compare(engine, filters.study), test=filters.test)
+
+
+def studies_to_compare(engine: Engine, studies: Sequence[str]) -> list[str]:
+    """The ids of two to eight studies, each once, also where both its id and its name are given.
+
+    Raises:
+        ApiError: they are less or more.
+        StudyNotFoundError: no study has one of the ids or names.
+    """
+    found = list(dict.fromkeys(studies))
+    if len(found) <= MAX_COMPARED:
+        found = list(dict.fromkeys(queries.study_state(engine, study)[0] for study in found))
+    if 2 <= len(found) <= MAX_COMPARED:
+        return found
+    raise ApiError(
+        422,
+        "studies_to_compare",
+        f"{len(found)} studies are chosen; two to {MAX_COMPARED} can be compared.",
+        hint="Choose them in the list of studies, by the boxes before their names. GET /v1/comparison takes `study` "
+        "several times.",
+    )
 
 
 RecipePrefix = Annotated[str, Field(min_length=1, max_length=64, pattern="^[0-9a-f]+$")]

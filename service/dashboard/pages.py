@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from admeta.client.models import ErrorView
 from admeta.client.terminal import tables
+from search import states
 from service.api import optuna_pages
 from service.api.html_pages import COOKIE, prefers_html, root
 
@@ -51,19 +52,31 @@ _NAVIGATION = (
 def page(request: HTTPConnection, template: str, *, status: int = 200, **values: Any) -> Response:
     """A page from a template of `templates/`."""
     path: str = request.scope["path"]
+    is_writer = may_change(request)
     navigation = [
         {"href": href, "name": name, "here": path == href or path.startswith(below)}
         for href, name, below in _NAVIGATION
+        if is_writer or href != "/submit"
     ]
     text = (
         _environment()
         .get_template(template)
         .render(
-            navigation=navigation, signed_in=COOKIE in request.cookies, under_root=bool(root(request.scope)), **values
+            navigation=navigation,
+            signed_in=COOKIE in request.cookies,
+            under_root=bool(root(request.scope)),
+            may_change=is_writer,
+            **values,
         )
     )
     text = _OWN_ADDRESS.sub(lambda found: found[1] + root(request.scope), text)
     return Response(text, status_code=status, media_type="text/html; charset=utf-8")
+
+
+def may_change(request: HTTPConnection) -> bool:
+    """Whether the caller may change studies: always on an open service, otherwise with the scope `write`."""
+    bearer = getattr(request.state, "bearer", None)
+    return bearer is None or bearer.scope.includes(states.Scope.WRITE)
 
 
 def duration(seconds: float | None) -> str:
@@ -121,6 +134,7 @@ def _environment() -> Environment:
         "asset": asset_address,
         "has_optuna_pages": optuna_pages.is_installed(),
         "n_finished": tables.n_finished,
+        "n_runs": tables.n_runs,
     }
     return environment
 

@@ -122,7 +122,7 @@ def get_runs(
 ) -> Response:
     """The curves of a trial's runs, by epoch, in every metric."""
     trial = queries.get_trial(engine, study, label, number)
-    points = {run.id: queries.get_curve(engine, study, run.id) for run in trial.runs}
+    points = queries.get_curves(engine, [run.id for run in trial.runs])
     if form == "csv":
         names = sorted({name for found in points.values() for point in found for name in point.metrics})
         table: list[Sequence[Any]] = [("stage", "seed", "epoch", "step", "lr", "value", *names)]

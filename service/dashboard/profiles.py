@@ -16,9 +16,8 @@ import tasks.registry
 from admeta.client.models import ProfileResultView, ProfilesView
 from admeta.client.terminal import tables
 from search.states import TimeUnit
-from service.api.errors import ApiError
 from service.api.requests import Database
-from service.api.results import MAX_COMPARED, ProfileFilters, RecipePrefix, ShortName
+from service.api.results import ProfileFilters, RecipePrefix, ShortName, studies_to_compare
 from service.dashboard import pages
 from service.dashboard.pages import as_csv, page
 from service.dashboard.plots import curve_rows
@@ -91,23 +90,6 @@ class Chosen(BaseModel):
 
     study: list[str] = []
 
-    @property
-    def studies(self) -> list[str]:
-        """Ids or names, each once.
-
-        Raises:
-            ApiError: they are not two to eight.
-        """
-        found = list(dict.fromkeys(self.study))
-        if not 2 <= len(found) <= MAX_COMPARED:
-            raise ApiError(
-                422,
-                "studies_to_compare",
-                f"{len(found)} studies are chosen; two to {MAX_COMPARED} can be compared.",
-                hint="Choose them in the list of studies, by the boxes before their names.",
-            )
-        return found
-
 
 class ChosenCurves(Chosen):
     """Which curves of them."""
@@ -119,7 +101,7 @@ class ChosenCurves(Chosen):
 @router.get("/compare")
 def compare_page(request: Request, engine: Database, chosen: Annotated[Chosen, Query()]) -> Response:
     """Two to eight studies: results, curves of the best, how the definitions differ, verdicts."""
-    found = queries.compare_studies(engine, chosen.studies)
+    found = queries.compare_studies(engine, studies_to_compare(engine, chosen.study))
     labels = list(dict.fromkeys(row.label for study in found.studies for row in study.rows))
     spaces = {study.id: _searched(engine, study.id) for study in found.studies}
     return page(
@@ -137,7 +119,7 @@ def get_best_curves(
     engine: Database, form: Literal["json", "csv"], chosen: Annotated[ChosenCurves, Query()]
 ) -> Response:
     """Median and quartiles of the learning curves of each study's best."""
-    views = [queries.get_study_view(engine, study) for study in chosen.studies]
+    views = [queries.get_study_view(engine, study) for study in studies_to_compare(engine, chosen.study)]
     studies = [(view, queries.comparison(engine, view.id)) for view in views]
     found = queries.best_curves(engine, studies, axis=chosen.axis, metric=chosen.metric)
     return as_csv(curve_rows(found), name="studies-curves") if form == "csv" else JSONResponse(asdict(found))

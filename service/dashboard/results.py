@@ -148,10 +148,14 @@ def entry(result: BestResult | None, *, place: str) -> Entry | None:
 
 
 def _led(cells: list[Entry | None], direction: str) -> list[Entry | None]:
-    """The cells, the best of at least two marked; if there are confirmed results, only they compete."""
+    """The cells, the best of at least two marked; if there are confirmed results, only they compete.
+
+    A mean of seeds of which others failed never leads.
+    """
     there = [cell for cell in cells if cell is not None]
     confirmed = [cell for cell in there if cell.result.best.evidence == "confirmed"]
-    values = {cell.id: value for cell in confirmed or there if (value := shown_value(cell.result)) is not None}
+    single = [cell for cell in there if not cell.result.best.validation.n_failed]
+    values = {cell.id: value for cell in confirmed or single if (value := shown_value(cell.result)) is not None}
     if len(there) < 2 or not values:
         return cells
     best = Direction(direction).best(values.values())
@@ -186,10 +190,7 @@ def to_latex(table: Matrix) -> str:
     """The matrix as a booktabs table: validation mean ± standard deviation, the best of a row in bold."""
     return latex(
         ["task", *table.optimizers],
-        [
-            [f"{row.task} {row.model or ''} {row.epochs or '?'} epochs {row.metric}", *map(_cell_text, row.cells)]
-            for row in table.rows
-        ],
+        [[_row_title(row), *map(_cell_text, row.cells)] for row in table.rows],
         bold={(i, j) for i, row in enumerate(table.rows) for j, cell in enumerate(row.cells, 1) if cell and cell.leads},
     )
 
@@ -203,8 +204,9 @@ def _cell_text(cell: Entry | None) -> str:
     value = None if cell is None else shown_value(cell.result)
     if cell is None or value is None:
         return "–"
-    std = cell.result.best.validation.std
-    return f"{value:.4f}" if std is None else f"{value:.4f} ± {std:.4f}"
+    validation = cell.result.best.validation
+    text = f"{value:.4f}" if validation.std is None else f"{value:.4f} ± {validation.std:.4f}"
+    return f"{text} ({tables.n_runs(validation)})" if validation.n_failed else text
 
 
 @dataclass(frozen=True, kw_only=True)

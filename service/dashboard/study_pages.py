@@ -17,7 +17,6 @@ import tasks.registry
 from admeta.client.models import (
     ComparisonRow,
     ComparisonView,
-    RunView,
     SearchView,
     SpreadView,
     StudyChanges,
@@ -29,7 +28,7 @@ from admeta.client.terminal import tables
 from admeta.registry import construction, known_optimizers
 from search import run_log
 from search.errors import StudyConflictError
-from search.states import Direction, RunState, Scope, StudyState, Verdict
+from search.states import Direction, RunState, StudyState, Verdict
 from service.api.health import get_cluster
 from service.api.requests import Database, Filters, parse_body
 from service.api.studies import remove_study
@@ -84,6 +83,8 @@ def overview(request: Request, engine: Database, filters: Annotated[OverviewFilt
         cursor=filters.cursor,
     )
     chosen = filters.model_dump(exclude_none=True, exclude={"cursor", "study"})
+    to_compare = {"study": filters.study} if filters.study else {}
+    others = {*filters.study} - {study.id for study in found.items}
     return page(
         request,
         "overview.html",
@@ -92,11 +93,12 @@ def overview(request: Request, engine: Database, filters: Annotated[OverviewFilt
         gpu_s=queries.gpu_seconds(engine, [study.id for study in found.items]),
         filters=filters,
         filtered=bool(chosen),
+        also_chosen=queries.study_names(engine, sorted(others)) if others else {},
         states=[state.value for state in StudyState],
         tasks=sorted(tasks.registry.all_tasks()),
         optimizers=sorted(known_optimizers()),
         newest_event=events.kept_range(engine)[1],
-        pages=_pages("/", chosen, filters.cursor, found.next_cursor),
+        pages=_pages("/", chosen | to_compare, filters.cursor, found.next_cursor),
     )
 
 
@@ -124,7 +126,6 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
         if view.state == StudyState.RUNNING
         else None,
         failures=_all_failed(engine, view),
-        may_change=may_change(request),
     )
 
 
@@ -153,15 +154,10 @@ def act_on_study(
                 notes, tags = (next(iter(filled.get(name, ())), "") for name in ("notes", "tags"))
                 changes = {"notes": notes.replace("\r\n", "\n"), "tags": tags.replace(",", " ").split()}
                 studies.change_study(engine, study, parse_body(StudyChanges, changes))
-    except StudyConflictError:
-        pass  # the study has changed since the page was read; show its state now
+    except StudyConflictError:  # the study has changed since the page was read; show its state now
+        if action == "delete":  # it may have ended long ago, and only the message says what it waits for
+            raise
     return RedirectResponse(target, status_code=303)
-
-
-def may_change(request: Request) -> bool:
-    """Whether the caller may change studies: always on an open service, otherwise with the scope `write`."""
-    bearer = getattr(request.state, "bearer", None)
-    return bearer is None or bearer.scope.includes(Scope.WRITE)
 
 
 def _all_failed(engine: Engine, study: StudyView) -> dict[str, StudyRunView]:
@@ -214,7 +210,7 @@ def trial_page(
         search=search,
         trial=trial,
         sentences=_sentences_on(trial, queries.comparison(engine, view.id)) if len(trial.runs) > 1 else [],
-        logs=readable_logs(engine, settings.storage, trial.runs),
+        logs=readable_logs(engine, settings.storage, trial),
         environment=(attempts[-1].environment if attempts else None) or {},
         code=construction(
             trial.optimizer,
@@ -240,10 +236,10 @@ def _names(params: Any) -> list[str]:
 
 def _pages(path: str, chosen: dict[str, Any], cursor: str | None, next_cursor: str | None) -> dict[str, str | None]:
     """Addresses of the first and of the next page; None on the first and on the last page."""
-    first = f"{path}?{urlencode(chosen)}" if chosen else path
+    first = f"{path}?{urlencode(chosen, doseq=True)}" if chosen else path
     return {
         "first": first if cursor else None,
-        "next": f"{path}?{urlencode({**chosen, 'cursor': next_cursor})}" if next_cursor else None,
+        "next": f"{path}?{urlencode({**chosen, 'cursor': next_cursor}, doseq=True)}" if next_cursor else None,
     }
 
 
@@ -276,13 +272,12 @@ def find_search(engine: Engine, study: str, label: str) -> tuple[StudyView, Sear
     raise TrialNotFoundError(f"study '{view.name}' has no search {label!r}.", hint=f"Its searches are {labels}.")
 
 
-def readable_logs(engine: Engine, storage: str, runs: Sequence[RunView]) -> dict[int, list[int]]:
+def readable_logs(engine: Engine, storage: str, trial: TrialView) -> dict[int, list[int]]:
     """By the id of each run, its attempts that have a log, and the one that runs."""
     found = {}
-    for run in runs:
-        files = queries.run_files(engine, run.id)
+    for run_id, files in queries.trial_files(engine, trial).items():
         attempts = run_log.logged_attempts(inside(storage, files.folder))
-        found[run.id] = sorted({*attempts, *([files.running] if files.running else [])})
+        found[run_id] = sorted({*attempts, *([files.running] if files.running else [])})
     return found
 
 

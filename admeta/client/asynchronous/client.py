@@ -380,7 +380,15 @@ class AsyncClient:
             async for chunk in response.aiter_bytes():
                 file.write(chunk)
 
-    async def best(self, *, task: str, optimizer: str, model: str | None = None, metric: str | None = None) -> BestView:
+    async def best(
+        self,
+        *,
+        task: str,
+        optimizer: str,
+        model: str | None = None,
+        metric: str | None = None,
+        recipe: str | None = None,
+    ) -> BestView:
         """The best known settings for a task and an optimizer: `AdmetaR(model.parameters(), **best.params)`.
 
         Args:
@@ -388,11 +396,12 @@ class AsyncClient:
             optimizer: an optimizer's name.
             model: only studies of this model.
             metric: default: the task's own.
+            recipe: only studies of this recipe, a hash or its beginning. Default: the recipe with most epochs.
 
         Raises:
             ClientError: 404 (`no_result`) where no trial of the optimizer on the task has finished yet.
         """
-        query = {"task": task, "optimizer": optimizer, "model": model, "metric": metric}
+        query = {"task": task, "optimizer": optimizer, "model": model, "metric": metric, "recipe": recipe}
         return await self._connection.read(BestView, get("/v1/best", query))
 
     async def profiles(

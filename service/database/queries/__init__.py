@@ -21,9 +21,9 @@ from service.database.queries.plots import (
 )
 from service.database.queries.profiles import Choice, profiles
 from service.database.queries.several import compare_studies
-from service.database.queries.studies import get_study_view, gpu_seconds, list_studies
+from service.database.queries.studies import get_study_view, gpu_seconds, list_studies, study_names
 from service.database.queries.trials import (
-    get_curve,
+    get_curves,
     get_run,
     get_run_curve,
     get_trial,
@@ -31,6 +31,7 @@ from service.database.queries.trials import (
     list_runs,
     list_trials,
     run_files,
+    trial_files,
 )
 
 __all__ = [
@@ -51,7 +52,7 @@ __all__ = [
     "comparison",
     "detectable",
     "find_study",
-    "get_curve",
+    "get_curves",
     "get_run",
     "get_run_curve",
     "get_study_view",
@@ -67,6 +68,8 @@ __all__ = [
     "run_files",
     "search_history",
     "study_curves",
+    "study_names",
     "study_state",
     "totals",
+    "trial_files",
 ]

@@ -126,6 +126,13 @@ def gpu_seconds(engine: Engine, study_ids: Sequence[str]) -> dict[str, float]:
     return {study_id: found.get(study_id) or 0.0 for study_id in study_ids}
 
 
+def study_names(engine: Engine, study_ids: Sequence[str]) -> dict[str, str]:
+    """By id, the names of those of the studies that exist."""
+    with reading(engine) as session:
+        rows = session.execute(select(Study.id, Study.name).where(Study.id.in_(study_ids)).order_by(Study.name))
+        return {study_id: name for study_id, name in rows}
+
+
 def _microseconds(time: datetime) -> int:
     return int(time.timestamp()) * 1_000_000 + time.microsecond
 

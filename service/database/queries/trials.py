@@ -172,22 +172,14 @@ def get_run_curve(engine: Engine, run_id: int) -> list[PointView]:
 
 
 @retried(REQUEST)
-def get_curve(engine: Engine, study: str, run_id: int) -> list[PointView]:
-    """The curve of one run of the study, of either stage.
-
-    Raises:
-        StudyNotFoundError: no study has this id or name.
-        TrialNotFoundError: it has no such run.
-    """
+def get_curves(engine: Engine, run_ids: Sequence[int]) -> dict[int, list[PointView]]:
+    """By run, its evaluations in order; empty for a run that has none."""
+    query = select(CurvePoint).where(CurvePoint.run_id.in_(run_ids)).order_by(CurvePoint.run_id, CurvePoint.epoch)
+    curves: dict[int, list[PointView]] = {run_id: [] for run_id in run_ids}
     with reading(engine) as session:
-        row = find_study(session, study)
-        query = select(Run.id).join(Run.search).where(Run.id == run_id, Search.study_id == row.id)
-        if session.execute(query).scalar_one_or_none() is None:
-            raise TrialNotFoundError(
-                f"study '{row.name}' has no run {run_id}.",
-                hint=f"GET /v1/studies/{row.name}/trials lists trials with their runs.",
-            )
-        return _curve(session, run_id)
+        for point in session.execute(query).scalars():
+            curves[point.run_id].append(PointView.model_validate(point))
+    return curves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,20 +205,31 @@ def run_files(engine: Engine, run_id: int) -> RunFiles:
         RunNotFoundError: no run has this id.
     """
     with reading(engine) as session:
-        run = _find_run(session, run_id)
-        running = [one.attempt for one in run.attempt_rows if one.state == AttemptState.RUNNING]
-        folder = run_folder(run.search.study_id, run.label, run.record(RunRecord))
+        return _files(_find_run(session, run_id))
+
+
+@retried(REQUEST)
+def trial_files(engine: Engine, trial: TrialView) -> dict[int, RunFiles]:
+    """By run of the trial, where it keeps its files."""
+    with reading(engine) as session:
+        runs = session.execute(_WITH_ATTEMPTS.where(Run.id.in_([run.id for run in trial.runs]))).scalars()
+        return {run.id: _files(run) for run in runs}
+
+
+def _files(run: Run) -> RunFiles:
+    running = [one.attempt for one in run.attempt_rows if one.state == AttemptState.RUNNING]
+    folder = run_folder(run.search.study_id, run.label, run.record(RunRecord))
     return RunFiles(folder=folder, n_attempts=run.attempt, running=max(running, default=None))
 
 
 _ATTEMPTS = selectinload(Run.attempt_rows).defer(Attempt.environment)
 _TRIAL = (_ATTEMPTS, selectinload(Run.confirm_runs).options(_ATTEMPTS))
 _WITH_STUDY = joinedload(Run.search).joinedload(Search.study).options(load_only(Study.name))
+_WITH_ATTEMPTS = select(Run).options(selectinload(Run.attempt_rows), _WITH_STUDY)
 
 
 def _find_run(session: Session, run_id: int) -> Run:
-    query = select(Run).where(Run.id == run_id).options(selectinload(Run.attempt_rows), _WITH_STUDY)
-    run = session.execute(query).scalar_one_or_none()
+    run = session.execute(_WITH_ATTEMPTS.where(Run.id == run_id)).scalar_one_or_none()
     if run is None:
         raise RunNotFoundError(
             f"no run has the id {run_id}.", hint="GET /v1/studies/{study}/runs lists a study's runs with their ids."

@@ -68,6 +68,8 @@ def test_what_json_says_is_what_rest_says(say_json: Callable[..., Any]) -> None:
     assert {study["name"] for study in say_json("list")["items"]} >= {"digits-four", "broken", "waiting"}
     assert say_json("show digits-four")["definition"]["budget"]["trials_per_optimizer"] == 16
     assert say_json("best --task digits --optimizer admetar")["settings"].keys() >= {"lr", "lambd"}
+    best = say_json("best --task digits --optimizer admetar")
+    assert say_json(f"best --task digits --optimizer admetar --recipe {best['recipe'][:9]}") == best
     assert [best["optimizer"] for best in say_json("best --task digits")] == ["adamw", "admetar", "admetas", "sgdm"]
     assert len(say_json("trials digits-four admetar/7")["curve"]) == 12
     runs = say_json("runs digits-four --trial 7 --optimizer admetar")["items"]
@@ -171,6 +173,10 @@ def test_export_by_the_name_of_the_file(say: Say, tmp_path: Path) -> None:
         ("best --task digits --optimizer admetarr", 1, "did you mean 'admetar'"),
         ("best --task synthetic --optimizer admetar", 1, "no finished trial"),
         ("best --task synthetic", 1, "no finished trial on task 'synthetic'"),
+        ("best --task digits --recipe 0000", 1, "no finished trial on task 'digits' with recipe '0000'"),
+        ("compare digits-four running --curves", 2, "no effect on several studies"),
+        ("compare digits-four running --searches each", 2, "no effect on several studies"),
+        ("compare digits-four digits-four", 1, "hint: Name each study once"),
         ("trials digits-four seven", 2, "admetar/3"),
         ("trials digits-four admetar/99", 1, "hint:"),
         ("list --state DONE", 2, "is not one of"),

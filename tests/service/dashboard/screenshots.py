@@ -35,6 +35,8 @@ PAGES = [
     "/studies/digits-four",
     "/studies/waiting",
     "/results",
+    "/profiles",
+    f"/compare?study={hard.ENDED}&study={hard.RUNNING}&study=digits-four",
     "/explorer",
     "/submit",
     f"/submit?again={hard.ENDED}",

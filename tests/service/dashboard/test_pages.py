@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import event
 
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Scope, StudyState
@@ -156,6 +157,17 @@ def test_data_as_csv(pages: TestClient, path: str, n_rows: int) -> None:
     assert len(list(csv.DictReader(io.StringIO(answer.text)))) == n_rows
 
 
+def test_a_trial_with_more_runs_needs_no_more_queries(pages: TestClient) -> None:
+    counts = [0]
+    event.listen(pages.app.state.engine, "before_cursor_execute", lambda *_: counts.append(counts.pop() + 1))  # type: ignore[attr-defined]
+    found = []
+    for trial in ("admetar/7", "admetar/1"):  # of four runs, and of one
+        before = counts[0]
+        assert pages.get(f"/studies/digits-four/trials/{trial}/runs.json").status_code == 200
+        found.append(counts[0] - before)
+    assert found[0] <= found[1] + 1
+
+
 def test_history_knows_pruned_trials_and_the_running_best(pages: TestClient) -> None:
     found = pages.get("/studies/digits-four/searches/admetar/history.json").json()
     assert [found["state"][n] for n in (3, 7, 10)] == ["PRUNED", "COMPLETE", "FAIL"]
@@ -215,6 +227,9 @@ def test_the_buttons_of_a_study(pages: TestClient) -> None:
     assert (refused.status_code, refused.headers["content-type"]) == (422, "text/html; charset=utf-8")
     assert "tags.0" in refused.text
     assert pages.post(f"/studies/{study}/rename").status_code == 422
+    refused = pages.post("/studies/waiting/delete")
+    assert refused.status_code == 409
+    assert "Cancel it first." in refused.text
     assert pages.post(f"/studies/{study}/delete", follow_redirects=False).headers["location"] == "/"
     assert pages.get(f"/studies/{study}").status_code == 404
 
@@ -229,6 +244,13 @@ def test_who_may_only_read_sees_no_buttons(filled_home: Path) -> None:
             headers = {"Accept": "text/html", "Authorization": f"Bearer {token}"}
             page = client.get("/studies/waiting", headers=headers).text
             assert ('action="/studies' in page) is (scope is Scope.WRITE)
+            for path in ("/", "/studies/digits-four", "/cluster"):
+                page = client.get(path, headers=headers).text
+                assert (">New study<" in page, "Again, with" in page) == (
+                    scope is Scope.WRITE,
+                    scope is Scope.WRITE and path == "/studies/digits-four",
+                )
+            assert ('id="send"' in client.get("/submit", headers=headers).text) is (scope is Scope.WRITE)
             assert client.post("/studies/waiting/resume", headers=headers, follow_redirects=False).status_code == (
                 303 if scope is Scope.WRITE else 403
             )

@@ -9,7 +9,13 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
+from search.records import RunOutcome
+from search.states import FailureKind, RunState, Stage
 from service.dashboard.results import paper_table
+from service.database import SqlStore
+from service.database.engine import make_engine
+from service.settings import Settings
+from tests.service.database.fill import complete, definition, leased, run
 
 
 def test_the_matrix_has_the_best_of_every_task_and_optimizer(pages: TestClient) -> None:
@@ -60,6 +66,25 @@ def test_latex_of_the_matrix(pages: TestClient) -> None:
     values = r"0.9366 $\pm$ 0.0010 & \textbf{0.9421 $\pm$ 0.0010}"
     assert lines[4].startswith(rf"cifar10 resnet110 160 epochs val\_accuracy & {values}")
     assert pages.get("/results/nothing.csv").status_code == 404
+
+
+def test_seeds_that_failed_are_told_and_never_lead(api: TestClient, settings: Settings) -> None:
+    engine = make_engine(settings.database_url)
+    store = SqlStore(engine)
+    lease, searches = leased(store, definition("few"))
+    failed = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED)
+    run(store, lease, searches[1], 0, complete(0.8))
+    run(store, lease, searches[0], 0, complete(0.9))
+    for seed, outcome in enumerate((complete(0.99), failed, failed)):
+        run(store, lease, searches[0], 0, outcome, stage=Stage.CONFIRM, seed=seed)
+    engine.dispose()
+    text = api.get("/results").text
+    assert '<span class="bad unit">2 of 3 failed</span>' in text
+    assert re.findall(r'class="(cell[^"]*)"[^>]*>([\d.]+)', text) == [("cell leads single", "0.8"), ("cell", "0.99")]
+    assert (
+        r"digits convnet 20 epochs val\_accuracy & \textbf{0.8000} & 0.9900 (2 of 3 failed)"
+        in api.get("/results.tex").text
+    )
 
 
 def test_nothing_measured_says_what_to_do(api: TestClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -51,6 +52,24 @@ def test_what_cannot_be_compared_is_told(pages: TestClient) -> None:
         assert "by the boxes before their names" in answer.text
     assert pages.get("/compare?study=running&study=absent").status_code == 404
     assert pages.get("/v1/comparison?study=running").status_code == 422
+
+
+def test_a_study_is_not_compared_with_itself(pages: TestClient) -> None:
+    study = pages.get("/v1/studies/running").json()["id"]
+    for place in ("/compare", "/compare/curves.json", "/v1/comparison"):
+        for other in ("running", study):
+            answer = pages.get(f"{place}?study=running&study={other}", headers={"Accept": "application/json"})
+            assert (answer.status_code, answer.json()["error"]) == (422, "studies_to_compare")
+            assert answer.json()["detail"].startswith("1 studies are chosen")
+
+
+def test_what_is_chosen_stays_where_a_filter_hides_it(pages: TestClient) -> None:
+    ids = {name: pages.get(f"/v1/studies/{name}").json()["id"] for name in ("running", "digits-four")}
+    text = pages.get(f"/?q=four&study={ids['running']}&study={ids['digits-four']}&study=gone").text
+    assert re.findall(r'value="(\w+)" aria-label="Compare ([\w-]+)" checked', text) == [
+        (ids["running"], "running"),
+        (ids["digits-four"], "digits-four"),
+    ]
 
 
 def test_the_curves_are_those_of_the_best(pages: TestClient) -> None:

@@ -20,7 +20,7 @@ from service.database.models import Study
 from service.database.queries import (
     best,
     comparison,
-    get_curve,
+    get_curves,
     get_study_view,
     get_trial,
     list_runs,
@@ -293,12 +293,10 @@ def test_one_trial(store: SqlStore, engine: Engine) -> None:
         "lr": 0.1,
     }
     json.loads(trial.model_dump_json(), parse_constant=pytest.fail)
-    assert get_curve(engine, "digits", record.id) == trial.curve
+    assert get_curves(engine, [record.id]) == {record.id: trial.curve}
     for label, number in [("sgdm", 99), ("nope", 0)]:
         with pytest.raises(TrialNotFoundError, match="no "):
             get_trial(engine, "digits", label, number)
-    with pytest.raises(TrialNotFoundError, match="no run 999"):
-        get_curve(engine, "digits", 999)
     with pytest.raises(StudyNotFoundError):
         get_trial(engine, "nope", "sgdm", 0)
 
