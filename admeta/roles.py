@@ -152,12 +152,26 @@ class JointOptimizer(Optimizer):
         """One step of every member.
 
         Args:
-            closure: must be None: it would be called once for each member.
+            closure: computes the loss and the gradients, as Lightning's does; called once, before the members step.
+
+        Returns:
+            What the closure returns.
         """
+        loss = None
         if closure is not None:
-            raise ValueError("a joint optimizer takes no closure; call it yourself before the step")
+            with torch.enable_grad():
+                loss = closure()
         for member in self.members:
             member.step()
+        return loss
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self.param_groups:  # empty as torch's constructor calls this
+            raise ValueError("a joint optimizer has its members' groups; add one to a member, then call adopt_groups()")
+        super().add_param_group(param_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "members": self.members}
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
         for member in self.members:

@@ -104,6 +104,26 @@ def test_a_joint_step_is_its_members_steps() -> None:
         assert torch.equal(mine, theirs)
 
 
+def test_a_closure_is_called_once_before_the_members_step() -> None:
+    """As Lightning gives one, and torch's own optimizers take it."""
+    models = [mlp(), mlp()]
+    first, second = (create_for_model("muon+adamw", model, {"lr": 0.1, "others.lr": 0.1}) for model in models)
+    calls = []
+
+    def closure() -> float:
+        calls.append(torch.is_grad_enabled())
+        backward(models[0], 0)
+        return 7.0
+
+    with torch.no_grad():
+        assert first.step(closure) == 7.0
+    assert calls == [True]
+    backward(models[1], 0)
+    second.step()
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_a_joint_state_loads_and_its_groups_stay_the_members() -> None:
     model = mlp()
     joint = create_for_model("soap+adamw", model, {"lr": 0.1, "others.lr": 0.1})
@@ -115,8 +135,11 @@ def test_a_joint_state_loads_and_its_groups_stay_the_members() -> None:
     for group in other.param_groups:
         group["lr"] = 0.3
     assert all(group["lr"] == 0.3 for member in other.members for group in member.param_groups)  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="takes no closure"):
-        other.step(lambda: 0.0)
+    twin = copy.deepcopy(other)
+    assert [group["lr"] for group in twin.param_groups] == [0.3, 0.3]
+    assert twin.members[0].param_groups[0] is twin.param_groups[0]  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="a joint optimizer has its members' groups"):
+        other.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
 
 
 def test_weight_decay_leaves_biases_alone_in_both_roles() -> None:
