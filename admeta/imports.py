@@ -151,7 +151,7 @@ def source_files(path: str) -> dict[str, Path]:
         files = origin.parent.rglob("*.py") if found.submodule_search_locations else [origin]
         return {file.relative_to(folder).as_posix(): file for file in files}
     finder = ModuleFinder(path=[str(folder)])
-    with suppress(ImportError, SyntaxError, ValueError):  # what cannot be read ends the search
+    with suppress(ImportError, SyntaxError, ValueError, OSError, RecursionError):  # what can't be read ends the search
         finder.import_hook(name)
     files = [Path(file) for module in finder.modules.values() if (file := getattr(module, "__file__", None))]
     return {file.relative_to(folder).as_posix(): file for file in [origin, *files]}

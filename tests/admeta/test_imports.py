@@ -113,8 +113,9 @@ def test_the_source_of_a_module_is_what_it_imports_from_its_folder(write: Write,
     inside = {f"own_package/{name}.py" for name in ("__init__", "net", "layers")}
     assert set(source_files("own_package.net:Net")) == {*inside, "own_d.py"}
     assert "own_a" not in sys.modules
-    write(own_d="def (")
-    assert set(source_files("own_d:x")) == {"own_d.py"}
+    for text in ("def (", "import own_e", "x = " + "+".join(["1"] * 100_000)):
+        write(own_d=text, own_e="x" + ".a" * 20_000)
+        assert {"own_d.py"} <= set(source_files("own_d:x")) <= {"own_d.py", "own_e.py"}
 
 
 def test_the_source_of_an_installed_package_is_all_of_it() -> None:
