@@ -253,7 +253,7 @@ def cautions(name: str, ends: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
     """
     info = get(name)
     known = {key: ends.get(key, (parameter.default,)) for key, parameter in info.parameters.items()}
-    if name != "admetas" or "full" not in known["dema"]:
+    if name.partition("+")[0] != "admetas" or "full" not in known["dema"]:
         return ()
     numbers = [[end for end in known[key] if isinstance(end, int | float)] for key in ("lr", "beta", "lambd")]
     if not all(numbers):  # a preset sets them

@@ -124,6 +124,7 @@ def test_the_papers_admetas_grid_gets_a_caution() -> None:
     assert "beta reaches 0.4" in text
     assert "0.302" in text
     assert admeta.cautions("admetas", {"lr": [0.01, 0.1], "beta": [0.5]}) != ()
+    assert admeta.cautions("admetas+adamw", {"lr": [0.01, 0.1], "beta": [0.5], "others.lr": [0.1]}) != ()
     assert admeta.cautions("admetas", {"lr": [0.01, 0.1], "beta": [0.5], "dema": ["off"]}) == ()
     assert admeta.cautions("adamw", {"lr": [0.01, 0.1]}) == ()
 

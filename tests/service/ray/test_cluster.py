@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import socket
@@ -187,16 +188,17 @@ def test_a_clock_that_is_set_back_is_noticed() -> None:
     assert clock.set_back_s() == 0
 
 
-def sent(folder: Path, excludes: list[str], scratch: Path) -> set[str]:
-    """What Ray packs of a folder."""
-    packaging._zip_files(str(folder), excludes, str(scratch / "code.zip"), include_gitignore=True)
-    with zipfile.ZipFile(scratch / "code.zip") as packed:
-        return set(packed.namelist())
-
-
 def test_what_the_service_keeps_in_the_folder_of_the_code_is_not_sent(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    packages: list[set[str]] = []
+
+    def upload(uri: str, content: bytes) -> None:
+        packages.append(set(zipfile.ZipFile(io.BytesIO(content)).namelist()))
+
+    monkeypatch.setattr(packaging, "pin_runtime_env_uri", lambda uri: None)
+    monkeypatch.setattr(packaging, "package_exists", lambda uri: False)
+    monkeypatch.setattr(packaging, "upload_package_to_gcs", upload)
     kept = ["my state [1]/logs/a.log", "db.sqlite3", "db.sqlite3-wal", "data/a.npy", "check!points/a.pt", "ignored.py"]
     wanted = ["train.py", "my state 1/a.py", "package/data/a.py", "package/db.sqlite3", ".gitignore"]
     for name in kept + wanted:
@@ -209,8 +211,9 @@ def test_what_the_service_keeps_in_the_folder_of_the_code_is_not_sent(
         storage=str(tmp_path / "check!points"),
         code=tmp_path,
     )
+    assert cluster.send_code(settings)["working_dir"].startswith("gcs://")
+    assert packages == [set(wanted)]
     excludes = cluster.own_files(settings, tmp_path)
-    assert sent(tmp_path, excludes, tmp_path_factory.mktemp("zip")) == set(wanted)
     cluster.check_size(tmp_path, excludes, at_most=500)
     with pytest.raises(ValueError, match="its files have more than 0 MiB"):
         cluster.check_size(tmp_path, [], at_most=500)
