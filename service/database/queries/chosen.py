@@ -30,7 +30,8 @@ def chosen_trials(
     """By search, the trial that represents the optimizer.
 
     Args:
-        searches: of the study, each with the id of its best run of stage search.
+        study: of the searches, or one of those that have its objective.
+        searches: each with the id of its best run of stage search.
     """
     confirm: dict[int, dict[int, list[Run]]] = {search.id: defaultdict(list) for search, _ in searches}
     confirms = Run.search_id.in_(confirm), Run.stage == CONFIRM

@@ -255,11 +255,10 @@ def _keep_complete_studies(recipe: _Recipe, names: Sequence[str], left_out: list
 
 
 def _choose_trials(session: Session, recipe: _Recipe) -> None:
-    for study in recipe.studies:
-        members = [one for of in recipe.members.values() for one in of if one.study.id == study.id]
-        chosen = chosen_trials(session, study, [(one.search, one.best) for one in members])
-        for one in members:
-            one.chosen = chosen.get(one.search.id)
+    members = [one for of in recipe.members.values() for one in of]
+    chosen = chosen_trials(session, recipe.studies[0], [(one.search, one.best) for one in members])
+    for one in members:
+        one.chosen = chosen.get(one.search.id)
 
 
 def _target(recipe: _Recipe) -> float | None:
