@@ -1,8 +1,8 @@
 """The best results over all studies: of one task and optimizer, and of all of them.
 
 A trial competes by its confirm runs; a search without confirmed trials by its best COMPLETE run. Confirmed trials
-come before all single runs, because the best of many single runs is partly luck. Among the confirmed, those without a
-failed seed come first, then the mean over the seeds decides.
+come before all single runs, because the best of many single runs is partly luck. Among the confirmed, those with
+the smallest share of failed seeds come first, then the mean over the seeds decides.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def best(
         for origin, chosen in product(([Study.origin.is_(None)], []), recipes):
             where = [*wanted, *origin, Study.recipe.is_(None) if chosen is None else Study.recipe == chosen]
             for candidates in (_confirmed(*where), _single(*where)):
-                found = _first(session, candidates.order_by("any_failed", in_order("value"), "first_id"))
+                found = _first(session, candidates.order_by("failed_share", in_order("value"), "first_id"))
                 if found is not None:
                     (run,) = _load(session, [found.run_id])
                     others = [other for other in recipes if other not in (None, chosen)]
@@ -269,8 +269,8 @@ def best_results(engine: Engine) -> list[BestResult]:
         ]
 
 
-def _order(row: Any) -> tuple[bool, bool, float, int]:
-    return not row.confirmed, row.any_failed, row.direction.cost(row.value), row.first_id
+def _order(row: Any) -> tuple[bool, float, float, int]:
+    return not row.confirmed, row.failed_share, row.direction.cost(row.value), row.first_id
 
 
 def _key(row: Any) -> _Key:
@@ -297,16 +297,17 @@ def preset_name(settings: Mapping[str, Any]) -> str | None:
 def _confirmed(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """Trials all of whose confirm runs have ended and one is complete, with their mean."""
     complete: ColumnElement[Any] = case((Run.state == RunState.COMPLETE, Run.value))
-    failed = (
-        func.sum(case(((Run.state == RunState.FAIL) & Run.failure.is_distinct_from(FailureKind.CANCELLED), 1), else_=0))
-        > 0
+    failed: ColumnElement[Any] = case(
+        (Run.failure == FailureKind.CANCELLED, None),
+        ((Run.state == RunState.COMPLETE) & Run.value.is_not(None), 0.0),
+        else_=1.0,
     )
     unfinished = case((Run.state.in_((RunState.WAITING, RunState.RUNNING)), 1), else_=0)
     trials = (
         select(
             Run.search_id,
             Run.trial_number,
-            failed.label("any_failed"),
+            func.avg(failed).label("failed_share"),
             func.avg(complete).label("value"),
             func.min(Run.id).label("first_id"),
         )
@@ -318,14 +319,14 @@ def _confirmed(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
         .subquery()
     )
     of_trial = (Run.search_id == trials.c.search_id) & (Run.trial_number == trials.c.trial_number)
-    found = trials.c.any_failed, trials.c.value, trials.c.first_id
+    found = trials.c.failed_share, trials.c.value, trials.c.first_id
     return _candidates(True, *found).join(trials, of_trial & (Run.stage == Stage.SEARCH))  # noqa: FBT003  (a column)
 
 
 def _single(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """The best run of each search."""
     winners = select(best_run_id().label("run_id")).select_from(Search).join(Search.study).where(*where).subquery()
-    found = literal(False).label("any_failed"), Run.value, Run.id.label("first_id")  # noqa: FBT003  (a column)
+    found = literal(0.0).label("failed_share"), Run.value, Run.id.label("first_id")
     return _candidates(False, *found).join(winners, winners.c.run_id == Run.id)  # noqa: FBT003  (a column)
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore
-from service.database.queries import best, best_results, longest_recipes
+from service.database.queries import best, best_results, comparison, longest_recipes
 from tests.service.database.fill import complete, definition, leased, run
 
 LOST = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged")
@@ -125,3 +125,18 @@ def test_of_two_recipes_with_as_many_epochs_the_last_used_is_in_the_tables(store
         found = best(engine, task="digits", optimizer="admetar")
         assert found is not None
         assert [one.best.study for one in longest_recipes(best_results(engine))] == [found.study] == [f"b{batch_size}"]
+
+
+def test_fewer_failed_seeds_are_better_as_in_the_comparison(store: SqlStore, engine: Engine) -> None:
+    failed = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged at step 3")
+    lease, (search, _) = leased(store, definition(confirm={"top_k": 2, "seeds": [0, 1, 2, 3]}))
+    for number, (value, n_failed) in enumerate(((0.99, 3), (0.9, 1))):
+        run(store, lease, search, number, complete(value))
+        for seed in range(4):
+            outcome = failed if seed < n_failed else complete(value)
+            run(store, lease, search, number, outcome, stage=Stage.CONFIRM, seed=seed)
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert (found.trial, found.evidence) == (1, "1 of 4 confirm runs failed")
+    assert [one.best.trial for one in best_results(engine)] == [1]
+    assert comparison(engine, lease.study_id).rows[0].trial == 1
