@@ -34,6 +34,7 @@ _OWN_ADDRESS = re.compile(
     r'(\b(?:href|src|action|hx-get|hx-post|data-(?:events|source|history|trials|heatmap))=")(?=/)'
 )
 """Where a page names an address of the service. Values are escaped, so only templates contain these characters."""
+_OF_THE_API = re.compile(r"/v1/|/docs\b|next_cursor")
 _UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
@@ -243,8 +244,8 @@ def _is_error(start: Message) -> bool:
 
 
 def in_page_words(text: str) -> str:
-    """A message without its sentences that name addresses of the API, which say nothing on a page."""
-    return " ".join(part for part in re.split(r"(?<=[.;])\s+", text) if "/v1/" not in part).rstrip("; ")
+    """A message without its sentences that name addresses or words of the API, which say nothing on a page."""
+    return " ".join(part for part in re.split(r"(?<=[.;])\s+", text) if not _OF_THE_API.search(part)).rstrip("; ")
 
 
 def _error_page(request: HTTPConnection, start: Message, body: bytes) -> tuple[Message, bytes]:

@@ -32,8 +32,8 @@ const Charts = (() => {
   const positive = (ys) => ys.map((value) => (value > 0 ? value : null)); // all that a logarithmic axis can show
   const isLog = (figure) => Boolean(figure.querySelector("[name=log]")?.checked);
 
-  /* An error of the service without its sentences that name addresses of the API, which say nothing on a page. */
-  const told = ({ detail, hint }) => `${detail} ${hint}`.split(/(?<=[.;])\s+/).filter((part) => !part.includes("/v1/")).join(" ").replace(/[; ]+$/, "");
+  /* An error of the service without its sentences that name addresses or words of the API, which say nothing on a page. */
+  const told = ({ detail, hint }) => `${detail} ${hint}`.split(/(?<=[.;])\s+/).filter((part) => !/\/v1\/|\/docs\b|next_cursor/.test(part)).join(" ").replace(/[; ]+$/, "");
 
   /* What is under the pointer, in words next to it; nothing: an empty text. */
   const bubble = Object.assign(document.createElement("p"), { className: "tip", hidden: true });
@@ -185,8 +185,9 @@ const Charts = (() => {
       if (!answer.ok) return say(box, told(found));
       if (url !== asked(figure)) return; // another choice was made meanwhile
       const select = figure.dataset.chart === "curves" && figure.querySelector("[name=metric]");
-      if (select && select.options.length < found.metrics.length) {
-        const kept = select.value;
+      const isKnown = select && found.metrics.includes(select.value); // an address may name one that is not there
+      if (select && (!isKnown || select.options.length < found.metrics.length)) {
+        const kept = isKnown ? select.value : found.metric;
         select.replaceChildren(...found.metrics.map((name) => new Option(name)));
         select.value = kept;
       }
