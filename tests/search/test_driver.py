@@ -174,7 +174,7 @@ def test_the_first_fingerprint_of_a_studys_data_stays(caplog: pytest.LogCaptureF
         with_it = driver._with_fingerprint(store.get_study(study.id), store, lease, fingerprint)
         assert (with_it.data_fingerprint, store.get_study(study.id).data_fingerprint) == (known, known)
     assert [record.message for record in caplog.records] == [
-        f"study {study.id}: its data have changed since its first run; clone it for these"
+        f"study {study.id}: its data or code have changed since its first run; clone it for these"
     ]
 
 
