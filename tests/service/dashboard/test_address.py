@@ -70,6 +70,13 @@ def test_the_curves_of_a_study(browser: Any, address: str) -> None:
     }
 
 
+def test_a_metric_that_is_not_there_is_the_objective(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/studies/digits-four?curves.metric=gone") as page:
+        drawn(page)
+        metric = page.locator("[data-chart=curves] [name=metric]")
+        assert (metric.input_value(), metric.locator("option").count()) == ("val_accuracy", 3)
+
+
 def test_a_curve_is_shown_again(browser: Any, address: str) -> None:
     with visit(browser, f"{address}/studies/digits-four?hide=sgdm&hide=adamw&curves.axis=step") as page:
         page.locator("[data-chart=expected] .u-legend .u-off", has_text="sgdm").locator("th").click()

@@ -14,6 +14,7 @@ from tests.service.dashboard.test_browser import drawn, faults, until, visit
 pytestmark = pytest.mark.browser
 ENDED, RUNNING = f"/studies/{hard.ENDED}", f"/studies/{hard.RUNNING}"
 SEARCH = f"{ENDED}/searches/admetar"
+COMPARED = f"/compare?study={hard.ENDED}&study={hard.RUNNING}"
 SCROLLERS = """() => [...document.querySelectorAll("main *")].filter((node) => {
   const way = getComputedStyle(node).overflowX;
   return node.offsetParent && ["auto", "scroll", "hidden"].includes(way) && node.scrollWidth > node.clientWidth + 1;
@@ -21,7 +22,10 @@ SCROLLERS = """() => [...document.querySelectorAll("main *")].filter((node) => {
 """What shows less than it has, sideways: whether a key reaches it, its role and its name."""
 
 
-@pytest.mark.parametrize("path", ["/", ENDED, RUNNING, SEARCH, f"{ENDED}/trials/{hard.LONG}/9", "/results", "/cluster"])
+@pytest.mark.parametrize(
+    "path",
+    ["/", ENDED, RUNNING, SEARCH, f"{ENDED}/trials/{hard.LONG}/9", "/results", "/profiles", COMPARED, "/cluster"],
+)
 def test_nothing_is_cut_off(browser: Any, hard_address: str, path: str) -> None:
     with visit(browser, hard_address + path, width=1440) as page:
         for width, scheme in ((1440, "light"), (390, "dark")):

@@ -104,6 +104,19 @@ def test_studies_are_chosen_in_the_list(browser: Any, address: str) -> None:
 
 
 @pytest.mark.browser
+def test_studies_are_chosen_through_several_filters(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/") as page:
+        page.get_by_label("Compare running").check()
+        page.get_by_label("Name").fill("four")
+        page.wait_for_url("**q=four**")
+        page.locator(".study h2", has_text="running").wait_for(state="detached")
+        page.get_by_label("Compare digits-four").check()
+        assert page.get_by_label("Compare running").is_checked()
+        page.get_by_role("button", name="Compare the chosen").click()
+        page.get_by_role("heading", name="2 studies side by side").wait_for()
+
+
+@pytest.mark.browser
 def test_what_is_chosen_on_the_page_stays(browser: Any, address: str) -> None:
     def choose(page: Any) -> None:
         page.locator("[name=axis]").select_option("seconds")
