@@ -53,6 +53,17 @@ const Address = (() => {
   document.querySelectorAll(KEPT).forEach(restore);
   document.addEventListener("input", (event) => event.target.matches(KEPT) && keep(event.target), true);
 
+  /* A list that a filter asked for may come after a box was ticked: what is ticked now counts, not what was sent. */
+  const boxes = () => document.querySelectorAll("[form=compare][type=checkbox]");
+  let ticked = new Map();
+  document.addEventListener("htmx:beforeSwap", () => { ticked = new Map([...boxes()].map((box) => [box.value, box.checked])); });
+  document.addEventListener("htmx:afterSettle", () => {
+    for (const box of boxes()) {
+      const was = ticked.get(box.value) ?? box.checked;
+      if (was !== box.checked) { box.checked = was; keep(box); }
+    }
+  });
+
   /* Series are hidden by their names, without the numbers of runs, in all plots of the page. */
   const hidden = new Set(query().getAll("hide"));
   const named = (series) => String(series.label).replace(/ \(\d+(\/\d+)?\)$/, "");
