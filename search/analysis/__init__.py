@@ -22,7 +22,7 @@ from search.analysis.significance import (
     paired_wilcoxon,
     welch,
 )
-from search.analysis.summary import AnalysisError, Rate, Spread, divergence_rate, finite_or_none, spread
+from search.analysis.summary import AnalysisError, Rate, Spread, divergence_rate, finite_or_none, spread, typical_std
 from search.analysis.verdicts import Looks, PairVerdict, Rules, Sample, compare, detectable_difference
 from search.states import Direction, SignificanceTest, Verdict
 
@@ -69,5 +69,6 @@ __all__ = [
     "replay",
     "spread",
     "time_to_target",
+    "typical_std",
     "welch",
 ]

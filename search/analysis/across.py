@@ -7,13 +7,10 @@ statistics (search.analysis.profiles).
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-
-from scipy import special
 
 from search.analysis.profiles import (
     DISTANCE_MAX,
@@ -24,7 +21,7 @@ from search.analysis.profiles import (
     performance_profiles,
     step_profile,
 )
-from search.analysis.summary import spread
+from search.analysis.summary import spread, typical_std
 from search.states import Direction
 
 ALPHA = 0.05
@@ -73,17 +70,8 @@ class Task:
         return {name: None if place is None else float(order.index(place)) for name, place in places.items()}
 
     def std(self) -> float | None:
-        """Standard deviation of a run between seeds; None where no optimizer has two runs and no failed one.
-
-        The median over the optimizers, so that an unstable one does not blur the task. Each variance is divided by the
-        median of its chi-square distribution, without which that of three seeds would be 0.69 of the true one.
-        """
-        variances = [
-            statistics.variance(outcome.values) / (float(special.chdtri(df, 0.5)) / df)
-            for outcome in self.outcomes.values()
-            if not outcome.n_failed and (df := len(outcome.values) - 1) > 0
-        ]
-        return math.sqrt(statistics.median(variances)) if variances else None
+        """Standard deviation of a run between seeds; None where no optimizer has runs that differ and no failed one."""
+        return typical_std(outcome.values for outcome in self.outcomes.values() if not outcome.n_failed)
 
     def distances(self, std: float) -> dict[str, float]:
         """By optimizer, how far its mean lies behind the best one's, in standard deviations; ∞ with a failed run."""

@@ -202,11 +202,12 @@ def friedman(
     names = list(tasks[0][0]) if tasks else []
     if any(set(values) != set(names) for values, _ in tasks):
         raise AnalysisError("the tasks name different optimizers; Friedman's test needs a rank of each on every task")
-    means, n, k = mean_ranks(tasks), len(tasks), len(names)
+    rows = [full_ranks(values, direction=direction) for values, direction in tasks]
+    n, k = len(tasks), len(names)
+    means = {name: math.fsum(row[name] for row in rows) / n for name in names}
     silent = Friedman(mean_ranks=means, n_tasks=n, statistic=None, p_value=None, critical_difference=None)
     if n < 2 or k < 2:
         return silent
-    rows = [full_ranks(values, direction=direction) for values, direction in tasks]
     ranks = np.array([[row[name] for name in names] for row in rows])
     within = float((ranks**2).sum() - n * k * (k + 1) ** 2 / 4)
     if within < 1e-9:

@@ -19,10 +19,10 @@ import torch
 
 from admeta.errors import ImportPathError
 from admeta.imports import load
-from tasks.config import resolve_inside
+from tasks.data.find import open_data_folder
 from tasks.engine.device import describe_machine, first_words, is_out_of_memory, peak_memory_bytes, pick_device
 from tasks.engine.protocol import Cost, Evaluation, Progress
-from tasks.errors import ConfigError, DataError, Diverged, EndedEarly, OutOfMemory, OwnCodeError, TaskError
+from tasks.errors import ConfigError, Diverged, EndedEarly, OutOfMemory, OwnCodeError, TaskError
 from tasks.own import PythonConfig
 from tasks.own.context import Context, TrialEnded, seed_all
 from tasks.own.models import explained
@@ -272,8 +272,5 @@ class PythonRun(Progress):
 
 
 def _data_folder(config: PythonConfig, data_dir: Path | None) -> Path | None:
-    if config.data_dir is None:
-        return data_dir
-    if data_dir is None:
-        raise DataError(f"data_dir {config.data_dir!r} is relative to the data folder: set ADMETA_DATA or --data")
-    return resolve_inside(data_dir, config.data_dir)
+    inner = config.data_dir
+    return data_dir if inner is None else open_data_folder(f"data_dir {inner!r}", data_dir=data_dir, inner=inner)

@@ -7,8 +7,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
-from scipy import special
 from sqlalchemy import ColumnElement, Engine, func, select
 from sqlalchemy.orm import Session
 
@@ -28,6 +26,7 @@ from search.analysis import (
     Sample,
     compare,
     divergence_rate,
+    typical_std,
 )
 from search.confirmation import Spread, detectable_in, rules_of
 from search.definition import Confirm, StudyDefinition, recipe_of
@@ -131,7 +130,7 @@ def _likely_recipe(session: Session, definition: StudyDefinition) -> str:
 
 
 def _earlier_spread(session: Session, recipe: str) -> Spread | None:
-    """Typical spread between the seeds of one trial: the median, so that one unstable optimizer does not count."""
+    """Typical spread between the seeds of one trial."""
     query = (
         select(Search.study_id, Run.search_id, Run.trial_number, Run.value)
         .join(Run.search)
@@ -144,13 +143,9 @@ def _earlier_spread(session: Session, recipe: str) -> Spread | None:
     for study_id, search_id, trial, value in session.execute(query):
         if value is not None:
             values[study_id, search_id, trial].append(value)
-    known = {key: of for key, of in values.items() if len(of) > 1}
-    if not known:
-        return None
-    # The median of a variance with few degrees of freedom is below its mean: 0.69 of it with three seeds.
-    scaled = [float(np.var(of, ddof=1)) * (len(of) - 1) / special.chdtri(len(of) - 1, 0.5) for of in known.values()]
-    variance = float(np.median(scaled))
-    return Spread(std=variance**0.5, n_studies=len({study for study, *_ in known})) if variance > 0 else None
+    std = typical_std(values.values())
+    n_studies = len({study for (study, *_), of in values.items() if len(of) > 1})
+    return None if std is None else Spread(std=std, n_studies=n_studies)
 
 
 def _rules(study: Study, samples: Mapping[str, Sample], *, test: SignificanceTest, unit: str) -> Rules:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine
 
 from service.app import create_app
 from service.database.engine import make_engine
@@ -18,27 +19,25 @@ from tests.service.dashboard.hard import fill_hard
 from tests.service.fakes import ADDRESS, FakeSupervisor, live, settings_in
 
 
-@pytest.fixture(scope="package")
-def filled_home(tmp_path_factory: pytest.TempPathFactory, prepared_database: Path) -> Path:
-    home = tmp_path_factory.mktemp("filled")
+def _home(prepared_database: Path, home: Path, fill_in: Callable[[Engine, Path], object]) -> Path:
+    """A service's home whose database has what the function fills in."""
     shutil.copy(prepared_database, home / "admeta.sqlite3")
     settings = settings_in(home)
     engine = make_engine(settings.database_url)
-    fill(engine, Path(settings.storage))
+    fill_in(engine, Path(settings.storage))
     engine.dispose()
     return home
 
 
 @pytest.fixture(scope="package")
+def filled_home(tmp_path_factory: pytest.TempPathFactory, prepared_database: Path) -> Path:
+    return _home(prepared_database, tmp_path_factory.mktemp("filled"), fill)
+
+
+@pytest.fixture(scope="package")
 def hard_address(tmp_path_factory: pytest.TempPathFactory, prepared_database: Path) -> Iterator[str]:
     """A service with the data that is hard to show."""
-    home = tmp_path_factory.mktemp("hard")
-    shutil.copy(prepared_database, home / "admeta.sqlite3")
-    settings = settings_in(home)
-    engine = make_engine(settings.database_url)
-    fill_hard(engine, Path(settings.storage))
-    engine.dispose()
-    with live(settings) as url:
+    with live(settings_in(_home(prepared_database, tmp_path_factory.mktemp("hard"), fill_hard))) as url:
         yield url
 
 
