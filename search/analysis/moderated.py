@@ -289,12 +289,12 @@ def _thresholds(looks: Sequence[Floats], spent: Sequence[float]) -> tuple[Floats
         tails = np.empty_like(errors)
         np.put_along_axis(tails, order, np.broadcast_to(np.arange(1, n_draws + 1) / n_draws, errors.shape), axis=1)
         smallest = tails.min(axis=0)
-        open_ = np.sort(smallest[~crossed])
-        n_more = max(1, round(total * n_draws) - int(crossed.sum()))
-        threshold = open_[min(n_more, len(open_) - 1)]
+        open_ = smallest[~crossed]
+        n_more = min(len(open_) - 1, max(1, round(total * n_draws) - int(crossed.sum())))
+        threshold = np.partition(open_, n_more)[n_more]
         crossed |= smallest < threshold
         rank = min(n_draws - 1, max(0, int(threshold * n_draws) - 1))
-        limits = -np.sort(-errors, axis=1)[:, rank]
+        limits = np.take_along_axis(errors, order[:, rank, None], axis=1)[:, 0]
     return limits, tails
 
 
