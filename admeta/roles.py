@@ -22,6 +22,7 @@ __all__ = ["JointOptimizer", "create_for_model", "find_head", "set_mode", "split
 Named = list[tuple[str, nn.Parameter]]
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TABLE_WORDS = ("embed", "position", "token", "pos_", "cls")  # in the names of tables that are bare parameters
 
 
@@ -50,14 +51,15 @@ def split_parameters(model: nn.Module) -> tuple[Named, Named]:
     """The hidden matrices, and all other parameters, as (name, parameter) pairs in the model's order.
 
     A parameter is a hidden matrix unless it has fewer than two dimensions or one row (biases, gains, class tokens), it
-    is an embedding's or a norm's, it is a bare parameter named as a table of positions or tokens, or it is in the
-    output layer (`find_head`). A weight that two modules share, such as an embedding tied to the head, is a matrix only
-    where both say so. Convolutions of 3 and 4 dimensions are matrices too. Frozen parameters are left out.
+    is an embedding's or a norm's, it is a bare parameter named as a table of positions or tokens, it embeds the patches
+    of an image, or it is in the output layer (`find_head`). A weight that two modules share, such as an embedding tied
+    to the head, is a matrix only where both say so. Other convolutions of 3 and 4 dimensions are matrices too. Frozen
+    parameters are left out.
     """
-    head = find_head(model)
+    head, patches = find_head(model), _find_patch_embedding(model)
     others: set[int] = set()
     for module in model.modules():
-        whole = module is head or _is_table_or_norm(module)
+        whole = module is head or module is patches or _is_table_or_norm(module)
         for name, parameter in module.named_parameters(recurse=False):
             table = not _has_own_weight(module) and any(word in name.lower() for word in _TABLE_WORDS)
             if whole or table or parameter.ndim < 2 or parameter.shape[0] == 1:
@@ -70,6 +72,12 @@ def split_parameters(model: nn.Module) -> tuple[Named, Named]:
 
 def _is_table_or_norm(module: nn.Module) -> bool:
     return isinstance(module, _EMBEDDINGS) or "norm" in type(module).__name__.lower()
+
+
+def _find_patch_embedding(model: nn.Module) -> nn.Module | None:
+    """The first convolution, if its windows are side by side, as in the input layer of transformers for images."""
+    first = next((module for module in model.modules() if isinstance(module, _CONVOLUTIONS)), None)
+    return first if first is not None and max(first.stride) > 1 and first.stride == first.kernel_size else None
 
 
 def _has_own_weight(module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Image models by name: residual networks and PyramidNets for 32×32 images, and torchvision's models.
+"""Image models by name: residual networks, PyramidNets and vision transformers for small images, torchvision's models.
 
 `resnet20` … `resnet110`: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2: three
 stages of n basic blocks, 16-32-64 channels, 6n + 2 layers, shortcuts without parameters (option A: every second
@@ -7,6 +7,9 @@ pre-activation basic blocks (He et al., ECCV 2016) with 1×1 convolutions where 
 
 `pyramidnet…`: Han, Kim & Kim, "Deep Pyramidal Residual Networks", CVPR 2017, additive form (equation 2), bottleneck
 blocks. Shortcuts have no parameters: 2×2 average pooling where the stride is 2, zero channels appended (section 3.3).
+
+`vit_tiny`, `vit_small`: torchvision's vision transformer in the sizes of Touvron et al., "Training data-efficient image
+transformers", ICML 2021, table 1, on patches of 4×4 pixels, or of 16×16 as theirs for images of more than 96.
 """
 
 from __future__ import annotations
@@ -183,6 +186,27 @@ class PyramidNet(nn.Module):
         return self.head(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
+VIT_SIZES = {"vit_tiny": (12, 3, 192), "vit_small": (12, 6, 384)}
+"""Layers, heads and width by name."""
+
+
+def small_vit(name: str, *, n_classes: int, image_size: int) -> nn.Module:
+    """A vision transformer of `VIT_SIZES`; the side of the images must be a multiple of its patches' side."""
+    from torchvision.models import VisionTransformer
+
+    n_layers, n_heads, width = VIT_SIZES[name]
+    model: nn.Module = VisionTransformer(
+        image_size=image_size,
+        patch_size=4 if image_size <= 96 else 16,
+        num_layers=n_layers,
+        num_heads=n_heads,
+        hidden_dim=width,
+        mlp_dim=4 * width,
+        num_classes=n_classes,
+    )
+    return model
+
+
 _CIFAR: dict[str, Callable[[int], nn.Module]] = {
     "resnet20": partial(cifar_resnet, 20),
     "resnet32": partial(cifar_resnet, 32),
@@ -199,12 +223,14 @@ def build_image_model(name: str, *, n_classes: int, image_size: int) -> nn.Modul
     """A model of `tasks.vision.config` by name, freshly initialised, for RGB images.
 
     Args:
-        name: a CIFAR model, `torchvision/<name>` for torchvision's classification models (no pretrained weights), or an
-            import path of a class or function of `n_classes`.
+        name: a CIFAR model, one of `VIT_SIZES`, `torchvision/<name>` for torchvision's classification models (no
+            pretrained weights), or an import path of a class or function of `n_classes`.
         image_size: side of the square images, pixels; vision transformers are built for it.
     """
     if name in _CIFAR:
         return _CIFAR[name](n_classes)
+    if name in VIT_SIZES:
+        return small_vit(name, n_classes=n_classes, image_size=image_size)
     if ":" in name:
         return build_own(name, n_classes)
     from torchvision import models

@@ -7,7 +7,7 @@ Crops and flips are drawn by NumPy on the CPU, so a seed gives the same ones on 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -224,6 +224,10 @@ class NamedModelTask(ImageTask[SplitConfigT], Generic[SplitConfigT]):
 
     def build_model(self) -> nn.Module:
         return build_image_model(self.config.model, n_classes=self._n_classes, image_size=self._image_size)
+
+    def compile_regions(self, model: nn.Module) -> Sequence[nn.Module]:
+        layers = getattr(getattr(model, "encoder", None), "layers", None)  # of torchvision's vision transformers
+        return list(layers) if isinstance(layers, nn.Sequential) else super().compile_regions(model)
 
     def check_fit(self) -> None:
         super().check_fit()

@@ -38,13 +38,25 @@ def vit() -> nn.Module:
     )
 
 
+def transformers_vit() -> nn.Module:
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return transformers.ViTForImageClassification(transformers.ViTConfig(image_size=8, patch_size=4, **size))
+
+
 @pytest.mark.parametrize(
     ("model", "others"),
     [
         (mlp, ["5.weight"]),
         (lambda: Gpt("nano", n_tokens=64, context=16, dropout=0.0), ["tokens.weight", "positions.weight"]),
         (lambda: build_image_model("resnet20", n_classes=10, image_size=32), ["head.weight"]),
-        (vit, ["class_token", "encoder.pos_embedding", "heads.head.weight"]),
+        (vit, ["class_token", "conv_proj.weight", "encoder.pos_embedding", "heads.head.weight"]),
+        (
+            transformers_vit,
+            [
+                *("vit.embeddings.cls_token", "vit.embeddings.position_embeddings"),
+                *("vit.embeddings.patch_embeddings.projection.weight", "classifier.weight"),
+            ],
+        ),
         (
             bert,
             [
@@ -53,7 +65,7 @@ def vit() -> nn.Module:
             ],
         ),
     ],
-    ids=["mlp", "gpt", "resnet", "vit", "bert"],
+    ids=["mlp", "gpt", "resnet", "vit", "transformers-vit", "bert"],
 )
 def test_embeddings_and_the_head_are_others(model: Any, others: list[str]) -> None:
     made = model()
