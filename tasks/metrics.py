@@ -6,6 +6,7 @@ The latter are tested against scikit-learn and SciPy, which take seconds to impo
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,37 @@ def matthews(matrix: NDArray[np.int64]) -> float:
     if not of_labels:
         return math.nan
     return float((hits * n - true @ predicted) / math.sqrt(of_labels * of_predictions)) if of_predictions else 0.0
+
+
+def class_scores(logits: Tensor, labels: Tensor, *, names: Sequence[str]) -> dict[str, float]:
+    """Accuracy, mean cross-entropy in nats as `loss`, and the scores that are named.
+
+    Args:
+        logits: float32 (n, classes).
+        labels: int64 (n,), on the same device.
+        names: "f1" is that of class 1 of two, "macro_f1" the mean over classes (reported as f1), "mcc" the Matthews
+            correlation.
+    """
+    predicted, true = logits.argmax(dim=1).cpu().numpy(), labels.cpu().numpy()
+    matrix = confusion(predicted, true, n_classes=logits.shape[1])
+    scores = {
+        "accuracy": float(np.trace(matrix) / matrix.sum()),
+        "loss": float(nn.functional.cross_entropy(logits, labels)),
+    }
+    if "f1" in names:
+        scores["f1"] = f1_of(matrix, 1)
+    if "macro_f1" in names:
+        scores["f1"] = macro_f1(matrix)
+    if "mcc" in names:
+        scores["mcc"] = matthews(matrix)
+    return scores
+
+
+def value_scores(predicted: Tensor, labels: Tensor, *, target: Tensor) -> dict[str, float]:
+    """The correlations with the labels, and the mean squared error from `target`, what was trained for, as `loss`."""
+    a, b = predicted.cpu().numpy(), labels.cpu().numpy()
+    loss = float(nn.functional.mse_loss(predicted, target))
+    return {"spearman": spearman(a, b), "pearson": pearson(a, b), "loss": loss}
 
 
 def pearson(a: NDArray[Any], b: NDArray[Any]) -> float:

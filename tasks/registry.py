@@ -34,6 +34,7 @@ from tasks.text.config import (
     SquadV2Config,
     Sst2Config,
     StsbConfig,
+    TableConfig,
     TextClassificationConfig,
     TextRegressionConfig,
 )
@@ -133,6 +134,12 @@ def explain_undefined(metric: str) -> str | None:
 ACCURACY = _metrics("val_accuracy")
 F1 = _metrics("val_f1", "val_accuracy")
 CORRELATIONS = _metrics("val_spearman", "val_pearson")
+TABLE: Mapping[str, Direction] = MappingProxyType(
+    {
+        "val_loss": "minimize",
+        **dict.fromkeys(("val_accuracy", "val_f1", "val_mcc", "val_spearman", "val_pearson"), "maximize"),
+    }
+)
 LIKELIHOOD: Mapping[str, Direction] = MappingProxyType({"val_loss": "minimize", "val_bits_per_byte": "minimize"})
 SQUAD = ("val_f1", "val_exact_match")
 GLUE_FILES = "From GLUE's own files in the data folder, or from the hub; its development set is the test set."
@@ -201,6 +208,7 @@ TASKS: Mapping[str, TaskInfo] = {
         _text(SquadV2Config, "answering.task:SquadV2Task", _metrics(*SQUAD, "val_best_f1", "val_best_exact_match")),
         _text(Conll2003Config, "entities.task:Conll2003Task", _metrics("val_f1", "val_precision", "val_recall")),
         _info(GptConfig, "gpt:GptTask", LIKELIHOOD, kind="text", needs_data=True),
+        _info(TableConfig, "table:TableTask", TABLE, kind="row", needs_data=True),
         _audio(FsddConfig, "FsddTask", target_value=0.95),
         _audio(SuperbKsConfig, "SuperbKsTask", space="finetune"),
         _audio(CommonLanguageConfig, "CommonLanguageTask", space="finetune"),

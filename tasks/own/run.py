@@ -25,7 +25,7 @@ from tasks.engine.protocol import Cost, Evaluation, Progress
 from tasks.errors import ConfigError, Diverged, EndedEarly, OutOfMemory, OwnCodeError, TaskError
 from tasks.own import PythonConfig
 from tasks.own.context import Context, TrialEnded, seed_all
-from tasks.own.models import explained
+from tasks.own.task import explained
 
 Function = Callable[[Context], Any]
 END_TIMEOUT_S = 5.0

@@ -1,4 +1,4 @@
-"""Columns of text files: CSV, TSV and JSONL, read strictly; every error names the file and the line."""
+"""Columns of CSV, TSV and JSONL files, read strictly; every error names the file and the line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tasks.data.trees import normalize_name
 from tasks.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 _LONGEST_FIELD = 2**31 - 1  # csv refuses fields above 128 KiB by default
 _LARGEST = 3.4e38  # float32's, in which models are trained
-Quotes = Literal["csv", "none"]
+Quotes = Literal["auto", "csv", "none"]
 
 
 @dataclass(frozen=True)
@@ -46,46 +49,64 @@ def read_columns(
     quotes: Quotes,
     header: Sequence[str] | None = None,
     bad_rows: Literal["refuse", "skip"] = "refuse",
+    rest_without: Sequence[str] | None = None,
 ) -> Columns:
     """The wanted columns of a .csv, .tsv or .jsonl file; empty lines are skipped.
 
     Args:
         quotes: of .csv and .tsv: "csv", fields may be in double quotes and contain line breaks; "none", a quotation
-            mark is text and each line a row.
+            mark is text and each line a row; "auto", "none" for .tsv alone.
         header: names of the columns where the file's first row does not give them.
         bad_rows: of .csv and .tsv: what to do with rows that have more or fewer fields than the header, which have a
             delimiter in a text, for example.
+        rest_without: read all other columns too, except these, which must exist; of .jsonl those of the first row.
+            None: only the wanted ones.
 
     Raises:
         DataError: no such column or two of that name, a row that does not fit, an empty or unreadable file.
     """
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{path} is not read: its name must end with one of {', '.join(SUFFIXES)}")
+    if quotes == "auto":
+        quotes = "none" if path.suffix.lower() == ".tsv" else "csv"
     try:
         with path.open(encoding="utf-8-sig", newline="" if quotes == "csv" else "\n") as file:
             if path.suffix.lower() == ".jsonl":
-                return _read_json(path, file, wanted)
-            return _read_fields(path, file, wanted, quotes=quotes, header=header, bad_rows=bad_rows)
+                return _read_json(path, file, wanted, rest_without)
+            rows = _quoted(path, file) if quotes == "csv" else _plain(path, file)
+            names = [normalize_name(name) for name in (header if header is not None else next(rows, (0, []))[1])]
+            if not names:
+                raise DataError(f"{path} is empty; its first row must name the columns, among them {listed(wanted)}")
+            wanted = _chosen(path, names, wanted, rest_without)
+            return _read_fields(path, rows, names, wanted, bad_rows=bad_rows)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text ({error.reason} at byte {error.start}); convert it") from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _read_fields(
-    path: Path, file: TextIO, wanted: Sequence[str], *, quotes: Quotes, header: Sequence[str] | None, bad_rows: str
-) -> Columns:
-    delimiter = "," if path.suffix.lower() == ".csv" else "\t"
-    rows = _quoted(path, file, delimiter) if quotes == "csv" else _plain(file, delimiter)
-    names = [normalize_name(name) for name in (header if header is not None else next(rows, (0, []))[1])]
-    if not names:
-        raise DataError(f"{path} is empty; its first row must name the columns, among them {_listed(wanted)}")
-    for name in wanted:
+def _delimiter(path: Path) -> str:
+    return "," if path.suffix.lower() == ".csv" else "\t"
+
+
+def _chosen(path: Path, names: Sequence[str], wanted: Sequence[str], rest_without: Sequence[str] | None) -> list[str]:
+    """The names of the columns to read, each of which appears once."""
+    left_out = [normalize_name(name) for name in rest_without or ()]
+    known = {normalize_name(name) for name in wanted} | set(left_out)
+    chosen = [*wanted, *(name for name in names if name not in known and rest_without is not None)]
+    for name in [*chosen, *left_out]:
         if (n := names.count(normalize_name(name))) != 1:
             raise DataError(
-                f"{path} has {n or 'no'} column{'s' if n > 1 else ''} {name!r}; its columns, divided by {delimiter!r}, "
-                f"are {_listed(names)}. Each column that is read must appear once: correct the header or name another"
+                f"{path} has {n or 'no'} column{'s' if n > 1 else ''} {name!r}; its columns, divided by "
+                f"{_delimiter(path)!r}, are {listed(names)}. Each column that is read must appear once: correct the "
+                "header or name another"
             )
+    return chosen
+
+
+def _read_fields(
+    path: Path, rows: Iterator[tuple[int, list[str]]], names: Sequence[str], wanted: Sequence[str], *, bad_rows: str
+) -> Columns:
     places = [names.index(normalize_name(name)) for name in wanted]
     columns = Columns(path, [], {name: [] for name in wanted})
     n_skipped = 0
@@ -103,15 +124,15 @@ def _read_fields(
             columns.values[name].append(fields[place])
     if n_skipped and not columns.lines:
         raise DataError(
-            f"{path}: none of its {n_skipped} rows has the {len(names)} fields {_listed(names)}, divided by "
-            f"{delimiter!r}; put the original file there"
+            f"{path}: none of its {n_skipped} rows has the {len(names)} fields {listed(names)}, divided by "
+            f"{_delimiter(path)!r}; put the original file there"
         )
     return _checked(Columns(path, columns.lines, columns.values, n_skipped))
 
 
-def _quoted(path: Path, file: TextIO, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _quoted(path: Path, file: TextIO) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(_LONGEST_FIELD)
-    reader = csv.reader(file, delimiter=delimiter, strict=True)
+    reader = csv.reader(file, delimiter=_delimiter(path), strict=True)
     try:
         for fields in reader:
             if fields:
@@ -120,14 +141,14 @@ def _quoted(path: Path, file: TextIO, delimiter: str) -> Iterator[tuple[int, lis
         raise DataError(f"{path}, line {reader.line_num}: {error}; correct the quotes, or set quotes: none") from error
 
 
-def _plain(file: TextIO, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _plain(path: Path, file: TextIO) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(file, start=1):
         if text := line.removesuffix("\n").removesuffix("\r"):
-            yield number, text.split(delimiter)
+            yield number, text.split(_delimiter(path))
 
 
-def _read_json(path: Path, file: TextIO, wanted: Sequence[str]) -> Columns:
-    columns = Columns(path, [], {name: [] for name in wanted})
+def _read_json(path: Path, file: TextIO, wanted: Sequence[str], rest_without: Sequence[str] | None) -> Columns:
+    columns = Columns(path, [], {})
     for number, line in enumerate(io.StringIO(file.read(), newline="\n"), start=1):
         if not line.strip():
             continue
@@ -137,11 +158,15 @@ def _read_json(path: Path, file: TextIO, wanted: Sequence[str]) -> Columns:
             raise DataError(f"{path}, line {number}: not JSON ({error}); each line must be one object") from error
         if not isinstance(row, dict):
             raise DataError(f"{path}, line {number}: a JSON {type(row).__name__}; each line must be one object")
-        columns.lines.append(number)
         row = {normalize_name(key): value for key, value in row.items()}
+        if not columns.lines:
+            if rest_without is not None:
+                wanted = _chosen(path, list(row), wanted, rest_without)
+            columns.values.update({name: [] for name in wanted})
+        columns.lines.append(number)
         for name in wanted:
             if normalize_name(name) not in row:
-                raise DataError(f"{path}, line {number}: no {name!r}; its keys are {_listed(row)}")
+                raise DataError(f"{path}, line {number}: no {name!r}; its keys are {listed(row)}")
             columns.values[name].append(row[normalize_name(name)])
     return _checked(columns)
 
@@ -187,6 +212,27 @@ def read_class_names(columns: Columns, name: str) -> list[str]:
     return names
 
 
+def number_classes(
+    names: Sequence[str], classes: Sequence[str], *, path: Path, lines: Sequence[int]
+) -> NDArray[np.int64]:
+    """The place of each row's class among the classes, (n,).
+
+    Args:
+        path, lines: the file and the line of each row, for errors.
+
+    Raises:
+        DataError: one is not among them.
+    """
+    number = {name: index for index, name in enumerate(classes)}
+    for line, name in zip(lines, names, strict=True):
+        if name not in number:
+            raise DataError(
+                f"{path}, line {line}: class {name!r} is not one of the classes {listed(classes)}, which the task or "
+                "the training set has; correct the row, or add the class to the training set"
+            )
+    return np.asarray([number[name] for name in names], dtype=np.int64)
+
+
 def _is_encodable(text: str) -> bool:
     try:
         text.encode()
@@ -203,10 +249,7 @@ def read_numbers(columns: Columns, name: str) -> list[float]:
     """
     found = []
     for line, value in zip(columns.lines, columns.values[name], strict=True):
-        try:
-            number = float("nan") if isinstance(value, bool | list | dict) or value is None else float(value)
-        except (ValueError, OverflowError):
-            number = float("nan")
+        number = as_number(value)
         if not abs(number) <= _LARGEST:  # NaN is not either
             shown = repr(value) if len(str(value)) < 80 else f"a number of {len(str(value))} digits"
             raise DataError(
@@ -216,6 +259,15 @@ def read_numbers(columns: Columns, name: str) -> list[float]:
     return found
 
 
-def _listed(names: Sequence[str] | dict[str, Any]) -> str:
+def as_number(value: object) -> float:
+    """A field as a number; NaN where it is none."""
+    try:
+        return float("nan") if isinstance(value, bool | list | dict) or value is None else float(str(value))
+    except (ValueError, OverflowError):
+        return float("nan")
+
+
+def listed(names: Sequence[str] | dict[str, Any]) -> str:
+    """The first of some names, for an error."""
     shown = [repr(name) for name in list(names)[:20]]
     return ", ".join(shown) + (", …" if len(names) > 20 else "")

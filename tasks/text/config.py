@@ -1,4 +1,7 @@
-"""The configurations of all tasks on text, language modelling included: models, lengths, budgets. No torch."""
+"""The configurations of all tasks on text, language modelling included, and on tables: models, lengths, budgets.
+
+No torch.
+"""
 
 from __future__ import annotations
 
@@ -78,6 +81,10 @@ class MrpcConfig(GlueConfig):
     epochs: Epochs = 5
 
 
+Quoting = Annotated[
+    Literal["auto", "csv", "none"],
+    Field(description="csv: fields may be in double quotes; none: quotes are text; auto: none for .tsv files only"),
+]
 NoSmoothing = Annotated[float, Field(strict=True, ge=0.0, le=0.0, description="0: a regression has no classes")]
 
 
@@ -129,9 +136,7 @@ class OwnTextConfig(TextConfig):
     text_column: str = Field("text", min_length=1, max_length=200)
     pair_column: str | None = Field(None, min_length=1, max_length=200, description="the second text of a pair")
     label_column: str = Field("label", min_length=1, max_length=200)
-    quotes: Literal["auto", "csv", "none"] = Field(
-        "auto", description="csv: fields may be in double quotes; none: quotes are text; auto: none for .tsv files only"
-    )
+    quotes: Quoting = "auto"
 
     @model_validator(mode="after")
     def _columns_differ(self) -> OwnTextConfig:
@@ -251,3 +256,49 @@ class GptConfig(TaskConfig):
     test_file: RelativePath | None = Field(None, description="null: the end of the training text")
     val_fraction: Number = Field(0.1, gt=0.0, lt=0.5, description="of the training text, where there is no val_file")
     test_fraction: Number = Field(0.1, gt=0.0, lt=0.5, description="of the training text, where there is no test_file")
+
+
+ColumnNames = Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=10_000)]
+
+
+class TableConfig(TaskConfig):
+    """Own tables: a class or a number from your columns of numbers and categories, CSV, TSV or JSONL, by an MLP.
+
+    Source of the network: Gorishniy et al., "Revisiting Deep Learning Models for Tabular Data", NeurIPS 2021.
+    """
+
+    models: ClassVar[tuple[str, ...]] = ("mlp", "linear")
+
+    name: Literal["table"] = "table"
+    model: str = Field("mlp", description="linear: without hidden layers")
+    epochs: Epochs = 50
+    batch_size: BatchSize = 32
+    schedule: NamedSchedule = Schedule(name="cosine")
+    train_file: RelativePath = Field(
+        "train.csv", description="in data_dir; .csv, .tsv or .jsonl; the first row of .csv and .tsv names the columns"
+    )
+    val_file: RelativePath | None = Field(None, description="null: val_fraction of the training rows")
+    test_file: RelativePath | None = Field(None, description="null: test_fraction of the rows, always the same ones")
+    val_fraction: ValFraction = 0.2
+    test_fraction: Number = Field(0.2, gt=0.0, lt=1.0, description="of all rows, where there is no test_file")
+    label_column: str = Field("label", min_length=1, max_length=200)
+    predict: Literal["class", "number"] = Field("class", description="what the label is")
+    categorical_columns: ColumnNames = Field((), description="categories that look like numbers")
+    exclude_columns: ColumnNames = Field((), description="that are not read, such as a row's number or name")
+    quotes: Quoting = "auto"
+    hidden: tuple[Annotated[int, Field(strict=True, ge=1, le=65_536)], ...] = Field(
+        (128, 128), min_length=1, max_length=32, description="widths of the mlp's hidden layers"
+    )
+    dropout: Number = Field(0.1, ge=0.0, lt=1.0, description="after each hidden layer")
+
+    @model_validator(mode="after")
+    def _fields_fit(self) -> TableConfig:
+        if self.label_column in (*self.categorical_columns, *self.exclude_columns):
+            raise ValueError(f"label_column {self.label_column!r} is also among the categorical or excluded columns")
+        if both := set(self.categorical_columns) & set(self.exclude_columns):
+            raise ValueError(f"column {min(both)!r} is categorical and excluded; name it in one of the two")
+        if self.predict == "number" and self.label_smoothing:
+            raise ValueError(
+                f"label_smoothing {self.label_smoothing} is for classes, but predict is 'number'; leave it out"
+            )
+        return self

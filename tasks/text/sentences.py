@@ -22,8 +22,8 @@ from tasks.data.find import open_data_folder
 from tasks.data.hold_out import hold_out
 from tasks.engine.task import Batch, Split
 from tasks.errors import DataError
-from tasks.metrics import confusion, f1_of, macro_f1, matthews, pearson, spearman
-from tasks.text.columns import read_class_names, read_columns, read_numbers, read_texts
+from tasks.metrics import class_scores, value_scores
+from tasks.text.columns import number_classes, read_class_names, read_columns, read_numbers, read_texts
 from tasks.text.config import OwnTextConfig, TextClassificationConfig, TextConfig, TextRegressionConfig
 from tasks.text.task import TextConfigT, TextData, TextSplit, TextTask, prepare
 from tasks.text.tokens import Tokenized, TokenTable, encode
@@ -148,15 +148,7 @@ def _numbered(rows: Sentences, classes: tuple[str, ...], *, path: Path) -> NDArr
     """Labels as class numbers, int64, or as float32 of a regression; (n,)."""
     if not classes:
         return np.asarray(rows.labels, dtype=np.float32)
-    number = {name: index for index, name in enumerate(classes)}
-    for line, label in zip(rows.lines, rows.labels, strict=True):
-        if label not in number:
-            shown = ", ".join(repr(name) for name in classes[:20]) + (", …" if len(classes) > 20 else "")
-            raise DataError(
-                f"{path}, line {line}: class {label!r} is not one of the classes {shown}, which the task or the "
-                "training set has; correct the row, or add the class to the training set"
-            )
-    return np.asarray([number[str(label)] for label in rows.labels], dtype=np.int64)
+    return number_classes([str(label) for label in rows.labels], classes, path=path, lines=rows.lines)
 
 
 class SentenceTask(TextTask[TextConfigT, SentenceData], Generic[TextConfigT]):
@@ -192,11 +184,7 @@ class SentenceTask(TextTask[TextConfigT, SentenceData], Generic[TextConfigT]):
 
 
 class ClassificationTask(SentenceTask[TextConfigT], Generic[TextConfigT]):
-    """Which class a sentence or a pair is of.
-
-    `metrics` names what is reported besides accuracy and the cross-entropy: "f1" is that of class 1 of two, "macro_f1"
-    the mean over classes (reported as f1), "mcc" the Matthews correlation.
-    """
+    """Which class a sentence or a pair is of; `metrics` are the names that `tasks.metrics.class_scores` takes."""
 
     metrics: ClassVar[tuple[str, ...]] = ()
 
@@ -216,17 +204,7 @@ class ClassificationTask(SentenceTask[TextConfigT], Generic[TextConfigT]):
         return nn.functional.cross_entropy(logits, batch["labels"], label_smoothing=self.config.label_smoothing)
 
     def scores(self, logits: Tensor, part: TextSplit) -> dict[str, float]:
-        labels = self.labels(part)
-        loss = float(nn.functional.cross_entropy(logits, labels))
-        matrix = confusion(logits.argmax(dim=1).cpu().numpy(), labels.cpu().numpy(), n_classes=len(self.data.classes))
-        scores = {"accuracy": float(np.trace(matrix) / matrix.sum()), "loss": loss}
-        if "f1" in self.metrics:
-            scores["f1"] = f1_of(matrix, 1)
-        if "macro_f1" in self.metrics:
-            scores["f1"] = macro_f1(matrix)
-        if "mcc" in self.metrics:
-            scores["mcc"] = matthews(matrix)
-        return scores
+        return class_scores(logits, self.labels(part), names=self.metrics)
 
 
 class RegressionTask(SentenceTask[TextConfigT], Generic[TextConfigT]):
@@ -252,10 +230,7 @@ class RegressionTask(SentenceTask[TextConfigT], Generic[TextConfigT]):
         return nn.functional.mse_loss(outputs, self.target(batch["labels"]))
 
     def scores(self, logits: Tensor, part: TextSplit) -> dict[str, float]:
-        labels, predicted = self.labels(part), logits.squeeze(1)
-        loss = float(nn.functional.mse_loss(predicted, self.target(labels)))
-        a, b = predicted.cpu().numpy(), labels.cpu().numpy()
-        return {"spearman": spearman(a, b), "pearson": pearson(a, b), "loss": loss}
+        return value_scores(logits.squeeze(1), self.labels(part), target=self.target(self.labels(part)))
 
 
 def own_files(config: OwnTextConfig, *, data_dir: Path | None) -> SentenceFiles:
@@ -281,10 +256,7 @@ def own_files(config: OwnTextConfig, *, data_dir: Path | None) -> SentenceFiles:
 def _read(path: Path, *, config: OwnTextConfig) -> Sentences:
     pair, label = config.pair_column, config.label_column
     wanted = [name for name in (config.text_column, pair, label) if name is not None]
-    quotes = config.quotes
-    if quotes == "auto":
-        quotes = "none" if path.suffix.lower() == ".tsv" else "csv"
-    columns = read_columns(path, wanted, quotes=quotes)
+    columns = read_columns(path, wanted, quotes=config.quotes)
     read_labels = read_numbers if isinstance(config, TextRegressionConfig) else read_class_names
     return Sentences(
         first=read_texts(columns, config.text_column),

@@ -16,7 +16,7 @@ from tasks.data.find import list_candidates, open_data_folder
 from tasks.data.hold_out import stratified_split
 from tasks.engine.device import place_array
 from tasks.errors import DataError
-from tasks.own.models import build_own, check_output
+from tasks.own.task import build_own, check_output
 from tasks.vision.config import Cifar10Config, Cifar100Config, DigitsConfig, ImageFolderConfig
 from tasks.vision.images import Decoded, DecodedTree, read_tree
 from tasks.vision.task import ImageData, ImageSplit, ImageTask, NamedModelTask, measure_normalization, split_tree

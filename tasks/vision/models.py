@@ -27,7 +27,7 @@ from torch.nn.modules.module import (
 )
 
 from tasks.errors import ConfigError
-from tasks.own.models import build_own
+from tasks.own.task import build_own
 
 STAGES = (16, 32, 64)
 Block = Callable[[int, int, int], nn.Module]
