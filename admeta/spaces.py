@@ -6,9 +6,20 @@ Owns: what a space is. Does not own: sampling (search) and the rules of a parame
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Categorical", "Float", "Int", "ParamSpace"]
+__all__ = ["RECIPE", "Categorical", "Float", "Int", "ParamSpace", "split_recipe"]
+
+RECIPE = "recipe."
+"""What the name of a field of the task begins with among an optimizer's settings: recipe.batch_size."""
+
+
+def split_recipe(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Values by name as those of the optimizer and those of the training recipe, the latter without `RECIPE`."""
+    own = {name: value for name, value in values.items() if not name.startswith(RECIPE)}
+    return own, {name.removeprefix(RECIPE): value for name, value in values.items() if name not in own}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Assignment:
 
     Attributes:
         attempt: which attempt of the run this is, from 1.
+        task: the study's task with what the trial's recipe sets of it.
         settings: the optimizer's constructor keywords (drawn and fixed).
         checkpoint_dir: folder of this run alone; where one exists already, the run continues from its last checkpoint.
         threads: CPU threads torch may use.

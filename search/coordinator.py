@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from admeta.spaces import split_recipe
 from search.analysis import Decision
 from search.assignment import Assignment, Report
 from search.confirmation import describe, next_seeds
@@ -21,6 +22,7 @@ from search.loop import SearchLoop
 from search.records import Capacity, Lease, RunOutcome, RunRecord, StudyRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 from search.store import Store
+from tasks.config import with_recipe
 from tasks.engine.folders import inside
 
 logger = logging.getLogger(__name__)
@@ -272,6 +274,7 @@ class Coordinator:
         definition = self._definition
         folder = run_folder(self._study.id, loop.record.label, run)
         alone = run.id in self._alone
+        settings, recipe = split_recipe({**loop.spec.fixed, **run.params})
         return Assignment(
             run_id=run.id,
             label=loop.record.label,
@@ -279,9 +282,9 @@ class Coordinator:
             stage=run.stage,
             seed=run.seed,
             attempt=run.attempt + 1,
-            task=definition.task.model_dump(mode="json"),
+            task=with_recipe(definition.task.model_dump(mode="json"), recipe),
             optimizer=loop.spec.name,
-            settings={**loop.spec.fixed, **run.params},
+            settings=settings,
             metric=definition.objective.metric,
             direction=definition.objective.direction,
             checkpoint_dir=inside(self._workplace.storage, folder),

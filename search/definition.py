@@ -6,16 +6,14 @@ task's metric), so that the stored definition has everything a trial needs.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
-from collections.abc import Mapping
 from itertools import count, islice
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Field,
     SerializeAsAny,
     ValidationError,
@@ -29,6 +27,7 @@ from search import pruners, samplers
 from search.errors import field_error, nearest_hint
 from search.named_spaces import begin_at_papers_best, with_space
 from search.optimizer_search import NAME_PATTERN, Name, OptimizerSearch, PlannedSearch
+from search.recipe import MAX_CHECKED, RECIPE_SCHEMA, batch_sizes, check_recipe, share_recipe
 from search.space import Strict
 from search.states import Direction
 from tasks.config import Count, Number, TaskConfig
@@ -64,13 +63,23 @@ def _parse_task(value: Any) -> Any:
         raise field_error("unknown_task", str(error), at="name", value=value.get("name")) from None
 
 
-def _model_of(task: Any) -> str | None:
-    """The model that a raw task trains; None if the task is not valid."""
+def _valid_task(task: Any) -> TaskConfig | None:
+    """The configuration of a raw task; None if it is not valid."""
     try:
         config: TaskConfig = _parse_task(task)
     except ValueError:  # pydantic's is one too
         return None
-    return config.model
+    return config
+
+
+def _show_recipe(schema: dict[str, Any]) -> None:
+    """Add the input field that `share_recipe` replaces."""
+    description = (
+        "What is searched of the training recipe, besides each optimizer's own space: parameters by a field of `task`, "
+        "such as `batch_size` or `schedule.warmup`. A stored definition has them in the `space` of each optimizer, as "
+        "`recipe.batch_size`."
+    )
+    schema["properties"]["recipe"] = {"description": description, **RECIPE_SCHEMA}
 
 
 Task = Annotated[SerializeAsAny[TaskConfig], BeforeValidator(_parse_task, json_schema_input_type=dict[str, Any] | str)]
@@ -221,6 +230,8 @@ class Resources(Strict):
 class StudyDefinition(Strict):
     """A study: a task, optimizers with their search spaces, and how they are compared."""
 
+    model_config = ConfigDict(json_schema_extra=_show_recipe)
+
     name: Name
     description: Annotated[str, Field(max_length=10_000)] = Field(default="", description="Free text.")
     task: Task = Field(description="What each trial trains. A name alone: that task with its defaults.")
@@ -289,9 +300,11 @@ class StudyDefinition(Strict):
         try:
             info = tasks.registry.get(str(name))
         except TaskError:  # the validator of `task` reports it
-            raw = begin_at_papers_best(raw, None, model=None)
+            raw = share_recipe(begin_at_papers_best(raw, None, model=None), None)
             return {**raw, "objective": raw.get("objective") or {"metric": "unknown", "direction": "maximize"}}
-        raw = with_space(begin_at_papers_best(raw, info, model=_model_of(task)), info.space)
+        config = _valid_task(task)
+        raw = share_recipe(begin_at_papers_best(raw, info, model=None if config is None else config.model), config)
+        raw = with_space(raw, info.space)
         objective = raw.get("objective")
         objective = {} if objective is None else objective
         if not isinstance(objective, dict):
@@ -321,6 +334,9 @@ class StudyDefinition(Strict):
                 "selected nothing"
             )
             raise field_error("seed_used_twice", message, at="training_seed", value=self.training_seed)
+        for i, optimizer in enumerate(self.optimizers):
+            at_most = max(100, MAX_CHECKED // len(self.optimizers))
+            check_recipe(self.task, optimizer.space, optimizer.fixed, at=("optimizers", i), at_most=at_most)
         self._check_cards(info)
         if isinstance(self.sampler, samplers.GridSampler):
             for i, optimizer in enumerate(self.optimizers):
@@ -360,14 +376,16 @@ class StudyDefinition(Strict):
                 raise field_error("label_too_long", message, at=at, value=label)
 
     def _check_cards(self, info: TaskInfo) -> None:
-        cards, batch_size = self.resources.gpus, self.task.batch_size
-        if cards == "auto" or cards <= 1 or info.run != ENGINE_RUN or batch_size % cards == 0:
+        cards = self.resources.gpus
+        if cards == "auto" or cards <= 1 or info.run != ENGINE_RUN:
             return
-        message = (
-            f"a batch of {batch_size} cannot be split evenly over {cards:g} cards; make batch_size a multiple of "
-            f"{cards:g}"
-        )
-        raise field_error("uneven_batches", message, at=("resources", "gpus"), value=cards)
+        for batch_size in (size for one in self.optimizers for size in batch_sizes(one, self.task)):
+            if batch_size % cards:
+                message = (
+                    f"a batch of {batch_size} cannot be split evenly over {cards:g} cards; make batch_size a multiple "
+                    f"of {cards:g}"
+                )
+                raise field_error("uneven_batches", message, at=("resources", "gpus"), value=cards)
 
     def _check_grid(self, i: int, optimizer: OptimizerSearch) -> None:
         try:
@@ -436,30 +454,3 @@ class StudyDefinition(Strict):
     def to_json(self) -> dict[str, Any]:
         """The resolved definition as plain JSON values; parsing it again gives an equal definition."""
         return self.model_dump(mode="json")
-
-
-WITHOUT_EFFECT = frozenset({"acceleration", "deterministic", "sleep_s"})
-"""Fields of a task that change its speed but, beyond rounding, not its results."""
-
-
-def recipe_of(definition: StudyDefinition, *, data_fingerprint: str | None = None) -> str:
-    """The hash of what makes the results of two studies comparable: 64 hexadecimal digits, equal on any machine.
-
-    Best settings, tables across studies and warm starts are taken from studies of one recipe only. The optimizers with
-    their settings, the sampler, the pruner, the budget and the training seeds, which studies compare, are left out.
-    It covers the task's whole configuration (model, epochs, batch size, schedule, initial weights, …), the data and the
-    objective. `split_seed` is part of it, since it decides which examples validation is measured on; the seeds of runs
-    are not part of a task's configuration.
-
-    Args:
-        data_fingerprint: of the data set's files, known once a driver has opened them (`search.placement.check`). None:
-            the data are named by the task's `data_dir`, which holds as long as that folder is not changed.
-    """
-    # Fields at their defaults are left out, so that a release with one more field has the same hashes.
-    task: Mapping[str, Any] = definition.task.model_dump(mode="json", exclude_defaults=True)
-    kept = {name: value for name, value in task.items() if name not in WITHOUT_EFFECT}
-    if data_fingerprint is not None:
-        kept.pop("data_dir", None)
-    objective = definition.objective.model_dump(mode="json")
-    content = {"name": definition.task.name, "task": kept, "data": data_fingerprint, "objective": objective}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -26,8 +26,10 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 import admeta.registry
 from admeta.errors import AdmetaError
 from admeta.info import OTHERS, OptimInfo
+from admeta.spaces import RECIPE
 from search.errors import field_error
 from search.named_spaces import find_named_space, resolve_spaces
+from search.recipe import RECIPE_SCHEMA, recipe_parameters
 from search.space import Space, Strict, check_conditions, from_registry, why_not
 
 _FIELDS = {"matrices": ("space", "fixed"), "others": ("name", "space", "fixed")}
@@ -161,15 +163,16 @@ def _known_optimizer(name: str) -> str:
         raise PydanticCustomError("unknown_optimizer", "{message}", {"message": str(error)}) from None
 
 
-def _show_roles(schema: dict[str, Any]) -> None:
-    """Add the input field that `resolve_roles` replaces."""
-    schema["properties"]["roles"] = ROLES_SCHEMA
+def _show_resolved(schema: dict[str, Any]) -> None:
+    """Add the input fields that are resolved before the model sees them."""
+    description = "As the study's `recipe`, for this optimizer alone."
+    schema["properties"] |= {"roles": ROLES_SCHEMA, "recipe": {"description": description, **RECIPE_SCHEMA}}
 
 
 class OptimizerSearch(Strict):
     """One optimizer and its search space. Give a `label` to list an optimizer more than once."""
 
-    model_config = ConfigDict(json_schema_extra=_show_roles)
+    model_config = ConfigDict(json_schema_extra=_show_resolved)
 
     name: Annotated[str, Field(max_length=100), AfterValidator(_known_optimizer)] = Field(
         description="A name from GET /v1/optimizers, or an import path, where the service allows its package: "
@@ -201,7 +204,11 @@ class OptimizerSearch(Strict):
             info = admeta.registry.get(raw["name"])
         except AdmetaError:  # the validator of `name` reports it
             return {"name": raw["name"], "label": "unknown", "space": {}, "fixed": {}}
-        return resolve_spaces(info, raw)
+        recipe = recipe_parameters(raw)
+        resolved = resolve_spaces(info, {name: value for name, value in raw.items() if name != "recipe"})
+        if recipe and isinstance(resolved["space"], dict):
+            resolved["space"] = {**resolved["space"], **recipe}
+        return resolved
 
     @field_validator("space")
     @classmethod
@@ -241,7 +248,9 @@ class OptimizerSearch(Strict):
         """The least and the greatest value, or all choices, that a parameter can have in this search."""
         if name in self.space:
             return self.space[name].end_points()
-        return [self.fixed.get(name, admeta.registry.get(self.name).parameters[name].default)]
+        if name in self.fixed:
+            return [self.fixed[name]]
+        return [admeta.registry.get(self.name).parameters[name].default]
 
     def are_drawn_together(self, values: Mapping[str, Any]) -> bool:
         """Whether the conditions of the space let these parameters have these values in one trial."""
@@ -317,6 +326,8 @@ def _plain(value: Any) -> Any:
 
 
 def _check_parameter(info: OptimInfo, name: str, value: object) -> None:
+    if name.startswith(RECIPE):
+        return  # the study's validator checks it, which knows the task
     try:
         info.check(name, value)
     except AdmetaError as error:

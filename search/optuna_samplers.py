@@ -32,8 +32,8 @@ from tasks.engine.seeds import derive_seed
 FAILURE_KIND = "failure_kind"
 """Name of the user attribute that says why a FAIL trial failed: a `FailureKind`."""
 
-RESULTS = frozenset({"diverged", "no_metric"})
-"""Failures that are caused by the settings, not by the machine."""
+RESULTS = frozenset({"diverged", "no_metric", "out_of_memory"})
+"""Failures that are caused by the settings, not by the machine: a batch may be too large for a whole card."""
 
 View = Callable[[Sequence[FrozenTrial], StudyDirection], list[FrozenTrial]]
 

@@ -20,10 +20,13 @@ from ray.exceptions import OutOfMemoryError, RayTaskError, WorkerCrashedError
 import admeta.registry
 import tasks.registry
 from admeta.builtin import BUILTIN
+from admeta.spaces import RECIPE, split_recipe
 from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
+from search.recipe import batch_sizes
 from search.records import Capacity, CompetingStudy
 from search.space import CategoricalParameter, FloatParameter, IntParameter
+from tasks.config import with_recipe
 from tasks.errors import ConfigError, TaskError
 
 logger = logging.getLogger(__name__)
@@ -72,7 +75,8 @@ def check(
     """Check that a study can be trained: its data, its initial weights, its optimizers that are not our own or torch's.
 
     Those are constructed over the task's model at the ends of their spaces, and make one step. Built-in optimizers were
-    checked as the study was submitted, from what the registry knows of their parameters.
+    checked as the study was submitted, from what the registry knows of their parameters. The data must fit the recipes
+    at the ends of their spaces too: a batch may be larger than the training set.
 
     Args:
         origins: checkpoint folders of the trial that the study starts from.
@@ -91,7 +95,8 @@ def check(
         return None  # there is nothing to check
     ask = ray.remote(_check).options(num_cpus=0)
     task = definition.task.model_dump(mode="json") if trains else None
-    asked = ask.remote(task, foreign, data_dir, origins, definition.objective.metric)
+    recipes = _recipes(definition.optimizers)
+    asked = ask.remote(task, foreign, data_dir, origins, definition.objective.metric, recipes)
     found: str | None = _answer(asked, is_stopping=is_stopping)
     return found
 
@@ -115,7 +120,7 @@ def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Cal
         return Placement(each=Capacity(cpus=resources.cpus, gpus=0), reason="the task trains no network")
     spec = definition.optimizers[0]
     ask = ray.remote(_measure).options(num_cpus=0, num_gpus=1)
-    task, settings = definition.task.model_dump(mode="json"), typical_settings(spec)
+    task, settings = with_largest_batch(definition), typical_settings(spec)
     asked = ask.remote(task, spec.name, settings, data_dir, runs_beside(definition, cluster))
     packing = _answer(asked, is_stopping=is_stopping, timeout_s=FREE_CARD_TIMEOUT_S)
     if packing is None:
@@ -161,8 +166,31 @@ def runs_beside(definition: StudyDefinition, cluster: Capacity) -> int:
 
 def typical_settings(spec: OptimizerSearch) -> dict[str, Any]:
     """Settings from the middle of an optimizer's space."""
+    return split_recipe(_middle(spec))[0]
+
+
+def _middle(spec: OptimizerSearch) -> dict[str, Any]:
     middle = {name: middle_of(parameter) for name, parameter in spec.space.items() if parameter.when is None}
     return {**spec.fixed, **middle}
+
+
+def _recipes(searches: Sequence[OptimizerSearch]) -> list[dict[str, Any]]:
+    """The recipes in the middle of the spaces, and with each field at each of its end points in turn."""
+    found: list[dict[str, Any]] = []
+    for spec in searches:
+        middle = _middle(spec)
+        names = [name for name in middle if name.startswith(RECIPE)]
+        ends = ({**middle, name: value} for name in names for value in spec.end_points(name))
+        for _, recipe in map(split_recipe, (middle, *ends)):
+            if recipe and recipe not in found:
+                found.append(recipe)
+    return found
+
+
+def with_largest_batch(definition: StudyDefinition) -> dict[str, Any]:
+    """The task with the largest batch that any trial may have: it needs the most memory."""
+    sizes = [size for one in definition.optimizers for size in batch_sizes(one, definition.task)]
+    return with_recipe(definition.task.model_dump(mode="json"), {"batch_size": max(sizes)})
 
 
 def middle_of(parameter: FloatParameter | IntParameter | CategoricalParameter) -> Any:
@@ -178,8 +206,8 @@ def middle_of(parameter: FloatParameter | IntParameter | CategoricalParameter) -
 
 def corners(spec: OptimizerSearch) -> list[dict[str, Any]]:
     """Settings in the middle of an optimizer's space, and with each parameter at each of its end points in turn."""
-    middle = typical_settings(spec)
-    return [middle, *({**middle, name: value} for name in spec.space for value in spec.space[name].end_points())]
+    middle, (space, _) = typical_settings(spec), split_recipe(spec.space)
+    return [middle, *({**middle, name: value} for name in space for value in space[name].end_points())]
 
 
 def _check(
@@ -188,6 +216,7 @@ def _check(
     data_dir: str | None,
     origins: Sequence[str],
     metric: str,
+    recipes: Sequence[dict[str, Any]] = (),
 ) -> str | None:
     config = None if task is None else tasks.registry.parse_config(task)
     if config is None or tasks.registry.get(config.name).target is None:
@@ -201,7 +230,7 @@ def _check(
     from tasks.runs import data_fingerprint
 
     tried = {label: (optimizer, many) for label, optimizer, many in foreign}
-    check_task(config, data_dir=_path(data_dir), origins=origins, metric=metric, optimizers=tried)
+    check_task(config, data_dir=_path(data_dir), origins=origins, metric=metric, optimizers=tried, recipes=recipes)
     return data_fingerprint(config, data_dir=_path(data_dir))
 
 

@@ -121,7 +121,7 @@ def _report(client: Client, study: StudyView, console: Console) -> None:
                 raise
             _say(console, f"  {optimizer:<10} {error.detail}")
             continue
-        _say(console, f"  {optimizer:<10} {tables.settings(best.settings)}")
+        _say(console, f"  {optimizer:<10} {tables.settings(best.chosen)}")
         _say(console, f"  {'':<10} {best.evidence}, study {best.study}, trial {best.trial}")
 
 

@@ -143,7 +143,7 @@ def _compared(view: ComparisonView) -> tuple[list[str], list[list[str]]]:
 
 
 def _verdicts(view: ComparisonView) -> list[str]:
-    return [f"{pair.sentence}." for pair in view.pairs]
+    return [*(f"{pair.sentence}." for pair in view.pairs), *([view.recipe_note] if view.recipe_note else [])]
 
 
 def _row(trial: TrialView, run: RunView, chosen: Columns) -> dict[str, Any]:
@@ -154,8 +154,8 @@ def _row(trial: TrialView, run: RunView, chosen: Columns) -> dict[str, Any]:
         "attempts": len(run.attempts), "started_at": _time(run.started_at), "finished_at": _time(run.finished_at),
     }  # fmt: skip
     tests = {name: run.test_metrics.get(name) for name in chosen.test_metrics}
-    numbers = {f"settings.{name}": _float(trial.settings.get(name)) for name in chosen.numbers}
-    others = {f"settings.{name}": _json(trial.settings.get(name)) for name in chosen.others}
+    numbers = {f"settings.{name}": _float(trial.chosen.get(name)) for name in chosen.numbers}
+    others = {f"settings.{name}": _json(trial.chosen.get(name)) for name in chosen.others}
     return {**fixed, **tests, **numbers, **others}
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -186,6 +187,28 @@ class TaskConfig(Part):
     models: ClassVar[tuple[str, ...]] = ()
     open_models: ClassVar[str | None] = None
     """A regular expression of further model names that a task accepts (such as hub names); None: only `models`."""
+    same_for_all: ClassVar[frozenset[str]] = frozenset(
+        [
+            "name",
+            "model",
+            "epochs",
+            "precision",
+            "acceleration",
+            "deterministic",
+            "split_seed",
+            "data_dir",
+            "init_from",
+            "val_fraction",
+            "test_fraction",
+            "train_file",
+            "val_file",
+            "test_file",
+            "on_bad_audio",
+            "on_bad_image",
+            "on_bad_answer",
+        ]
+    )
+    """Fields that no study searches: they decide what is measured, for how long it trains, or on which machine."""
 
     name: str
     model: str
@@ -207,6 +230,23 @@ class TaskConfig(Part):
         None, description="start from a trial's best weights, or from a checkpoint file inside the data folder"
     )
 
+    @classmethod
+    def recipe_fields(cls) -> list[str]:
+        """The fields that a study may search, those of an object as `schedule.warmup`; `settings.*` has any names."""
+        found: list[str] = []
+        for name, field in cls.model_fields.items():
+            if name in cls.same_for_all:
+                continue
+            kind = field.annotation
+            if get_origin(kind) is dict:
+                found.append(f"{name}.*")
+                continue
+            found.append(name)
+            for part in (kind, *get_args(kind)):
+                if isinstance(part, type) and issubclass(part, Part):
+                    found += [f"{name}.{inner}" for inner in part.model_fields]
+        return found
+
     def imports(self) -> dict[str, str]:
         """The import paths ("module:name") in this configuration, by field: what an operator must allow."""
         return {}
@@ -225,3 +265,21 @@ class TaskConfig(Part):
     def accepts_model(cls, model: str) -> bool:
         """Whether this task knows a model of that name."""
         return model in cls.models or (cls.open_models is not None and bool(re.fullmatch(cls.open_models, model)))
+
+
+def with_recipe(task: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A task's configuration with some of its fields set, for `tasks.registry.parse_config` to check.
+
+    With another schedule's name, the task's values for fields that only its own schedule has are left out.
+
+    Args:
+        task: a whole configuration as JSON values.
+        recipe: values by field; a field of an object is written with a dot.
+    """
+    changed = dict(task)
+    if (name := recipe.get("schedule.name")) is not None and isinstance(schedule := task.get("schedule"), dict):
+        changed["schedule"] = {key: value for key, value in schedule.items() if name in _OWNERS.get(key, (name,))}
+    for path, value in recipe.items():
+        field, dot, inner = path.partition(".")
+        changed[field] = {**(changed.get(field) or {}), inner: value} if dot else value
+    return changed

@@ -7,14 +7,17 @@ import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from admeta.imports import source_files
-from tasks.config import TaskConfig, TrialRef, resolve_inside
+from tasks.config import TaskConfig, TrialRef, resolve_inside, with_recipe
 from tasks.data import trees
 from tasks.engine.protocol import Run
 from tasks.errors import CheckpointError, ConfigError, DataError, TaskError
-from tasks.registry import DISTRIBUTED_RUN, ENGINE_RUN, get, load_target
+from tasks.registry import DISTRIBUTED_RUN, ENGINE_RUN, get, load_target, parse_config
+
+if TYPE_CHECKING:
+    from tasks.engine.task import Task
 
 
 def open_run(
@@ -79,6 +82,7 @@ def check(
     origins: Sequence[str] | None = None,
     metric: str | None = None,
     optimizers: Mapping[str, tuple[str, Sequence[Mapping[str, Any]]]] | None = None,
+    recipes: Sequence[Mapping[str, Any]] = (),
 ) -> None:
     """Check before the first trial that the task can be trained. Reads the data set, so call it once a study.
 
@@ -86,6 +90,7 @@ def check(
         origins: as in `initial_weights`.
         metric: the objective, such as `val_mcc`, which the validation set must define; None: not checked.
         optimizers: by label a name of `admeta.registry` and settings: constructed with each, stepped with the first.
+        recipes: values of fields of the task; the data must fit the task with each of these too.
 
     Raises:
         ConfigError: a batch larger than the training set, a model that does not fit the inputs or cannot be built, or
@@ -98,20 +103,14 @@ def check(
         if config.imports():
             load_target(info.run).check(config)
         return
-    import torch
-
     from tasks.engine.checkpoint import load_weights, read_weights
     from tasks.engine.optimizers import try_optimizer
-    from tasks.engine.task import load_task
 
     with initial_weights(config, data_dir=data_dir, origins=origins) as weights:
-        try:
-            task = load_task(config, data_dir=data_dir, device=torch.device("cpu"))
-        except TaskError:
-            raise
-        except Exception as error:
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
-            raise DataError(f"the data set of {config.name} cannot be loaded ({reason}); check its files") from error
+        whole = config.model_dump(mode="json")
+        for recipe in recipes:
+            _load(parse_config(with_recipe(whole, recipe)), data_dir).check_fit()
+        task = _load(config, data_dir)
         task.check_fit()
         if metric is not None:
             task.check_metric(metric.removeprefix("val_"))
@@ -122,6 +121,21 @@ def check(
             load_weights(model, read_weights(weights), source=f"init_from: {source}")
         for label, (name, many) in (optimizers or {}).items():
             try_optimizer(task, model, label=label, name=name, many=many)
+
+
+def _load(config: TaskConfig, data_dir: Path | None) -> Task[Any, Any]:
+    """The task with its data on the CPU; whatever a library raises on the way is a DataError."""
+    import torch
+
+    from tasks.engine.task import load_task
+
+    try:
+        return load_task(config, data_dir=data_dir, device=torch.device("cpu"))
+    except TaskError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}"
+        raise DataError(f"the data set of {config.name} cannot be loaded ({reason}); check its files") from error
 
 
 def data_fingerprint(config: TaskConfig, *, data_dir: Path | None) -> str | None:

@@ -35,6 +35,10 @@ class SyntheticConfig(TaskConfig):
     """A surface, the optimizer steps of an epoch, and the seconds that each epoch sleeps."""
 
     models: ClassVar[tuple[str, ...]] = ("idle", "quadratic", "rosenbrock", "noisy_quadratic")
+    same_for_all: ClassVar[frozenset[str]] = TaskConfig.same_for_all | {
+        *("batch_size", "accumulation", "grad_clip", "label_smoothing", "weight_decay_on"),
+        *("steps_per_epoch", "sleep_s"),
+    }
 
     name: Literal["synthetic"] = "synthetic"
     model: str = Field("quadratic", description="idle: no steps at all, a score by formula, without torch")

@@ -99,7 +99,10 @@ def show(*found: RenderableType) -> None:
 def show_comparison(view: ComparisonView, *, searches: Searches = Searches.TOGETHER) -> None:
     """Write how a study's optimizers compare: their results, and which differences are significant."""
     each = [tables.comparison(view, rows=view.rows)] if searches is Searches.EACH and view.optimizers else []
-    show(tables.comparison(view), *each, *([tables.pairs(view)] if view.pairs else []))
+    own = [tables.recipes(view)] if any(row.training for row in view.rows) else []
+    show(tables.comparison(view), *each, *own, *([tables.pairs(view)] if view.pairs else []))
+    if view.recipe_note:
+        say(f"\n{view.recipe_note}")
     for edge in view.edges:
         say(f"\n{edge.sentence}.")
     if view.edges:

@@ -18,7 +18,7 @@ from admeta.cli.options import (
     study_names,
     task_names,
 )
-from admeta.cli.output import Searches, emit, say, show, show_comparison
+from admeta.cli.output import Searches, emit, emit_plain, say, show, show_comparison
 from admeta.client.errors import ClientError, ServiceError
 from admeta.client.states import ExportFormat, ImportanceMethod, SignificanceTest
 from admeta.client.terminal import tables
@@ -103,6 +103,9 @@ def best(
             emit(view, output, table=lambda found: tables.best([found]))
             if output is Output.TABLE and view.code:
                 say(f"\n{view.code}", nl=False)
+            if output is Output.TABLE and view.training:
+                say("\nIts recipe, as a study's task:")
+                emit_plain({"task": view.task_config}, Output.YAML)
             return
         emit(_best_of_each(client, task, model=model, metric=metric, recipe=recipe), output, table=tables.best)
 
@@ -185,7 +188,10 @@ def tasks(
         if name is None:
             emit(client.tasks(), output, table=tables.task_list)
         else:
-            emit(client.task(name), output, table=tables.task_settings)
+            task = client.task(name)
+            emit(task, output, table=tables.task_settings)
+            if output is Output.TABLE and task.recipe_fields:
+                say(f"\nA study may search under 'recipe': {', '.join(task.recipe_fields)}")
 
 
 def optimizers(

@@ -71,6 +71,7 @@ def _task(info: TaskInfo) -> TaskView:
         metrics=dict(info.metrics),
         default_metric=info.default_metric,
         config_schema=json_schema(info.config),
+        recipe_fields=info.config.recipe_fields(),
     )
 
 

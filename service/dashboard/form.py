@@ -14,6 +14,7 @@ from typing import Any
 
 from admeta.client.terminal import tables
 from admeta.registry import known_optimizers
+from admeta.spaces import split_recipe
 from search.definition import StudyDefinition
 
 Schema = Mapping[str, Any]
@@ -206,10 +207,15 @@ def merge(base: Mapping[str, Any], made: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_space(old: dict[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """The optimizer with the named space that is chosen; without one, its space written by hand stays."""
+    """The optimizer with the named space that is chosen; without one, its space written by hand stays.
+
+    A named space has no recipe, so the one that was searched stays too.
+    """
     if "space" not in chosen and not isinstance(old.get("space"), str):
         return old
-    return {**{name: value for name, value in old.items() if name != "space"}, **chosen}
+    _, recipe = split_recipe(old["space"] if isinstance(old.get("space"), Mapping) else {})
+    kept = {name: value for name, value in old.items() if name != "space"}
+    return {**kept, **({"recipe": {**recipe, **(kept.get("recipe") or {})}} if recipe else {}), **chosen}
 
 
 def own_spaces(filled: Filled) -> dict[str, str]:

@@ -182,7 +182,7 @@ def _result_rows(found: Sequence[BestResult]) -> Iterator[Sequence[Any]]:
         yield (
             best.task, best.model, best.epochs, best.recipe, best.metric, best.direction, best.optimizer, one.variant,
             best.evidence, shown_value(one), best.validation.std, best.validation.n, best.test.mean, best.test.std,
-            best.study, best.label, best.trial, tables.settings(best.settings),
+            best.study, best.label, best.trial, tables.settings(best.chosen),
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from admeta.client.models import ComparisonView, StudyView
 from admeta.client.terminal import tables
+from search.recipe import own_fields
 from search.states import AttemptState, Stage, StudyState
 from service.dashboard.pages import duration
 from service.database.queries import AttemptSpan
@@ -24,8 +25,9 @@ def study_facts(study: StudyView, comparison: ComparisonView) -> dict[str, str]:
     definition: dict[str, Any] = study.definition or {}
     parts = ("task", "budget", "confirm", "resources", "sampler", "pruner")
     task, budget, confirm, resources, sampler, pruner = (definition.get(name) or {} for name in parts)
+    own = own_fields(definition.get("optimizers", []))
     facts = {
-        "Task": _listed([study.task, study.model, *_training(task)]),
+        "Task": _listed([study.task, study.model, *_training(task), f"searched: {', '.join(own)}" if own else None]),
         "Search": _listed([_each(definition, budget), _named("sampler", sampler), _named("pruner", pruner)]),
         "Seeds": _listed([_training_seed(definition), _confirmed(confirm)]),
         "Budget": _listed(_spent(study, comparison, budget)),

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from sqlalchemy import Engine
 
 import tasks.registry
+from admeta.client import studyfile
 from admeta.client.models import (
     ComparisonRow,
     ComparisonView,
@@ -38,6 +39,7 @@ from service.dashboard.submit import Form
 from service.database import events, queries, studies
 from service.database.errors import TrialNotFoundError
 from service.settings import Settings
+from tasks.config import with_recipe
 from tasks.engine.folders import inside
 
 router = APIRouter(include_in_schema=False)
@@ -203,6 +205,7 @@ def trial_page(
     trial = queries.get_trial(engine, view.id, label, number)
     settings: Settings = request.app.state.settings
     attempts = queries.get_run(engine, trial.runs[0].id).attempts
+    task = with_recipe((view.definition or {}).get("task", {}), trial.training)
     return page(
         request,
         "trial.html",
@@ -215,8 +218,9 @@ def trial_page(
         code=construction(
             trial.optimizer,
             trial.settings,
-            weight_decay_on=(view.definition or {}).get("task", {}).get("weight_decay_on", "all"),
+            weight_decay_on=task.get("weight_decay_on", "all"),
         ),
+        task_yaml=studyfile.dump({"task": task}) if trial.training else "",
         resources=", ".join(resources_in_words((view.definition or {}).get("resources", {}))),
         ended=StudyState(view.state).is_terminal,
         newest_event=newest_event,

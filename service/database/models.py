@@ -39,6 +39,7 @@ from sqlalchemy.orm import (
     validates,
 )
 
+from admeta.spaces import split_recipe
 from search.states import AttemptState, Direction, FailureKind, RunState, Stage, StudyState
 from service.database.types import Count, FiniteFloat, Id, JsonText, MetricsText, Name, PlainText, UtcDateTime
 from tasks.engine.protocol import Cost
@@ -250,7 +251,12 @@ class Run(Costed, Timed, Base):
     @property
     def settings(self) -> dict[str, Any]:
         """What constructs the optimizer: what the study fixed, and what the sampler drew."""
-        return {**self.search.fixed, **self.params}
+        return split_recipe({**self.search.fixed, **self.params})[0]
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """What the trial sets of the study's task, by field."""
+        return split_recipe({**self.search.fixed, **self.params})[1]
 
 
 class Attempt(Base):

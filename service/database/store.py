@@ -15,8 +15,9 @@ from pydantic import ValidationError
 from sqlalchemy import CursorResult, Engine, or_, select, update
 from sqlalchemy.orm import Session
 
-from search.definition import StudyDefinition, recipe_of
+from search.definition import StudyDefinition
 from search.errors import SearchError, StudyNotFoundError
+from search.recipe import recipe_of
 from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome, RunRecord, SearchRecord, StudyRecord
 from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
 from service.database import events, retry

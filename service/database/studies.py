@@ -20,8 +20,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from admeta.client.models import StudyChanges, StudyView, TrialView
-from search.definition import StudyDefinition, recipe_of
+from search.definition import StudyDefinition
 from search.errors import StudyConflictError
+from search.recipe import recipe_of
 from search.states import AttemptState, FailureKind, RunState, StudyState
 from service.database import events, idempotency
 from service.database.engine import reading, writing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, JsonValue, field_validator, model_validator
 
@@ -23,6 +23,8 @@ class OwnConfig(TaskConfig):
 
     Labels of int64 are classes (cross-entropy), of a floating type values (mean squared error): docs/own-code.md.
     """
+
+    same_for_all: ClassVar[frozenset[str]] = TaskConfig.same_for_all | {"data"}
 
     name: Literal["own"] = "own"
     model: ImportPath = Field(description="a class or function that makes the model: my_module:Net")
@@ -53,6 +55,8 @@ class PythonConfig(TaskConfig):
 
     The function is called with one argument, a `tasks.own.context.Context`: docs/own-code.md.
     """
+
+    same_for_all: ClassVar[frozenset[str]] = TaskConfig.same_for_all | {"run", *UNUSED}
 
     name: Literal["python"] = "python"
     run: ImportPath = Field(description="the function: my_module:train")

@@ -125,6 +125,13 @@ class RteConfig(GlueConfig):
 class OwnTextConfig(TextConfig):
     """Anyone's texts in CSV, TSV or JSONL files with named columns."""
 
+    same_for_all: ClassVar[frozenset[str]] = TaskConfig.same_for_all | {
+        "text_column",
+        "pair_column",
+        "label_column",
+        "quotes",
+    }
+
     data_dir: RelativePath | None = Field(None, description="the files' folder, inside the data folder; null: itself")
     train_file: RelativePath = Field(
         "train.csv", description="in data_dir; .csv, .tsv or .jsonl; the first row of .csv and .tsv names the columns"
@@ -236,6 +243,12 @@ class GptConfig(TaskConfig):
     """
 
     models: ClassVar[tuple[str, ...]] = ("nano", "micro", "mini", "gpt2")
+    same_for_all: ClassVar[frozenset[str]] = TaskConfig.same_for_all | {
+        "context",
+        "tokens_per_epoch",
+        "tokenizer",
+        "vocab_size",
+    }
 
     name: Literal["gpt"] = "gpt"
     model: str = Field("nano", description="nano, micro and mini: 3 to 6 layers of 48 to 192; gpt2: 12 layers of 768")

@@ -10,8 +10,9 @@ from typing import Any
 
 import optuna
 
-from search.definition import StudyDefinition, recipe_of
+from search.definition import StudyDefinition
 from search.errors import LeaseLostError, StudyNotFoundError
+from search.recipe import recipe_of
 from search.records import (
     AttemptStart,
     CompetingStudy,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from search.definition import recipe_of
+from search.recipe import recipe_of
 from tests.search.workers import define
 
 TASK = {"name": "cifar10", "model": "resnet20"}

@@ -273,7 +273,7 @@ def test_an_accident_is_no_evidence() -> None:
         if kind is not None:
             trial.set_user_attr(FAILURE_KIND, kind.value)
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
-    results = {FailureKind.DIVERGED, FailureKind.NO_METRIC}
+    results = {FailureKind.DIVERGED, FailureKind.NO_METRIC, FailureKind.OUT_OF_MEMORY}
     for view, state in ((as_pruned, optuna.trial.TrialState.PRUNED), (as_complete, optuna.trial.TrialState.COMPLETE)):
         shown = view(study.get_trials(deepcopy=False), study.direction)
         assert [t.state is state for t in shown] == [kind in results for kind in (*FailureKind, None)]

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from admeta.spaces import RECIPE
+
 Item = TypeVar("Item")
 
 
@@ -30,6 +32,23 @@ class View(BaseModel):
     def _repr_html_(self) -> str:
         """The answer as a table, for notebooks."""
         return _html(self.model_dump(mode="json"))
+
+
+class TrainedView(View):
+    """Base of the answers that show what a trial trains with."""
+
+    settings: dict[str, Any] | None = Field(description="Constructs the optimizer: cls(parameters, **settings).")
+    training: dict[str, Any] = Field(
+        default={},
+        description="What the trial sets of its study's `task`, by field: a recipe that was searched, or is fixed for "
+        "its optimizer alone. Empty: it trains as `task` says.",
+        examples=[{"batch_size": 64, "schedule.warmup": 0.05}],
+    )
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """Settings and recipe together, under the names that a search space has for them: `recipe.batch_size`."""
+        return {**(self.settings or {}), **{f"{RECIPE}{name}": value for name, value in self.training.items()}}
 
 
 def _html(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, computed_field
 
-from admeta.client.models.base import View
+from admeta.client.models.base import TrainedView, View
 from admeta.client.states import SignificanceTest, Verdict
 
 
@@ -94,7 +94,7 @@ class BestOfNView(View):
     high: list[float | None]
 
 
-class ComparisonRow(View):
+class ComparisonRow(TrainedView):
     """One search of an optimizer in the comparison of a study; the only one, unless the study repeats searches.
 
     In `optimizers` of the comparison, all of them.
@@ -109,7 +109,6 @@ class ComparisonRow(View):
     optimizer: str
     rank: int | None
     trial: int | None
-    settings: dict[str, Any] | None
     search_value: float | None = Field(description="Validation value by which the trial was selected.")
     validation: SpreadView
     test: SpreadView
@@ -156,6 +155,10 @@ class ComparisonView(View):
         description="By label in the definition, validation over the optimizer's searches, each by the mean of its "
         "confirm runs; empty where each optimizer has one search.",
     )
+    recipe_note: str | None = Field(
+        default=None,
+        description="Which optimizers train with a recipe of their own, and what a verdict then compares; null: none.",
+    )
     edges: list[EdgeView] = Field(default=[], description="What to search further; given once a search has ended.")
     wider: dict[str, Any] | None = Field(
         default=None, description="The study with the wider spaces, as POST /v1/studies takes it; null: no edge."
@@ -168,14 +171,13 @@ class ComparisonView(View):
         return plot_comparison(self, ax)
 
 
-class ComparedRowView(View):
+class ComparedRowView(TrainedView):
     """One search of a study that is compared with others."""
 
     label: str
     optimizer: str
     rank: int | None = Field(description="In its study; null where no trial is complete.")
     trial: int | None
-    settings: dict[str, Any] | None
     search_value: float | None
     validation: SpreadView
     test: SpreadView
@@ -216,7 +218,7 @@ class StudiesComparisonView(View):
     no_verdicts: str | None = Field(description="Why there are none.")
 
 
-class BestView(View):
+class BestView(TrainedView):
     """The best settings known for a task and optimizer over all studies of one recipe."""
 
     task: str
@@ -234,8 +236,12 @@ class BestView(View):
     metric: str
     direction: str
     settings: dict[str, Any] = Field(description="Constructs the optimizer: cls(parameters, **settings).")
+    task_config: dict[str, Any] = Field(
+        default={},
+        description="The whole recipe: the study's `task` with what the trial sets of it, as another study takes it.",
+    )
     weight_decay_on: Literal["all", "matrices"] = Field(
-        default="all", description="The task's: matrices takes the decay off biases and norms, as `code` does."
+        default="all", description="The recipe's: matrices takes the decay off biases and norms, as `code` does."
     )
     search_value: float | None
     validation: SpreadView

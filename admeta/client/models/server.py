@@ -20,6 +20,9 @@ class TaskView(View):
     metrics: dict[str, str]
     default_metric: str
     config_schema: dict[str, Any]
+    recipe_fields: list[str] = Field(
+        default=[], description="What a study may search under `recipe`; settings.* stands for any name after the dot."
+    )
 
 
 class OptimizerParameterView(View):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from admeta.client.models.base import Finite, View
+from admeta.client.models.base import Finite, TrainedView, View
 
 Tag = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,39}$")]
 
@@ -163,7 +163,7 @@ class RunView(View):
     attempts: list[AttemptView]
 
 
-class TrialView(View):
+class TrialView(TrainedView):
     """One configuration = one Optuna trial, with its runs (search stage first, then confirm seeds)."""
 
     number: int
@@ -172,7 +172,7 @@ class TrialView(View):
     state: str
     value: float | None
     params: dict[str, Any] = Field(description="What the sampler drew.")
-    settings: dict[str, Any] = Field(description="params and fixed: constructs the optimizer.")
+    settings: dict[str, Any] = Field(description="params and fixed of the optimizer: constructs it.")
     runs: list[RunView]
     curve: list[PointView] | None = Field(default=None, description="Of the search run; in single reads only.")
 
@@ -183,7 +183,7 @@ class TrialView(View):
         return plot_trial(self, ax, metric=metric)
 
 
-class StudyRunView(RunView):
+class StudyRunView(RunView, TrainedView):
     """A run with what it belongs to."""
 
     study: str = Field(description="The study's name.")

@@ -194,6 +194,15 @@ def comparison(view: ComparisonView, *, rows: Sequence[ComparisonRow] | None = N
     return table
 
 
+def recipes(view: ComparisonView) -> FittedTable:
+    """One line for each search whose best trial has a training recipe of its own."""
+    table = FittedTable("optimizer", "recipe of its best trial", wrapped=["recipe of its best trial"])
+    for row in view.rows:
+        if row.training:
+            table.add_row(row.label, settings(row.training))
+    return table
+
+
 def n_runs(validation: SpreadView) -> str:
     """The number of confirm runs, with those that failed: a mean of survivors alone would mislead."""
     n, n_failed = validation.n, validation.n_failed
@@ -214,7 +223,7 @@ def studies(view: StudiesComparisonView) -> FittedTable:
             value = spread(row.validation) if row.validation.n else number(row.search_value)
             seeds = f", n={n_runs(row.validation)}" if row.validation.n else ""
             first = " (best)" if label == study.best else ""
-            cells.append(f"{value}{seeds}{first}: {settings(row.settings)}")
+            cells.append(f"{value}{seeds}{first}: {settings(row.chosen)}")
         table.add_row(label, *cells)
     return table
 
@@ -357,7 +366,7 @@ def best(views: Iterable[BestView]) -> FittedTable:
             spread(view.test),
             view.evidence,
             f"{view.study} {view.label}/{view.trial}{begun}",
-            settings(view.settings),
+            settings(view.chosen),
         )
     return table
 

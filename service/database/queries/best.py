@@ -26,6 +26,7 @@ from service.database.engine import reading
 from service.database.models import CONFIRM, Run, Search, Study
 from service.database.queries.lookup import better_first
 from service.database.retry import REQUEST, retried
+from tasks.config import with_recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,7 @@ class TrialSummary:
         return {
             "trial": self.run.trial_number,
             "settings": self.run.settings,
+            "training": self.run.training,
             "search_value": self.run.value,
             "validation": self.validation,
             "test": self.test,
@@ -182,10 +184,8 @@ def best(
                 if found is not None:
                     (run,) = _load(session, [found.run_id])
                     others = [other for other in recipes if other not in (None, chosen)]
-                    task_of = select(Study.definition).where(Study.id == run.search.study_id)
-                    decay_on = session.execute(task_of).scalar_one().get("task", {}).get("weight_decay_on", "all")
-                    update = {"other_recipes": others, "weight_decay_on": decay_on}
-                    return _best_view(run, _summary(run)).model_copy(update=update)
+                    view = _best_view(run, _summary(run), task=_tasks(session, [run])[run.search.study_id])
+                    return view.model_copy(update={"other_recipes": others})
     return None
 
 
@@ -260,12 +260,19 @@ def best_results(engine: Engine) -> list[BestResult]:
             if key not in chosen or _order(row) < _order(chosen[key]):
                 chosen[key] = row
         runs = {run.id: run for run in _load(session, [row.run_id for row in chosen.values()])}
+        task_of = _tasks(session, runs.values())
         last_of_recipe = select(Study.recipe, func.max(Study.created_at)).group_by(Study.recipe)
         used_at = {recipe: at for recipe, at in session.execute(last_of_recipe)}
         in_order = sorted(chosen, key=lambda key: tuple((part is not None, part or 0) for part in key))
         return [
-            _result(runs[chosen[key].run_id], variant=key.variant, recipe_used_at=used_at[key.recipe])
+            _result(
+                run,
+                task=task_of[run.search.study_id],
+                variant=key.variant,
+                recipe_used_at=used_at[key.recipe],
+            )
             for key in in_order
+            for run in [runs[chosen[key].run_id]]
         ]
 
 
@@ -348,24 +355,32 @@ def _summary(run: Run) -> TrialSummary:
     return summarize(run, run.confirm_runs, metric=run.search.study.metric)
 
 
-def _best_view(run: Run, summary: TrialSummary) -> BestView:
-    study = run.search.study
+def _tasks(session: Session, runs: Iterable[Run]) -> dict[str, dict[str, Any]]:
+    """By study, the task in its definition."""
+    query = select(Study.id, Study.definition).where(Study.id.in_({run.search.study_id for run in runs}))
+    return {study: definition.get("task", {}) for study, definition in session.execute(query)}
+
+
+def _best_view(run: Run, summary: TrialSummary, *, task: Mapping[str, Any]) -> BestView:
+    study, whole = run.search.study, with_recipe(task, run.training)
     return BestView(
         **{**study.columns(), **run.search.columns(), **summary.shown},
         study=study.name,
         test_metric=test_metric(study.metric),
         evidence=summary.evidence,
         init_from=study.origin,
+        task_config=whole,
+        weight_decay_on=whole.get("weight_decay_on", "all"),
     )
 
 
-def _result(run: Run, *, variant: str | None, recipe_used_at: datetime) -> BestResult:
+def _result(run: Run, *, task: Mapping[str, Any], variant: str | None, recipe_used_at: datetime) -> BestResult:
     summary = _summary(run)
     complete = [one for one in summary.counted if one.state == RunState.COMPLETE] if summary.confirmed else []
     failed = [None] * (len(summary.counted) - len(complete))
     names = sorted({name for one in complete for name in one.test_metrics})
     return BestResult(
-        best=_best_view(run, summary),
+        best=_best_view(run, summary, task=task),
         study_id=run.search.study_id,
         variant=variant,
         tested={

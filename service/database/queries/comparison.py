@@ -29,8 +29,9 @@ from search.analysis import (
     typical_std,
 )
 from search.confirmation import Spread, detectable_in, rules_of
-from search.definition import Confirm, StudyDefinition, recipe_of
+from search.definition import Confirm, StudyDefinition
 from search.optimizer_search import BASELINE
+from search.recipe import own_fields, recipe_of
 from search.records import RunOutcome
 from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.database.engine import reading
@@ -99,6 +100,7 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
             optimizers=_folded(row, ranked, samples, [one for one, _ in searches], values, counts) if repeated else [],
             pairs=[PairView.model_validate(pair) for pair in _verdicts(ranked, samples, rules)] if confirms else [],
             over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
+            recipe_note=_recipe_note(row),
             **found_edges(
                 session, row, {one.id: place_in_definition(row, one)["listed_as"] for one, _ in searches}, chosen
             ),
@@ -230,6 +232,21 @@ def _by_search(study: Study, rows: Sequence[ComparisonRow], counted: Mapping[str
         for label in dict.fromkeys(row.listed_as for row in rows)
         if values[label] or n_failed[label]
     }
+
+
+def _recipe_note(study: Study) -> str | None:
+    """Which optimizers have a recipe of their own, in words; None where all train as the study's task says."""
+    optimizers = study.definition["optimizers"]
+    fields = {one["label"]: ", ".join(own_fields([one])) for one in optimizers}
+    own = {label: text for label, text in fields.items() if text}
+    if not own:
+        return None
+    if len(set(fields.values())) == 1:
+        which = f"Each optimizer has its own {next(iter(own.values()))}"
+    else:
+        which = "; ".join(f"{label} has its own {text}" for label, text in own.items())
+        which += "; the others train as the study's task says" if len(own) < len(fields) else ""
+    return f"{which}. A verdict compares optimizers together with these, at equal epochs."
 
 
 def _spread_over(sample: Sample) -> SpreadView:

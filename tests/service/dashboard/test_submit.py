@@ -372,6 +372,19 @@ def test_an_optimizer_that_the_form_does_not_offer_stays() -> None:
     assert made["optimizers"] == [foreign, {"name": "adam"}]
 
 
+def test_the_form_keeps_a_searched_recipe(pages: TestClient) -> None:
+    batches = {"type": "categorical", "choices": [16, 32]}
+    text = yaml.safe_dump({**yaml.safe_load(SHORT), "recipe": {"batch_size": batches}})
+    content = urlencode({**_shown(pages, text), "confirm.seeds": ["7"]}, doseq=True)
+    composed = yaml.safe_load(text_of(pages.post("/submit/compose", content=content, headers=HTMX).text))
+    assert composed["recipe"] == {"batch_size": batches}
+    sections = [form.task_fields(tasks.registry.get("digits").config), *form.study_sections()]
+    stored = StudyDefinition.model_validate(composed).to_json()
+    again = form.compose({**form.fill(stored, sections), "space.adamw": ["finetune"]}, sections)
+    (adamw,) = (one for one in StudyDefinition.model_validate(again).optimizers if one.name == "adamw")
+    assert {"lr", "recipe.batch_size"} <= adamw.space.keys()
+
+
 def test_a_space_by_name_is_given_up_for_the_tasks_own() -> None:
     sections = [form.task_fields(tasks.registry.get("digits").config), *form.study_sections()]
     filled = form.fill({**RICH, "optimizers": [{"name": "adamw", "space": "default"}]}, sections)

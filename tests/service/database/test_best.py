@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine
 
+from search.advice import warnings_for
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Stage, StudyState
+from service import export
 from service.database import SqlStore
-from service.database.queries import best, best_results, comparison, longest_recipes
+from service.database.queries import best, best_results, comparison, get_run, list_trials, longest_recipes
+from tasks.registry import parse_config
 from tests.service.database.fill import complete, definition, leased, run
 
+WHERE = {"type": "categorical", "choices": ["all", "matrices"]}
 LOST = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged")
 
 
@@ -125,6 +129,38 @@ def test_of_two_recipes_with_as_many_epochs_the_last_used_is_in_the_tables(store
         found = best(engine, task="digits", optimizer="admetar")
         assert found is not None
         assert [one.best.study for one in longest_recipes(best_results(engine))] == [found.study] == [f"b{batch_size}"]
+
+
+def test_a_searched_recipe_is_beside_the_settings(store: SqlStore, engine: Engine) -> None:
+    batches = {"type": "categorical", "choices": [16, 32]}
+    optimizers = [{"name": "admetar", "fixed": {"recipe.grad_clip": 1.0}}, {"name": "sgdm"}]
+    study = definition("own", optimizers=optimizers, recipe={"batch_size": batches, "weight_decay_on": WHERE})
+    assert not [warning for warning in warnings_for(study) if "recipe" in warning]
+    lease, (admetar, sgdm) = leased(store, study)
+    drawn = {"lr": 0.1, "recipe.batch_size": 16, "recipe.weight_decay_on": "matrices"}
+    run(store, lease, admetar, 0, complete(0.9), params=drawn)
+    run(store, lease, sgdm, 0, complete(0.8), params={"lr": 0.2, "recipe.batch_size": 32})
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert found.settings["lr"] == 0.1
+    assert not [name for name in found.settings if "recipe" in name]
+    assert found.training == {"batch_size": 16, "weight_decay_on": "matrices", "grad_clip": 1.0}
+    assert parse_config(found.task_config) == parse_config({"name": "digits", **found.training})
+    assert found.weight_decay_on == "matrices"
+    assert "weight_decay_on='matrices'" in found.code
+    rows = comparison(engine, lease.study_id)
+    assert [row.training.get("batch_size") for row in rows.rows] == [16, 32]
+    assert rows.recipe_note == (
+        "admetar has its own batch_size, grad_clip, weight_decay_on; sgdm has its own batch_size, weight_decay_on. "
+        "A verdict compares optimizers together with these, at equal epochs."
+    )
+    plain, _ = leased(store, definition("plain"))
+    assert comparison(engine, plain.study_id).recipe_note is None
+    trials = list_trials(engine, lease.study_id).items
+    columns = export.columns(study.to_json())
+    (row, _) = export.rows(trials, columns)
+    assert (row["settings.recipe.batch_size"], row["settings.recipe.grad_clip"]) == (16.0, 1.0)
+    assert get_run(engine, trials[0].runs[0].id).training["batch_size"] == 16
 
 
 def test_fewer_failed_seeds_are_better_as_in_the_comparison(store: SqlStore, engine: Engine) -> None:

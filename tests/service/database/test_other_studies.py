@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from search.definition import recipe_of
 from search.errors import LeaseLostError
+from search.recipe import recipe_of
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore

@@ -15,7 +15,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    from search.definition import StudyDefinition, recipe_of  # takes 0.3 s, and `admeta db current` needs none
+    from search.definition import StudyDefinition  # takes 0.3 s, and `admeta db current` needs none
+    from search.recipe import recipe_of
 
     op.add_column("admeta_studies", sa.Column("recipe", sa.String(64), nullable=True))
     op.add_column("admeta_studies", sa.Column("epochs", sa.Integer(), nullable=True))
