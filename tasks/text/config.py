@@ -281,6 +281,7 @@ class TableConfig(TaskConfig):
     """
 
     models: ClassVar[tuple[str, ...]] = ("mlp", "linear")
+    same_for_all: ClassVar[frozenset[str]] = TaskConfig.same_for_all | {"label_column", "predict", "quotes"}
 
     name: Literal["table"] = "table"
     model: str = Field("mlp", description="linear: without hidden layers")
