@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it for its workers; tables would be folded
 
@@ -14,6 +15,9 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist sets it for its workers; tables 
 # imported, so it is set before anything can import them.
 if find_spec("triton") is not None and not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 _LATER = ("slow", "ray", "browser", "gpu")
 

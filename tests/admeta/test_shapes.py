@@ -39,7 +39,6 @@ def laid_out(values: Tensor, form: str) -> Tensor:
 @pytest.mark.parametrize("case", DEFAULTS, ids=case_id)
 @settings(
     max_examples=40 if DEVICE == "cuda" else 6,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import admeta
@@ -64,7 +64,6 @@ def spectral_radius(s: float, beta: float, lambd: float) -> float:
     return float(torch.linalg.eigvals(torch.tensor(rows, dtype=torch.float64)).abs().max())
 
 
-@settings(deadline=None)
 @given(LAMBDAS, st.floats(0.0, 0.95))
 def test_stability_limit_is_where_the_iteration_turns_unstable(lambd: float, beta: float) -> None:
     limit = stability_limit(1.0, beta, lambd)

@@ -138,7 +138,6 @@ def test_a_plot_is_an_svg_with_a_path_for_each_line() -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.timeout(600)
 def test_a_study_begun_on_one_machine_is_finished_on_another(tmp_path: Path) -> None:
     """Service, pause, pack, unpack, the rest, report: no run is lost or repeated, and what is written by hand stays."""
     assert run_smoke(tmp_path, ["presets"]) == 0

@@ -19,7 +19,8 @@ from tests.chaos import outages, studies
 from tests.chaos.installation import Service, TwoNodes, two_nodes
 from tests.chaos.ledger import Expected, RunKey, Snapshot, Verdict, audit, look
 from tests.chaos.postgres import Postgres, own_postgres
-from tests.chaos.processes import descendants, is_alive, kill, titled, wait_until
+from tests.chaos.processes import descendants, is_alive, kill, titled
+from tests.machine import wait_until
 
 STUCK_AFTER_S = 300.0
 """How long nothing at all may happen in a study before it counts as stuck: a busy machine is slow, but goes on."""
@@ -217,7 +218,7 @@ def strike(place: Field, study: str) -> Snapshot:
             workers = place.pids("ray::TrialWorker")
             for pid in place.pids("ray::DriverActor"):
                 kill(pid)
-            wait_until(lambda: not any(map(is_alive, workers)), timeout_s=60, what="the driver's workers are gone")
+            wait_until(lambda: not any(map(is_alive, workers)), what="the driver's workers are gone")
             snapshot = look(place.engine, study, storage=place.storage, killed=None)
         case Target.WORKER:
             pid = place.dice.choice(_wait_for_workers(place))

@@ -17,9 +17,9 @@ from typing import Self
 
 from admeta.client import Client
 from admeta.client.errors import ClientError
-from tests.chaos.processes import descendants, is_alive, kill, title, wait_until
+from tests.chaos.processes import descendants, is_alive, kill, title
+from tests.machine import PATIENCE_S, wait_until
 
-START_TIMEOUT_S = 240.0
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/agent.py", "runtime_env/agent/main.py")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
 
@@ -80,7 +80,7 @@ class Service:
                 stderr=output,
                 env={**os.environ, **ENVIRONMENT, **self._environment},
             )
-        wait_until(self._answers, timeout_s=START_TIMEOUT_S, what=f"the service answers, see {self.home}", poll_s=0.2)
+        wait_until(self._answers, what=f"the service answers, see {self.home}", poll_s=0.2)
 
     def wait(self, *, timeout_s: float) -> int:
         """The exit status, once it has ended by itself."""
@@ -93,7 +93,7 @@ class Service:
             return
         self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=60)
+            self._process.wait(timeout=PATIENCE_S)
         self.kill()
 
     def kill(self) -> None:
@@ -105,11 +105,11 @@ class Service:
         self._process.wait()
         self._process = None
         self._agents |= agents
-        _wait_for_end(started - agents, timeout_s=40)
+        _wait_for_end(started - agents, timeout_s=PATIENCE_S)
 
     def check_left(self) -> None:
         """Wait until the agents of killed services have ended too."""
-        _wait_for_end(self._agents, timeout_s=180)
+        _wait_for_end(self._agents, timeout_s=PATIENCE_S)
 
     def _answers(self) -> bool:
         assert self._process is not None, "the service was not started"
@@ -153,12 +153,10 @@ class RayNode:
         """Everything that runs on the node."""
         return descendants(self._process.pid)
 
-    def tell_to_stop(self, *, timeout_s: float) -> float:
-        """SIGTERM to the command; seconds until it has ended."""
-        begin = time.monotonic()
+    def tell_to_stop(self) -> None:
+        """SIGTERM to the command, and wait until it has ended."""
         self._process.terminate()
-        self._process.wait(timeout_s)
-        return time.monotonic() - begin
+        self._process.wait(PATIENCE_S)
 
     def kill(self) -> None:
         """SIGKILL to every process of the node."""

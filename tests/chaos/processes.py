@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,20 +54,6 @@ def send(pid: int, number: signal.Signals) -> None:
 def kill(pid: int) -> None:
     """SIGKILL, where the process still lives."""
     send(pid, signal.SIGKILL)
-
-
-def wait_until(condition: Callable[[], bool], *, timeout_s: float, what: str, poll_s: float = 0.1) -> float:
-    """Seconds until the condition held.
-
-    Raises:
-        TimeoutError: it never did; the message says what was awaited.
-    """
-    begin = time.monotonic()
-    while not condition():
-        if time.monotonic() - begin > timeout_s:
-            raise TimeoutError(f"after {timeout_s:g} s still waiting until {what}")
-        time.sleep(poll_s)
-    return time.monotonic() - begin
 
 
 def _pids() -> list[int]:

@@ -13,12 +13,12 @@ from admeta.client.models import StudyView
 from service.database.engine import make_engine
 from tests.chaos.installation import Service
 from tests.chaos.ledger import Expected, audit, look
-from tests.chaos.processes import descendants, is_alive, kill, titled, wait_until
+from tests.chaos.processes import descendants, is_alive, kill, titled
 from tests.chaos.studies import quiet_study
+from tests.machine import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
-TIMEOUT_S = 240.0
 N_EPOCHS, STEPS_PER_EPOCH = 4, 10
 LEARNING_RATES = {"sgdm": 0.03, "near": 0.02, "slow": 0.001}
 
@@ -60,7 +60,7 @@ def wait_for_a_further_seed(engine: Engine, study: str, *, n: int) -> None:
     """Until the optimizer in question has n finished confirm runs and another one runs."""
     wait_until(
         lambda: seeds_of(engine, study, "COMPLETE")["sgdm"] >= n and bool(seeds_of(engine, study, "RUNNING")),
-        timeout_s=TIMEOUT_S,
+        timeout_s=PATIENCE_S,
         what=f"{n} seeds are confirmed",
         poll_s=0.05,
     )
@@ -75,7 +75,7 @@ def wait_for_the_reason(service: Service, study: str) -> str:
             told[:] = [client.study(study).reason or ""]
             return told[0].startswith("confirmation, look ")
 
-        wait_until(is_told, timeout_s=TIMEOUT_S, what="the study tells what it waits for", poll_s=0.05)
+        wait_until(is_told, what="the study tells what it waits for", poll_s=0.05)
     return told[0]
 
 
@@ -89,7 +89,7 @@ def test_kills_change_no_decision(tmp_path: Path) -> None:
     with Service(tmp_path, database_url=url) as service:
         engine = make_engine(url, pool_size=2)
         with service.client as client:
-            undisturbed = client.submit(three("undisturbed")).wait(timeout_s=TIMEOUT_S)
+            undisturbed = client.submit(three("undisturbed")).wait(timeout_s=PATIENCE_S)
             disturbed = client.submit(three("disturbed")).study
         wanted = seeds_of(engine, undisturbed.id, "COMPLETE")
         assert wanted["sgdm"] == wanted["near"] == 8
@@ -100,7 +100,7 @@ def test_kills_change_no_decision(tmp_path: Path) -> None:
         workers = titled(descendants(service.pid), "ray::TrialWorker")
         (driver,) = titled(descendants(service.pid), "ray::DriverActor")
         kill(driver)
-        wait_until(lambda: not any(map(is_alive, workers)), timeout_s=60, what="the driver's workers are gone")
+        wait_until(lambda: not any(map(is_alive, workers)), what="the driver's workers are gone")
         first = look(engine, disturbed.id, storage=tmp_path / "checkpoints", killed=None)
         n_confirmed = seeds_of(engine, disturbed.id, "COMPLETE")["sgdm"]
         assert 3 <= n_confirmed < 8
@@ -113,7 +113,7 @@ def test_kills_change_no_decision(tmp_path: Path) -> None:
         service.start()
         assert "train up to" in wait_for_the_reason(service, disturbed.id)
         with service.client as client:
-            assert client.wait(disturbed.id, timeout_s=TIMEOUT_S).state == "COMPLETED"
+            assert client.wait(disturbed.id, timeout_s=PATIENCE_S).state == "COMPLETED"
 
         expected = Expected(n_trials=1, n_confirm_runs=wanted, n_epochs=N_EPOCHS, steps_per_epoch=STEPS_PER_EPOCH)
         outcome = audit(engine, disturbed.id, expected=expected, snapshots=[first, second])

@@ -17,15 +17,14 @@ from service.database.engine import make_engine
 from tests.chaos.faulty import install
 from tests.chaos.installation import Service
 from tests.chaos.ledger import Expected, audit, look
-from tests.chaos.processes import descendants, is_alive, kill, send, title, titled, wait_until
+from tests.chaos.processes import descendants, is_alive, kill, send, title, titled
 from tests.chaos.studies import quiet_study
+from tests.machine import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[2]
 """Of the code under test, which the installed package may not be."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
-
-TIMEOUT_S = 240.0
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def failures(service: Service) -> dict[float, TrialView]:
         "0.05": "diverge",
     }
     with service.client as client:
-        view = client.submit(faulty("failures", faults)).wait(timeout_s=TIMEOUT_S)
+        view = client.submit(faulty("failures", faults)).wait(timeout_s=PATIENCE_S)
         assert (view.state, view.reason) == ("COMPLETED", None)
         return {trial.params["lr"]: client.trial(view.id, "sgdm", trial.number) for trial in client.trials(view.id)}
 
@@ -88,7 +87,7 @@ def wait_for(service: Service, study: str, condition: Callable[[StudyView], bool
             seen[:] = [client.study(study)]
             return condition(seen[0])
 
-        wait_until(holds, timeout_s=TIMEOUT_S, what=what, poll_s=0.1)
+        wait_until(holds, what=what, poll_s=0.1)
     return seen[0]
 
 
@@ -130,7 +129,7 @@ def test_divergence_is_not_retried(failures: dict[float, TrialView]) -> None:
 def test_a_driver_that_cannot_work_fails_its_study_with_the_reason(service: Service) -> None:
     study = {**faulty("broken", {"0.01": "diverge"}), "task": {"name": "broken", "model": "idle", "epochs": 4}}
     with service.client as client:
-        view = client.submit(study).wait(timeout_s=TIMEOUT_S)
+        view = client.submit(study).wait(timeout_s=PATIENCE_S)
     assert view.state == "FAILED"
     assert "BrokenTask was never finished" in str(view.reason)
 
@@ -141,15 +140,15 @@ def test_pause_leaves_checkpoints_and_resume_goes_on_from_them(service: Service,
         view = client.submit(study).study
         wait_for(service, view.id, lambda s: sum(x.n_complete for x in s.searches) >= 3, what="three trials are done")
         assert client.pause(view.id).state == "PAUSED"
-        wait_until(lambda: not _holder(engine, view.id), timeout_s=30, what="the driver has let go")
-        wait_until(lambda: not _workers(service), timeout_s=30, what="no worker is left")
+        wait_until(lambda: not _holder(engine, view.id), what="the driver has let go")
+        wait_until(lambda: not _workers(service), what="no worker is left")
         halted = look(engine, view.id, storage=service.home / "checkpoints", killed=set())
         after = rows(engine, "SELECT r.state, a.state AS attempt, r.id, r.epoch, a.attempt AS number", view.id)
         assert {row["state"] for row in after} <= {"COMPLETE", "WAITING"}
         interrupted = {row["id"]: row["epoch"] for row in after if row["attempt"] == "INTERRUPTED"}
         assert interrupted
         client.resume(view.id)
-        assert client.wait(view.id, timeout_s=TIMEOUT_S).state == "COMPLETED"
+        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
     attempts = rows(engine, "SELECT r.id, a.attempt, a.resumed_from_epoch AS start", view.id)
     assert {row["id"]: row["start"] for row in attempts if row["attempt"] == 2} == interrupted
     assert audit(engine, view.id, expected=_whole(), snapshots=[halted]).faults == []
@@ -159,12 +158,12 @@ def test_cancel_in_a_long_step_leaves_no_process(service: Service, engine: Engin
     with service.client as client:
         view = client.submit(faulty("cancelled", {"0.06": "long_step"})).study
         pid_file = service.home / "data" / "faults-0.06" / "pids"
-        wait_until(pid_file.exists, timeout_s=TIMEOUT_S, what="the data loaders work")
+        wait_until(pid_file.exists, what="the data loaders work")
         pids = [int(pid) for pid in pid_file.read_text().split()]
         assert all(map(is_alive, pids))
         assert client.cancel(view.id).state == "CANCELLED"
-        wait_until(lambda: not any(map(is_alive, pids)), timeout_s=30, what="the worker and its children are gone")
-        wait_until(lambda: not _holder(engine, view.id), timeout_s=30, what="the driver has let go")
+        wait_until(lambda: not any(map(is_alive, pids)), what="the worker and its children are gone")
+        wait_until(lambda: not _holder(engine, view.id), what="the driver has let go")
         trial = client.trial(view.id, "sgdm", 0)
     assert (trial.state, trial.runs[0].failure, trial.runs[0].error) == ("FAIL", "cancelled", "the study was cancelled")
 
@@ -174,13 +173,13 @@ def test_one_trial_is_cancelled_in_a_long_step_and_the_study_goes_on(service: Se
     with service.client as client:
         view = client.submit(study).study
         pid_file = service.home / "data" / "faults-0.07" / "pids"
-        wait_until(pid_file.exists, timeout_s=TIMEOUT_S, what="the data loaders work")
+        wait_until(pid_file.exists, what="the data loaders work")
         pids = [int(pid) for pid in pid_file.read_text().split()]
         hanging = next(trial for trial in client.trials(view.id) if trial.params["lr"] == 0.07)
         cancelled = client.cancel_trial(view.id, "sgdm", hanging.number)
         assert (cancelled.state, cancelled.runs[0].failure) == ("FAIL", "cancelled")
-        wait_until(lambda: not any(map(is_alive, pids)), timeout_s=30, what="the worker and its children are gone")
-        assert client.wait(view.id, timeout_s=TIMEOUT_S).state == "COMPLETED"
+        wait_until(lambda: not any(map(is_alive, pids)), what="the worker and its children are gone")
+        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
         states = {trial.params["lr"]: trial.state for trial in client.trials(view.id)}
         with pytest.raises(ClientError, match="has no waiting or running run") as refused:
             client.cancel_trial(view.id, "sgdm", hanging.number)
@@ -203,9 +202,9 @@ def test_a_kill_in_the_second_of_three_seeds_still_gives_three(service: Service,
         workers = _workers(service)
         for pid in _drivers(service):
             kill(pid)
-        wait_until(lambda: not any(map(is_alive, workers)), timeout_s=20, what="the driver's workers are gone")
+        wait_until(lambda: not any(map(is_alive, workers)), what="the driver's workers are gone")
         snapshot = look(engine, view.id, storage=service.home / "checkpoints", killed=None)
-        assert client.wait(view.id, timeout_s=TIMEOUT_S).state == "COMPLETED"
+        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
         best = client.comparison(view.id).rows[0]
     assert best.validation is not None
     assert best.validation.n == 3
@@ -224,15 +223,13 @@ def test_a_driver_that_was_frozen_past_its_lease_stops_without_writing(
         frozen = [pid for owner in (service, other) for pid in _drivers(owner)]
         for pid in frozen:
             send(pid, signal.SIGSTOP)
-        wait_until(
-            lambda: _holder(engine, view.id) not in (None, holder), timeout_s=TIMEOUT_S, what="another driver has it"
-        )
+        wait_until(lambda: _holder(engine, view.id) not in (None, holder), what="another driver has it")
         time.sleep(1.0)
         for pid in frozen:
             send(pid, signal.SIGCONT)
         n_before = len([r for r in rows(engine, "SELECT a.owner", view.id) if r["owner"] == holder])
-        wait_until(lambda: not any(map(is_alive, frozen)), timeout_s=TIMEOUT_S, what="the old driver has ended")
-        assert client.wait(view.id, timeout_s=TIMEOUT_S).state == "COMPLETED"
+        wait_until(lambda: not any(map(is_alive, frozen)), what="the old driver has ended")
+        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
     assert len([r for r in rows(engine, "SELECT a.owner", view.id) if r["owner"] == holder]) == n_before
     assert audit(engine, view.id, expected=_whole(), snapshots=[]).faults == []
 
@@ -245,9 +242,9 @@ def test_the_embedded_rays_node_dies_and_the_service_begins_anew_in_place(servic
         before = descendants(service.pid)
         (raylet,) = [pid for pid in before if title(pid).split(" ")[0].endswith("/raylet")]
         kill(raylet)
-        wait_until(lambda: not _living_workers(before), timeout_s=60, what="the node's workers are gone")
+        wait_until(lambda: not _living_workers(before), what="the node's workers are gone")
         snapshot = look(engine, view.id, storage=service.home / "checkpoints", killed=None)
-        assert client.wait(view.id, timeout_s=TIMEOUT_S).state == "COMPLETED"
+        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
     assert is_alive(service.pid)
     assert not [title(pid) for pid in before if is_alive(pid)]
     assert audit(engine, view.id, expected=_whole(), snapshots=[snapshot]).faults == []

@@ -22,8 +22,9 @@ from tasks.engine import sharing
 from tasks.engine.packing import measure_together
 from tasks.registry import parse_config
 from tests.chaos.installation import Service
-from tests.chaos.processes import descendants, is_alive, title, titled, wait_until
+from tests.chaos.processes import descendants, is_alive, title, titled
 from tests.chaos.studies import quiet_study
+from tests.machine import wait_until
 from tests.tasks.noise import write_noise
 
 pytestmark = [
@@ -31,7 +32,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.slow,
     pytest.mark.ray,
-    pytest.mark.timeout(400),
 ]
 log = logging.getLogger(__name__)
 

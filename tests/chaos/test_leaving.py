@@ -13,10 +13,11 @@ from sqlalchemy import text
 from service.database.engine import make_engine
 from tests.chaos.installation import Service, two_nodes
 from tests.chaos.ledger import Expected, audit
-from tests.chaos.processes import titled, wait_until
+from tests.chaos.processes import titled
 from tests.chaos.studies import quiet_study
+from tests.machine import PATIENCE_S, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 N_EPOCHS = 40  # at half a second: a busy machine needs seconds to tell Ray that a node leaves
 ATTEMPTS = """SELECT r.id, r.n_failures, a.attempt, a.state, a.error, a.pid, a.resumed_from_epoch AS start
@@ -51,10 +52,11 @@ def test_a_worker_told_to_stop_gives_its_run_back_within_30_s(tmp_path: Path) ->
             there = set(titled(cluster.second.pids, "ray::TrialWorker"))
             return {row["id"] for row in rows() if row["state"] == "RUNNING" and row["pid"] in there}
 
-        wait_until(lambda: bool(trains_there()), timeout_s=240, what="the worker has a run and has told an epoch of it")
+        wait_until(lambda: bool(trains_there()), what="the worker has a run and has told an epoch of it")
         given_back = trains_there()
-        assert cluster.second.tell_to_stop(timeout_s=60) < 40  # 30 s, and the node's own end
-        assert client.wait(view.id, timeout_s=240).state == "COMPLETED"
+        cluster.second.tell_to_stop()
+        assert "not given back in time" not in (tmp_path / "cluster" / "worker.log").read_text()
+        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
         expected = Expected(n_trials=2, n_confirm_runs=0, n_epochs=N_EPOCHS, steps_per_epoch=2)
         assert audit(engine, view.id, expected=expected, snapshots=[]).faults == []
         told = {row["id"]: row for row in rows() if "told to stop" in str(row["error"])}
@@ -76,7 +78,7 @@ def test_a_worker_with_another_token_is_told_so(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=PATIENCE_S,
         )
     assert asked.returncode == 1
     assert f"the cluster at {cluster.address} refuses this machine's token" in asked.stderr

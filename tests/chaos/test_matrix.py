@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.campaign import Database, Target, run
 from tests.chaos.postgres import programs
 
-pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,9 @@ import pytest
 from service.database.errors import RESTORE_HINT
 from service.database.schema import prepare
 from tests.chaos.installation import Service
-from tests.chaos.processes import descendants, is_alive, wait_until
+from tests.chaos.processes import descendants, is_alive
 from tests.chaos.studies import quiet_study
+from tests.machine import PATIENCE_S, wait_until
 
 
 def deleted(file: Path, _other: Path) -> None:
@@ -32,7 +33,6 @@ def emptied(file: Path, _other: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("change", [deleted, replaced, emptied])
 def test_a_service_whose_database_file_is_gone_stops_with_the_reason(
     tmp_path: Path, change: Callable[[Path, Path], None]
@@ -45,11 +45,11 @@ def test_a_service_whose_database_file_is_gone_stops_with_the_reason(
     with service:
         with service.client as client:
             study = client.submit(quiet_study("gone")).study
-            wait_until(lambda: client.study(study.id).state == "RUNNING", timeout_s=120, what="it runs")
+            wait_until(lambda: client.study(study.id).state == "RUNNING", what="it runs")
         children = descendants(service.pid)
         change(file, other)
-        assert service.wait(timeout_s=60) == 1
-    wait_until(lambda: not any(map(is_alive, children)), timeout_s=180, what="no child is left")
+        assert service.wait(timeout_s=PATIENCE_S) == 1
+    wait_until(lambda: not any(map(is_alive, children)), what="no child is left")
     reason = (home / "output.log").read_text()
     if change is emptied:
         # Damaged; or the first process that closes the empty file takes the log from under the others.

@@ -26,7 +26,7 @@ import httpx
 from service.database.engine import make_engine
 from tests.chaos import studies
 from tests.chaos.ledger import Expected, Verdict, audit, look
-from tests.chaos.processes import wait_until
+from tests.machine import wait_until
 
 BRIDGE = "admeta-br"
 HOSTS = ("one", "two", "three")

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from service.ray.node import has_node
+from tests.machine import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 PROFILES = ("cpu", "gpu")
@@ -44,7 +45,7 @@ def test_compose_accepts_it(tmp_path: Path, profile: str) -> None:
         ["sh", str(ROOT / "deploy" / "secrets.sh"), "secrets"], cwd=tmp_path, check=True, capture_output=True
     )
     done = subprocess.run(
-        [*_compose(), "--profile", profile, "config"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [*_compose(), "--profile", profile, "config"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr
     config = yaml.safe_load(done.stdout)
@@ -103,7 +104,7 @@ def test_a_worker_is_healthy_while_its_own_node_runs(parts: dict[str, Any]) -> N
 
 def _asks_for_the_node(command: list[str]) -> None:
     assert command[0] == "python"
-    done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0 if has_node() else 1, "")
 
 

@@ -92,7 +92,7 @@ def test_a_broken_rule_names_the_field(changes: dict[str, Any], field: str, rule
     assert any(rule in error["msg"] for error in errors)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     "parameters",
     [

@@ -14,6 +14,7 @@ from search.records import Lease, RunOutcome, RunRecord, SearchRecord, StudyReco
 from search.retention import Retention, clear_up
 from search.states import RunState, Stage
 from tasks.engine.folders import LocalFolder
+from tests.machine import wait_until
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import define
 
@@ -129,10 +130,7 @@ def test_it_clears_up_while_the_study_runs_and_once_more_at_its_end(
     there = Installation(tmp_path)
     run = there.run(0, RunOutcome(state=RunState.PRUNED, value=0.1))
     with Retention(there.store, there.study.id, storage=str(tmp_path)) as keeper:
-        deadline = time.monotonic() + 30
-        while there.left(run) != LOG:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: there.left(run) == LOG, what="it clears up", poll_s=0.01)
         monkeypatch.setattr(retention, "PAUSE_S", 3600.0)
         time.sleep(0.05)
         (there.folder(run) / "epoch-000009.pt").write_bytes(b"of a worker that was thought dead")

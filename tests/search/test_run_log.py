@@ -12,6 +12,7 @@ import pytest
 from search import run_log
 from search.run_log import Excerpt, RunLog, excerpt, log_file, logged_attempts, read_log, start_log
 from tasks.engine.folders import LocalFolder
+from tests.machine import PATIENCE_S
 
 PROGRAM = """
 import os, subprocess, sys
@@ -37,7 +38,7 @@ def read(path: Path, *, offset: int = 0, tail: int | None = None, whole: bool) -
 
 def _run(path: Path, end: str) -> subprocess.CompletedProcess[str]:
     program = PROGRAM.format(end=end)
-    return subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=PATIENCE_S)
 
 
 def test_everything_printed_is_captured(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def _quiet() -> None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.one_of(float_parameters(), int_parameters()), st.integers(0, 2**32 - 1))
 def test_numbers_are_drawn_within_their_bounds(raw: dict[str, Any], seed: int) -> None:
     parameter = parse(raw)
@@ -86,7 +86,7 @@ def test_numbers_are_drawn_within_their_bounds(raw: dict[str, Any], seed: int) -
             assert math.isclose(steps, round(steps), abs_tol=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(categorical_parameters)
 def test_choices_come_back_as_they_were_written(raw: dict[str, Any]) -> None:
     try:
@@ -97,14 +97,14 @@ def test_choices_come_back_as_they_were_written(raw: dict[str, Any]) -> None:
         assert json.dumps(params["p"]) in [json.dumps(choice) for choice in raw["choices"]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from("abcd"), st.one_of(float_parameters(), int_parameters()), min_size=1))
 def test_a_space_survives_json(raw: dict[str, Any]) -> None:
     space = SPACE.validate_python(raw)
     assert SPACE.validate_json(SPACE.dump_json(space)) == space
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.one_of(float_parameters(), int_parameters()))
 def test_a_grid_is_as_long_as_it_says_and_within_the_bounds(raw: dict[str, Any]) -> None:
     parameter = parse(raw)
@@ -122,7 +122,7 @@ def test_a_grid_is_as_long_as_it_says_and_within_the_bounds(raw: dict[str, Any])
     assert all(distribution._contains(distribution.to_internal_repr(value)) for value in values)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_parents_come_before_the_parameters_that_depend_on_them(data: st.DataObject) -> None:
     names = data.draw(st.permutations("abcdef"))

@@ -321,18 +321,20 @@ def test_told_to_stop_it_ends_the_epoch_saves_and_gives_the_run_back(workers: Wo
 
 
 def test_an_epoch_beyond_the_grace_period_is_interrupted(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
     def hang() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
+        ended.append("by itself")
 
     monkeypatch.setattr("search.trainable.Preemption", lambda: Preemption(grace_s=0.1))
     worker = workers.start(good(0.1), good(0.2))
     step(worker)
     workers.runs[0].during_epoch = hang
-    begin = time.monotonic()
     with pytest.raises(PreemptedError, match=r"took longer than the 0\.1 s left"):
         worker.step()
-    assert time.monotonic() - begin < 30
+    assert not ended
     worker.cleanup()
     state = checkpoint.load_latest(workers.folder)
     assert state is not None

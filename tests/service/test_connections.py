@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
 import httpx
@@ -20,6 +20,7 @@ import uvicorn
 from service.app import create_app
 from service.connections import ConnectionLimits, limited_protocol, limits_for
 from service.settings import Settings
+from tests.machine import PATIENCE_S
 from tests.service.fakes import FakeSupervisor, definition
 
 SHORT = ConnectionLimits(max_open=20, backlog=10, header_s=0.5, body_s=0.8, write_s=0.5)
@@ -47,7 +48,7 @@ def url(settings: Settings) -> Iterator[str]:
 @contextmanager
 def _connected(url: str) -> Iterator[socket.socket]:
     address = urlsplit(url)
-    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+    with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S) as connection:
         yield connection
 
 
@@ -59,40 +60,38 @@ def _ask(connection: socket.socket) -> None:
     assert seen.startswith(b"HTTP/1.1 200")
 
 
-def _seconds_open(connection: socket.socket) -> float:
-    began = time.monotonic()
-    try:
+def _wait_for_end(connection: socket.socket) -> None:
+    """Read until the service closes the connection; TimeoutError where it does not."""
+    with suppress(ConnectionError):
         while connection.recv(4096):
             pass
-    except OSError:
-        pass
-    return time.monotonic() - began
 
 
-def _seconds_until_refused(connection: socket.socket, data: bytes) -> float:
-    """Send the data every 50 ms until the connection is closed, for ten seconds at most."""
-    began = time.monotonic()
+def _is_refused(connection: socket.socket, data: bytes) -> bool:
+    """Send the data every 50 ms, for ten seconds or longer: whether the service has closed the connection by then."""
     try:
-        while time.monotonic() - began < 10:
+        for _ in range(200):
             connection.sendall(data)
             time.sleep(0.05)
-    except OSError:
-        pass
-    return time.monotonic() - began
+    except ConnectionError:
+        return True
+    return False
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HTTP/1.1\r\nHost: 127", HEAD + b'{"name":'])
 def test_a_connection_without_a_complete_request_is_closed(url: str, sent: bytes) -> None:
+    began = time.monotonic()
     with _connected(url) as connection:
         connection.sendall(sent)
-        assert 0.3 < _seconds_open(connection) < 5
+        _wait_for_end(connection)
+    assert time.monotonic() - began >= SHORT.header_s
 
 
 @pytest.mark.parametrize("sent", [b"", HEAD])
 def test_bytes_one_by_one_do_not_prolong_the_time(url: str, sent: bytes) -> None:
     with _connected(url) as connection:
         connection.sendall(sent)
-        assert _seconds_until_refused(connection, b"x") < 5
+        assert _is_refused(connection, b"x")
 
 
 def test_the_header_of_a_second_request_has_its_own_time(url: str) -> None:
@@ -101,7 +100,7 @@ def test_the_header_of_a_second_request_has_its_own_time(url: str) -> None:
         time.sleep(1)  # idle: longer than a header may take
         _ask(connection)
         connection.sendall(b"GET /livez HTTP/1.1\r\n")
-        assert _seconds_open(connection) < 5
+        _wait_for_end(connection)
 
 
 def test_silent_connections_make_room_and_answers_under_way_stay(url: str) -> None:
@@ -111,8 +110,8 @@ def test_silent_connections_make_room_and_answers_under_way_stay(url: str) -> No
         assert b"200" in stream.recv(4096)
         for _ in range(3 * SHORT.max_open):
             held.enter_context(_connected(url))
-        assert httpx.get(f"{url}/livez").status_code == 200
-        response = httpx.post(f"{url}/v1/studies", json=definition())
+        assert httpx.get(f"{url}/livez", timeout=PATIENCE_S).status_code == 200
+        response = httpx.post(f"{url}/v1/studies", json=definition(), timeout=PATIENCE_S)
         assert response.status_code == 201
         seen = b""
         while b"study.created" not in seen:
@@ -123,7 +122,7 @@ def test_a_reader_that_takes_nothing_is_closed(url: str) -> None:
     with _connected(url) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         request = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-        assert _seconds_until_refused(connection, request * 20) < 8  # it asks on and on, and never reads
+        assert _is_refused(connection, request * 20)  # it asks on and on, and never reads
 
 
 def test_limits_leave_descriptors_to_the_service() -> None:
@@ -150,15 +149,15 @@ def test_300_silent_connections_at_256_open_files(settings: Settings) -> None:
         line = next(line for line in process.stderr if "serving at" in line)
         url = line.split("serving at ")[1].split()[0]
         threading.Thread(target=process.stderr.read, daemon=True).start()
-        with ExitStack() as held, httpx.Client(base_url=url, timeout=10) as client:
+        with ExitStack() as held, httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
             for _ in range(300):
                 held.enter_context(_connected(url))
             for n in range(20):
                 assert client.get("/v1/studies").status_code == 200
-                assert httpx.get(f"{url}/readyz").json()["database"] == "ok"
+                assert httpx.get(f"{url}/readyz", timeout=PATIENCE_S).json()["database"] == "ok"
                 assert client.post("/v1/studies", json=definition(f"s{n}")).status_code == 201
             n_open = len(os.listdir(f"/proc/{process.pid}/fd"))
             assert n_open < 230
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(PATIENCE_S)

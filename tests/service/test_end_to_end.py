@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from admeta.cli.app import run as run_command
 from admeta.client import Client
 from admeta.client.models import StudyView
 from service.logs import driver_log
+from tests.machine import PATIENCE_S, wait_until
 from tests.service.fakes import definition
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -48,7 +48,7 @@ class Served:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode
 
 
@@ -81,7 +81,7 @@ def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str])
     seen: list[StudyView] = []
     with Client(served.url) as client:
         submission = client.submit(definition("e2e", budget={"trials_per_optimizer": 6}, resources={"gpus": 0}))
-        study = submission.wait(timeout_s=180, on_update=seen.append)
+        study = submission.wait(timeout_s=PATIENCE_S, on_update=seen.append)
         assert study.state == "COMPLETED", study.reason
         assert [s.stage for s in study.searches] == ["done", "done"]
         for search in study.searches:
@@ -97,7 +97,7 @@ def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str])
         assert [point.epoch for point in curve] == sorted({point.epoch for point in curve})
 
         run = next(trial.runs[0] for trial in trials if trial.state == "COMPLETE")
-        log = httpx.get(f"{served.url}/v1/runs/{run.id}/logs")
+        log = httpx.get(f"{served.url}/v1/runs/{run.id}/logs", timeout=PATIENCE_S)
         assert re.search(r" attempt 1, seed \d+: node .*\n.* epoch 1, step .*(.*\n)+.* complete: ", log.text), log.text
 
         lines = driver_log(served.home, study.id).read_text()
@@ -115,7 +115,7 @@ def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str])
             assert best.settings == row.settings
             assert best.evidence == "confirmed"
     for path in ("", "/trials", "/comparison"):
-        _strictly(httpx.get(f"{served.url}/v1/studies/e2e{path}"))
+        _strictly(httpx.get(f"{served.url}/v1/studies/e2e{path}", timeout=PATIENCE_S))
     for command in (["show", "e2e"], ["trials", "e2e", "--order", "best"], ["compare", "e2e"]):
         assert run_command([*command, "--url", served.url]) == 0
         assert "admetar" in capsys.readouterr().out
@@ -125,18 +125,14 @@ def test_cancel_stops_the_trials_and_ctrl_c_ends_every_process(served: Served) -
     slow = definition("slow", task={"name": "synthetic", "model": "idle", "epochs": 200, "sleep_s": 0.5})
     with Client(served.url) as client:
         client.submit(slow)
-        deadline = time.monotonic() + 90
-        while not any(search.n_running for search in client.study("slow").searches):
-            assert time.monotonic() < deadline, "no trial started"
-            time.sleep(0.2)
+
+        def n_open(*kinds: str) -> int:
+            return sum(getattr(search, kind) for search in client.study("slow").searches for kind in kinds)
+
+        wait_until(lambda: n_open("n_running") > 0, what="a trial runs", poll_s=0.2)
         assert client.cancel("slow").state == "CANCELLED"
-        while any(search.n_running + search.n_waiting for search in client.study("slow").searches):
-            assert time.monotonic() < deadline + 30, "trials are still open"
-            time.sleep(0.2)
+        wait_until(lambda: n_open("n_running", "n_waiting") == 0, what="no trial is open", poll_s=0.2)
         assert {trial.runs[0].failure for trial in client.trials("slow", state="FAIL")} == {"cancelled"}
     processes = _descendants(served.process.pid)
     assert served.stop() == 0
-    deadline = time.monotonic() + 30
-    while left := [name for pid in processes if (name := _command(pid))]:
-        assert time.monotonic() < deadline, f"processes are left: {left}"
-        time.sleep(0.5)
+    wait_until(lambda: not any(map(_command, processes)), what="every process has ended", poll_s=0.5)

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from admeta.client import Client
+from tests.machine import PATIENCE_S, wait_until
 from tests.search import test_optimizer_docs as optimizer_docs
 from tests.service.test_end_to_end import Served
 from tests.tasks.own.test_docs import LISTINGS
@@ -34,7 +34,13 @@ NEW, SERVE, SUBMIT = [
 def admeta(line: list[str], folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "admeta.cli", *line[1:]]
     return subprocess.run(
-        command, cwd=folder, env={**os.environ, **environ}, capture_output=True, text=True, check=False, timeout=280
+        command,
+        cwd=folder,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * PATIENCE_S,
     )
 
 
@@ -85,16 +91,16 @@ def test_an_edited_function_counts_from_the_next_study_on(served: Served, folder
     text = (folder / "spirals.py").read_text()
     (folder / "spirals.py").write_text(text.replace("loss.backward()", "loss.backwards()"))
     with Client(served.url) as client:
-        client.submit(study("edited")).wait(timeout_s=120)
+        client.submit(study("edited")).wait(timeout_s=PATIENCE_S)
         (run,) = client.runs("edited")
         assert (run.state, run.failure) == ("FAIL", "error")
         assert re.search(r"no attribute 'backwards' \(spirals\.py, line \d+, in train\)", str(run.error)), run.error
         (folder / "spirals.py").write_text("def train(ctx:\n")
-        broken = client.submit(study("broken")).wait(timeout_s=120)
+        broken = client.submit(study("broken")).wait(timeout_s=PATIENCE_S)
         assert broken.state == "FAILED"
         assert "'spirals:train' cannot be imported: SyntaxError" in str(broken.reason)
         (folder / "spirals.py").write_text(text)
-        assert client.submit(study("mended")).wait(timeout_s=120).state == "COMPLETED"
+        assert client.submit(study("mended")).wait(timeout_s=PATIENCE_S).state == "COMPLETED"
         (run,) = client.runs("mended")
         assert run.state == "COMPLETE"
 
@@ -105,14 +111,12 @@ def test_a_killed_worker_goes_on_from_its_last_checkpoint(served: Served, folder
     (folder / "spirals.py").write_text(slow)
     with Client(served.url) as client:
         submission = client.submit(study("killed", epochs=10))
-        deadline = time.monotonic() + 60
-        while not (runs := list(client.runs("killed"))) or runs[0].epoch < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        log = client.logs(runs[0].id).text
+        wait_until(lambda: any(run.epoch >= 3 for run in client.runs("killed")), what="three epochs are done")
+        (begun,) = client.runs("killed")
+        log = client.logs(begun.id).text
         os.kill(int(re.findall(r", process (\d+), cpu; from epoch 0", log)[0]), signal.SIGKILL)
-        assert submission.wait(timeout_s=120).state == "COMPLETED"
-        run = client.run(runs[0].id)
+        assert submission.wait(timeout_s=PATIENCE_S).state == "COMPLETED"
+        run = client.run(begun.id)
         assert (run.state, run.epoch, len(run.attempts)) == ("COMPLETE", 10, 2)
         assert (run.attempts[1].resumed_from_epoch or 0) >= 3
         assert [point.epoch for point in client.curve(run.id)] == list(range(1, 11))
@@ -129,14 +133,14 @@ def test_an_optimizer_of_ones_own_trains_with_another_for_the_others(served: Ser
     with Client(served.url) as client:
         digits = {"name": "digits", "epochs": 1}
         rest = {**study("mine"), "task": digits, "objective": {"metric": "val_accuracy", "direction": "maximize"}}
-        assert client.submit({**rest, "optimizers": [mine]}).wait(timeout_s=180).state == "COMPLETED"
+        assert client.submit({**rest, "optimizers": [mine]}).wait(timeout_s=PATIENCE_S).state == "COMPLETED"
         (run,) = client.runs("mine")
         assert (run.label, run.optimizer, run.state) == ("SignDescent-adamw", "spirals:SignDescent+adamw", "COMPLETE")
         best = client.best(task="digits", optimizer="spirals:SignDescent+adamw")
         assert best.settings.keys() >= {"lr", "others.lr"}
         assert "from spirals import SignDescent" in best.code
         failing = {**mine, "name": "spirals:Broken"}
-        failed = client.submit({**rest, "name": "fails", "optimizers": [failing]}).wait(timeout_s=180)
+        failed = client.submit({**rest, "name": "fails", "optimizers": [failing]}).wait(timeout_s=PATIENCE_S)
         assert failed.state == "FAILED"
         assert "optimizer 'Broken-adamw' (spirals:Broken+adamw) cannot train convnet: AttributeError" in str(
             failed.reason

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from service import server
+from tests.machine import PATIENCE_S
 
 PROGRAM = """
 import os, socket, subprocess, sys
@@ -38,7 +39,8 @@ def test_a_new_program_serves_in_place_of_the_old() -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         pid, port = map(int, process.stdout.readline().split())
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as waiting:  # while the old one still runs
+        # while the old one still runs
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as waiting:
             process.stdin.write("\n")
             process.stdin.flush()
             assert waiting.makefile().read() == f"{pid} none is left False"

@@ -12,11 +12,12 @@ from pydantic import ValidationError
 from tasks import registry
 from tasks.errors import TaskError, UnknownTaskError
 from tasks.registry import TASKS, all_tasks, get, load_target, parse_config
+from tests.machine import PATIENCE_S
 
 
 def test_reading_a_definition_imports_no_torch() -> None:
     code = "import sys, tasks.registry, tasks.runs; sys.exit('torch' in sys.modules or 'torchvision' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S).returncode == 0
 
 
 def test_idle_runs_import_no_torch() -> None:
@@ -25,7 +26,7 @@ def test_idle_runs_import_no_torch() -> None:
         "run = open_run(parse_config({'name': 'synthetic', 'model': 'idle'}), optimizer='adamw', params={}, seed=0);"
         "run.advance(); sys.exit('torch' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S).returncode == 0
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))

@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from search.analysis import AnalysisError, holm, paired_wilcoxon, welch
@@ -34,7 +34,6 @@ def test_welch_with_two_values_a_side_by_hand() -> None:
     assert result.high == pytest.approx(-4 + 4.302653 * math.sqrt(2), rel=1e-6)
 
 
-@settings(deadline=None)
 @given(st.lists(FLOATS, min_size=2, max_size=8), st.lists(FLOATS, min_size=2, max_size=8))
 def test_welch_equals_scipy(a: list[float], b: list[float]) -> None:
     stats = pytest.importorskip("scipy.stats")

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 
 from service.api.middleware import MAX_BODY_BYTES
 from service.settings import Settings
+from tests.machine import PATIENCE_S, wait_until
 from tests.service.fakes import definition, live
 
 JSON = {"Content-Type": "application/json"}
@@ -78,7 +79,7 @@ def test_large_bodies_over_a_real_socket(settings: Settings, framing: str) -> No
     with live(settings) as url:
         address = urlsplit(url)
         head = "POST /v1/studies HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S) as connection:
             if framing == "announced":
                 connection.sendall((head + f"Content-Length: {10**12}\r\n\r\n").encode() + b"x" * 1000)
             else:
@@ -97,15 +98,16 @@ def test_a_client_that_leaves_during_upload_is_no_failure(
 ) -> None:
     with live(settings) as url:
         address = urlsplit(url)
-        with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S) as connection:
             head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             connection.sendall(head.encode() + b"Content-Length: 9\r\n\r\n{")
             time.sleep(0.3)
-        for _ in range(50):
-            counted = [line for line in httpx.get(f"{url}/metrics").text.splitlines() if 'method="POST"' in line]
-            if counted:
-                break
-            time.sleep(0.1)
-    assert counted
-    assert not [line for line in counted if 'status="5' in line]
+
+        def counted() -> list[str]:
+            lines = httpx.get(f"{url}/metrics", timeout=PATIENCE_S).text.splitlines()
+            return [line for line in lines if 'method="POST"' in line]
+
+        wait_until(lambda: bool(counted()), what="the request is counted")
+        lines = counted()
+    assert not [line for line in lines if 'status="5' in line]
     assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -11,6 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.settings import Settings
+from tests.machine import PATIENCE_S
 from tests.service.fakes import live
 
 
@@ -40,6 +41,7 @@ def test_every_address_is_shown_and_requests_can_be_sent(browser: Any, settings:
     problems: list[str] = []
     with live(settings) as url:
         page = browser.new_page()
+        page.set_default_timeout(1000 * PATIENCE_S)
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(f"{url}/docs")

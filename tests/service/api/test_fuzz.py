@@ -114,7 +114,7 @@ def _check(response: Any) -> None:
     model.model_validate_json(response.content)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=250, suppress_health_check=list(HealthCheck))
 @given(study=bent())
 def test_bent_studies(service: TestClient, study: Any) -> None:
     content = json.dumps(study)
@@ -126,7 +126,7 @@ def test_bent_studies(service: TestClient, study: Any) -> None:
         assert (again.status_code, again.json()["id"]) == (200, view["id"])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(body=st.one_of(values.map(json.dumps).map(str.encode), st.binary(max_size=40)))
 def test_any_body(service: TestClient, body: bytes) -> None:
     _check(service.post("/v1/studies", content=body, headers={"Content-Type": "application/json"}))
@@ -142,7 +142,7 @@ def test_every_address(app: FastAPI, service: TestClient) -> None:
     for result in schema.get_all_operations():
         operation = result.ok()
 
-        @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(max_examples=12, suppress_health_check=list(HealthCheck), database=None)
         @given(case=operation.as_strategy())
         def check(case: schemathesis.Case) -> None:
             case.call_and_validate(excluded_checks=[positive_data_acceptance])

@@ -22,6 +22,7 @@ from service.app import create_app
 from service.database import SqlStore, tokens
 from service.database.engine import make_engine
 from service.settings import Settings, load
+from tests.machine import PATIENCE_S
 from tests.service.database.fill import definition, leased
 from tests.service.fakes import ADDRESS, FakeSupervisor
 
@@ -65,7 +66,7 @@ def test_optuna_knows_our_searches_with_true_states(searched: Settings) -> None:
     assert failed.user_attrs[FAILURE_KIND] == "diverged"
     assert failed.intermediate_values == {1: 0.2}
     command = [Path(sys.executable).with_name("optuna"), "studies", "--storage", searched.database_url, "-f", "json"]
-    listed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout)
+    listed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE_S).stdout)
     assert [(row["name"], row["n_trials"]) for row in listed] == [("digits/admetar", 4)]
 
 

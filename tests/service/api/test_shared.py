@@ -9,6 +9,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.middleware import SharedReads
+from tests.machine import until
 
 
 class Counting:
@@ -49,9 +50,7 @@ async def _ask(app: SharedReads, path: str = "/v1/studies/x", *, query: bytes = 
 
 async def _begun(counting: Counting, n: int) -> None:
     """Wait until n reads have begun."""
-    async with asyncio.timeout(5):
-        while counting.n < n:
-            await asyncio.sleep(0)
+    await until(lambda: counting.n >= n)
 
 
 async def _together(app: SharedReads, counting: Counting, *asked: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -19,6 +19,7 @@ from search.states import Scope, StudyState
 from service.database import SqlStore
 from service.database.engine import make_engine
 from service.database.tokens import create_token
+from tests.machine import PATIENCE_S, wait_until
 from tests.service.dashboard.test_pages import PAGES
 from tests.service.database.fill import definition, leased
 from tests.service.fakes import live, settings_in
@@ -39,7 +40,7 @@ def visit(browser: Any, url: str, *, width: int = 1280, scheme: str = "light", m
     asked: set[str] = set()
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page = context.new_page()
-    page.set_default_timeout(120_000)  # the explorer's first answer waits for torch
+    page.set_default_timeout(1000 * PATIENCE_S)  # the explorer's first answer waits for torch
     page.on("console", lambda message: problems.append(message.text) if message.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("request", lambda request: asked.add(urlsplit(request.url).netloc))
@@ -82,11 +83,17 @@ def drawn(page: Any) -> None:
 
 def until(page: Any, expression: str) -> None:
     """Wait until an expression is true; the pages' policy forbids Playwright's own `wait_for_function`."""
-    for _ in range(100):
-        if page.evaluate(expression):
-            return
-        page.wait_for_timeout(100)
-    raise AssertionError(f"not true within 10 s: {expression}")
+    wait_until(lambda: page.evaluate(expression), what=expression, poll_s=0.1)
+
+
+def comes(page: Any, condition: Callable[[], bool], *, what: str) -> None:
+    """Wait until a condition is true, while the page's events are taken in."""
+
+    def holds() -> bool:
+        page.wait_for_timeout(50)
+        return condition()
+
+    wait_until(holds, what=what, poll_s=0.0)
 
 
 @pytest.mark.parametrize("path", [*sorted({*PAGES} - TOLD_TWICE), "/nowhere", "/docs"])
@@ -215,6 +222,7 @@ def test_on_a_narrow_page_nothing_of_the_ranking_is_hidden(browser: Any, address
 def test_times_are_the_readers(browser: Any, address: str) -> None:
     context = browser.new_context(timezone_id="Asia/Tokyo", locale="en-GB")
     page = context.new_page()
+    page.set_default_timeout(1000 * PATIENCE_S)
     page.goto(f"{address}/studies/digits-four")
     time = page.locator("time").first
     until(page, "document.querySelector('time').title !== ''")
@@ -301,13 +309,11 @@ def test_no_edit_of_a_study_is_lost_without_a_question(browser: Any, address: st
         text.fill(commented)
         page.locator("#verdict", has_text="can run").wait_for()
         trials.fill("6")
-        page.wait_for_timeout(800)
-        assert asked == ["confirm"]
+        comes(page, lambda: asked == ["confirm"], what="it asks")
         assert text.input_value() == commented
         assert trials.input_value() == "5", "the form is again as the text"
         page.evaluate("location.href = '/'")
-        page.wait_for_timeout(500)
-        assert asked == ["confirm", "beforeunload"]
+        comes(page, lambda: asked == ["confirm", "beforeunload"], what="it asks again")
         assert text.input_value() == commented
 
 

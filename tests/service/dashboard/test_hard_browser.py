@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.service.dashboard import hard
-from tests.service.dashboard.test_browser import drawn, faults, until, visit
+from tests.service.dashboard.test_browser import comes, drawn, faults, until, visit
 
 pytestmark = pytest.mark.browser
 ENDED, RUNNING = f"/studies/{hard.ENDED}", f"/studies/{hard.RUNNING}"
@@ -171,9 +171,9 @@ def test_every_plot_is_saved(browser: Any, hard_address: str, tmp_path: Path, pa
     with visit(browser, hard_address + path, width=1440) as page:
         drawn(page)
         page.wait_for_selector("figure .plot svg, figure .plot canvas")
-        page.wait_for_timeout(500)
         figures = page.locator("figure:has(.plot svg, .plot canvas)")
-        assert figures.count() == page.locator("figure:has(.plot):not(:has(.plot .say))").count()
+        wanted = page.locator("figure:has(.plot):not(:has(.plot .say))")
+        comes(page, lambda: figures.count() == wanted.count(), what="every figure is drawn")
         for i in range(figures.count()):
             figure = figures.nth(i)
             title = figure.locator("h2, h3").first.inner_text()

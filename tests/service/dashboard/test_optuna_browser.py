@@ -8,6 +8,7 @@ import optuna
 import pytest
 
 from service.settings import Settings
+from tests.machine import PATIENCE_S
 from tests.service.fakes import live
 
 pytestmark = pytest.mark.browser
@@ -20,13 +21,14 @@ def test_it_draws_a_search(settings: Settings, browser: Any) -> None:
     faults: list[str] = []
     with live(settings) as address:
         page = browser.new_page()
+        page.set_default_timeout(1000 * PATIENCE_S)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("request", lambda asked: _check_origin(asked.url, address, faults))
         page.on("response", lambda got: faults.append(f"{got.status} {got.url}") if got.status >= 400 else None)
         page.goto(f"{address}/dashboard")
-        page.get_by_text("digits/admetar").first.wait_for(timeout=60_000)
+        page.get_by_text("digits/admetar").first.wait_for()
         page.goto(f"{address}/dashboard/studies/{study._study_id}")
-        page.locator(".js-plotly-plot svg.main-svg").first.wait_for(timeout=60_000)
+        page.locator(".js-plotly-plot svg.main-svg").first.wait_for()
         page.close()
     assert not faults
 

@@ -29,6 +29,7 @@ from service.database.queries import (
 )
 from service.database.studies import create_study, request_cancel
 from tasks.engine.protocol import Cost
+from tests.machine import unit_s
 from tests.service.database.fill import complete, curve, definition, leased, run
 from tests.service.database.rows import many_trials
 
@@ -343,7 +344,7 @@ def test_cursors_that_no_list_gave_out(engine: Engine) -> None:
 
 
 def test_a_thousand_trials_of_a_hundred_points(store: SqlStore, engine: Engine) -> None:
-    """optuna-dashboard issue 479. The bound is generous: the machine may be busy."""
+    """optuna-dashboard issue 479. The bound is a second where the unit of work takes 0.005 s."""
     _lease, (search, _) = leased(store, definition())
     many_trials(engine, search.id, n_trials=1000, n_points=100)
     for read in (
@@ -354,9 +355,9 @@ def test_a_thousand_trials_of_a_hundred_points(store: SqlStore, engine: Engine) 
         lambda: comparison(engine, "digits"),
         lambda: best(engine, task="digits", optimizer="admetar"),
     ):
-        started = time.perf_counter()
+        unit, began = unit_s(), time.thread_time()
         read()
-        assert time.perf_counter() - started < 1
+        assert (time.thread_time() - began) / unit < 200
 
 
 def test_searches_of_ended_studies_are_remembered_only_when_nothing_is_open(store: SqlStore) -> None:

@@ -30,6 +30,7 @@ from service.database.retry import (
 from service.database.schema import prepare
 from service.database.tokens import create_token, find_bearer
 from tests.chaos.outages import can_mount, full, small_disk
+from tests.machine import PATIENCE_S
 from tests.service.database.fill import complete, curve, definition, leased, run
 
 
@@ -184,7 +185,7 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
             store.policy = RetryPolicy(deadline_s=0.2)
             with pytest.raises(DatabaseUnavailableError, match="disk is full"):
                 run(store, lease, search, 0, complete(0.5), points=curve(0.1))
-            store.policy = RetryPolicy(deadline_s=30)
+            store.policy = RetryPolicy(deadline_s=PATIENCE_S)
             thread = threading.Thread(target=run, args=(store, lease, search, 0, complete(0.5)))
             thread.start()
             thread.join(0.5)

@@ -27,6 +27,7 @@ from service.database.schema import (
     upgrade,
 )
 from tasks.engine.protocol import Cost
+from tests.machine import PATIENCE_S
 from tests.service.database.fill import complete, curve, definition, leased, run
 
 OURS = {
@@ -207,7 +208,7 @@ def test_two_processes_prepare_an_empty_database(empty_url: str) -> None:
         process.stdin.write("\n")
         process.stdin.flush()
     for process in processes:
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
     assert [process.returncode for process in processes] == [0, 0]
     engine = make_engine(empty_url)
     assert current_revision(engine) == head_revision()

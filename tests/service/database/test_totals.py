@@ -28,7 +28,7 @@ def test_totals(engine: Engine) -> None:
     request_cancel(engine, "ended")
     found = totals(engine)
     assert found.studies == {StudyState.RUNNING: 2, StudyState.QUEUED: 1, StudyState.CANCELLED: 1}
-    assert 0 < found.oldest_queued_s < 60
+    assert 0 < found.oldest_queued_s < 3600
     assert (found.n_leases_held, found.n_leases_expired) == (1, 1)
     assert found.runs == {
         (Stage.SEARCH, RunState.COMPLETE): 1,

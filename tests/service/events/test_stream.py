@@ -5,27 +5,29 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 
 from admeta.client import Client
 from admeta.client.models import EventView
 from search.states import RunState, Scope
+from service import event_feed
 from service.api import events as streams
 from service.database import SqlStore, make_engine, tokens
 from service.database.engine import writing
 from service.database.events import EventKind, kept_range, prune, record
+from service.database.models import AccessToken
 from service.database.studies import request_cancel
 from service.event_feed import Feed
 from service.settings import Settings
+from tests.machine import PATIENCE_S, until, wait_until
 from tests.service.database.fill import complete, curve, definition, leased, run
 from tests.service.events.test_feed import MemorySource
 from tests.service.fakes import live
@@ -45,7 +47,7 @@ def address(settings: Settings, engine: Engine) -> Iterator[str]:
 
 
 def _read(address: str, path: str, headers: dict[str, str] | None = None) -> list[EventView]:
-    with httpx.stream("GET", f"{address}{path}", headers=headers, timeout=10) as response:
+    with httpx.stream("GET", f"{address}{path}", headers=headers, timeout=PATIENCE_S) as response:
         assert response.status_code == 200, response.read()
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
         return list(_parse(response.iter_lines()))
@@ -73,7 +75,7 @@ def test_a_study_is_followed_to_its_end(address: str, engine: Engine) -> None:
     with writing(engine) as session:
         record(session, "another", EventKind.STUDY_STATE, {"state": "FAILED"})
     request_cancel(engine, "digits")
-    follower.join(timeout=10)
+    follower.join(timeout=PATIENCE_S)
     assert not follower.is_alive()
     kinds = [event.kind for event in seen]
     assert kinds[:2] == ["study.created", "study.state"]
@@ -83,38 +85,40 @@ def test_a_study_is_followed_to_its_end(address: str, engine: Engine) -> None:
     assert [event.id for event in seen] == sorted({event.id for event in seen})
 
 
-def test_a_stream_ends_soon_after_its_token_was_revoked_or_has_expired(settings: Settings, engine: Engine) -> None:
+def test_a_stream_ends_once_its_token_was_revoked_or_has_expired(
+    settings: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One reader's token is revoked, another's expires, a third's stays valid."""
-    kept = tokens.create_token(engine, name="kept", scope=Scope.READ).token
-    short = tokens.create_token(engine, name="short", scope=Scope.READ, lifetime=timedelta(seconds=2)).token
-    revoked = tokens.create_token(engine, name="revoked", scope=Scope.READ)
-    ended: dict[str, float] = {}
-    lines: dict[str, list[str]] = {name: [] for name in ("kept", "short", "revoked")}
+    monkeypatch.setattr(event_feed, "CHECK_TOKENS_S", 0.2)
+    made = {name: tokens.create_token(engine, name=name, scope=Scope.READ) for name in ("kept", "expired", "revoked")}
+    lines: dict[str, list[str]] = {name: [] for name in made}
 
     def follow(address: str, name: str, token: str) -> None:
-        began = time.monotonic()
         headers = {"Authorization": f"Bearer {token}"}
-        with suppress(httpx.HTTPError), httpx.stream("GET", f"{address}/v1/events", headers=headers, timeout=30) as got:
+        with (
+            suppress(httpx.HTTPError),
+            httpx.stream("GET", f"{address}/v1/events", headers=headers, timeout=PATIENCE_S) as got,
+        ):
             assert got.status_code == 200
             lines[name].extend(got.iter_lines())
-        ended[name] = time.monotonic() - began
 
     with live(replace(settings, require_token=True)) as address:
-        used = {"kept": kept, "short": short, "revoked": revoked.token}
-        threads = {name: threading.Thread(target=follow, args=(address, name, used[name])) for name in used}
+        threads = {name: threading.Thread(target=follow, args=(address, name, made[name].token)) for name in made}
         for thread in threads.values():
             thread.start()
-        time.sleep(1)
-        tokens.revoke_token(engine, revoked.id)
-        for name in ("short", "revoked"):
-            threads[name].join(timeout=20)
-            assert ended[name] < 11, f"the stream of '{name}' went on"
+        keep = {"Authorization": f"Bearer {made['kept'].token}"}
+        wait_until(lambda: _metric(address, "admeta_event_followers", keep) == 3, what="all three follow")
+        tokens.revoke_token(engine, made["revoked"].id)
+        with writing(engine) as session:
+            expired = update(AccessToken).where(AccessToken.id == made["expired"].id)
+            session.execute(expired.values(expires_at=datetime.now(UTC)))
+        for name in ("expired", "revoked"):
+            threads[name].join(timeout=PATIENCE_S)
             assert ": the access token was revoked or has expired" in lines[name]
-            assert (
-                httpx.get(f"{address}/v1/events", headers={"Authorization": f"Bearer {used[name]}"}).status_code == 401
-            )
+            headers = {"Authorization": f"Bearer {made[name].token}"}
+            assert httpx.get(f"{address}/v1/events", headers=headers, timeout=PATIENCE_S).status_code == 401
         assert threads["kept"].is_alive()
-    threads["kept"].join(timeout=20)
+    threads["kept"].join(timeout=PATIENCE_S)
 
 
 def test_resuming_by_header_and_by_parameter(address: str, engine: Engine) -> None:
@@ -124,9 +128,9 @@ def test_resuming_by_header_and_by_parameter(address: str, engine: Engine) -> No
     assert _read(address, f"/v1/studies/digits/events?after={third}") == events[3:]
     assert _read(address, "/v1/studies/digits/events?after=0", {"Last-Event-ID": str(third)}) == events[3:]
     assert _read(address, f"/v1/events?after={third}&follow=false") == events[3:]
-    ended = httpx.get(f"{address}/v1/studies/digits/events?after={events[-1].id}")
+    ended = httpx.get(f"{address}/v1/studies/digits/events?after={events[-1].id}", timeout=PATIENCE_S)
     assert (ended.status_code, ended.content) == (204, b"")
-    head = httpx.head(f"{address}/v1/events")
+    head = httpx.head(f"{address}/v1/events", timeout=PATIENCE_S)
     assert (head.status_code, head.content) == (200, b"")
 
 
@@ -142,14 +146,14 @@ def test_resuming_by_header_and_by_parameter(address: str, engine: Engine) -> No
     ],
 )
 def test_refusals(address: str, path: str, headers: dict[str, str], status: int, part: str) -> None:
-    response = httpx.get(f"{address}{path}", headers=headers)
+    response = httpx.get(f"{address}{path}", headers=headers, timeout=PATIENCE_S)
     assert response.status_code == status
     assert part in response.json()["detail"]
 
 
 def test_forgotten_events_are_told(address: str, engine: Engine) -> None:
     _finish(engine)
-    with httpx.stream("GET", f"{address}/v1/events?after=999999&follow=false") as response:
+    with httpx.stream("GET", f"{address}/v1/events?after=999999&follow=false", timeout=PATIENCE_S) as response:
         first, *_ = _parse(response.iter_lines())  # of another database
     assert (first.kind, first.data["after"]) == ("gap", 999999)
     prune(engine, keep_rows=2)
@@ -169,24 +173,25 @@ def test_fifty_followers_and_no_connection_held(address: str, engine: Engine) ->
     ]
     for thread in threads:
         thread.start()
-    _wait(lambda: _metric(address, "admeta_event_followers") == 50)
-    slowest = max(_timed(lambda number=number: run(store, lease, search, number, complete(0.5))) for number in range(5))
-    assert httpx.get(f"{address}/v1/studies").status_code == 200  # more followers than pooled connections
+    wait_until(lambda: _metric(address, "admeta_event_followers") == 50, what="50 follow")
+    for number in range(5):
+        run(store, lease, search, number, complete(0.5))
+    # There are more followers than pooled connections.
+    assert httpx.get(f"{address}/v1/studies", timeout=PATIENCE_S).status_code == 200
     request_cancel(engine, "digits")
     for thread in threads:
-        thread.join(timeout=20)
+        thread.join(timeout=PATIENCE_S)
     assert all(events == seen[0] for events in seen)
     assert len(seen[0]) == 2 + 5 * 3 + 1
-    assert slowest < 2
-    _wait(lambda: _metric(address, "admeta_event_followers") == 0)
+    wait_until(lambda: _metric(address, "admeta_event_followers") == 0, what="0 follow")
 
 
 def test_a_reader_that_leaves_is_noticed(address: str) -> None:
-    with httpx.stream("GET", f"{address}/v1/events") as response:
+    with httpx.stream("GET", f"{address}/v1/events", timeout=PATIENCE_S) as response:
         chunks = response.iter_raw()
         next(chunks)
-        _wait(lambda: _metric(address, "admeta_event_followers") == 1)
-    _wait(lambda: _metric(address, "admeta_event_followers") == 0)
+        wait_until(lambda: _metric(address, "admeta_event_followers") == 1, what="1 follow")
+    wait_until(lambda: _metric(address, "admeta_event_followers") == 0, what="0 follow")
 
 
 def test_the_client_bridges_a_restart(settings: Settings, engine: Engine) -> None:
@@ -201,13 +206,13 @@ def test_the_client_bridges_a_restart(settings: Settings, engine: Engine) -> Non
     with live(settings, port=port):
         following.start()
         run(store, lease, search, 0, complete(0.1))
-        _wait(lambda: len(seen) == 5)
+        wait_until(lambda: len(seen) == 5, what="the events have come")
     run(store, lease, search, 1, complete(0.2))
     with live(settings, port=port):
-        _wait(lambda: len(seen) == 8)
+        wait_until(lambda: len(seen) == 8, what="the events have come")
         store.finish_run(lease, run(store, lease, search, 2, None).id, complete(0.3))
         request_cancel(engine, "digits")
-        following.join(timeout=10)
+        following.join(timeout=PATIENCE_S)
         assert not following.is_alive()
         assert [event.id for event in client.events("digits")] == [event.id for event in seen]
     client.close()
@@ -225,7 +230,7 @@ class Wire:
 
     async def send(self, message: Any) -> None:
         if self.stalled:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         self.sent.append(message)
 
     async def receive(self) -> dict[str, Any]:
@@ -247,40 +252,26 @@ def test_heartbeats_stalls_and_the_end_of_the_service() -> None:
 
         wire = Wire()
         answering = asyncio.create_task(stream()({"type": "http"}, wire.receive, wire.send))
-        await asyncio.sleep(0.1)
-        assert wire.bodies.count(b": alive\n\n") >= 2
+        await until(lambda: wire.bodies.count(b": alive\n\n") >= 2)
         source.add(1)
         wire.stalled = True
-        await asyncio.wait_for(answering, 1)
+        await asyncio.wait_for(answering, PATIENCE_S)
         assert feed.n_followers == 0
         assert wire.sent[-1]["more_body"]  # no regular end: the connection is cut, and the reader resumes
 
         leaving, closed = Wire(), Wire()
         tasks = [asyncio.create_task(stream()({"type": "http"}, w.receive, w.send)) for w in (leaving, closed)]
-        await asyncio.sleep(0.05)
+        await until(lambda: feed.n_followers == 2)
         leaving.left.set()
-        await asyncio.wait_for(tasks[0], 1)
+        await asyncio.wait_for(tasks[0], PATIENCE_S)
         assert feed.n_followers == 1
         feed.close()
-        await asyncio.wait_for(tasks[1], 1)
+        await asyncio.wait_for(tasks[1], PATIENCE_S)
         assert closed.sent[-1] == {"type": "http.response.body", "body": b""}
 
     asyncio.run(scenario())
 
 
-def _metric(address: str, name: str) -> float:
-    lines = httpx.get(f"{address}/metrics").text.splitlines()
+def _metric(address: str, name: str, headers: dict[str, str] | None = None) -> float:
+    lines = httpx.get(f"{address}/metrics", headers=headers, timeout=PATIENCE_S).text.splitlines()
     return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), -1)
-
-
-def _wait(condition: Callable[[], bool], *, timeout_s: float = 15) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
-def _timed(action: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    action()
-    return time.perf_counter() - started

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from service.ray import node
+from tests.machine import PATIENCE_S
 
 pytestmark = [
     pytest.mark.ray,
@@ -48,7 +49,7 @@ address = sys.argv[1]
 cli(["start", f"--address={address}", "--num-cpus=0", "--object-store-memory=80000000", "--disable-usage-stats"],
     standalone_mode=False)
 ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-print("a task ran as user", ray.get(ray.remote(lambda: os.getuid()).remote(), timeout=60))
+print("a task ran as user", ray.get(ray.remote(lambda: os.getuid()).remote(), timeout=200))
 """
 NOBODY = 65534
 
@@ -77,7 +78,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
         address, token, session = host.stdout.readline().split()
         yield Victim(host.pid, address, token, Path(session))
     finally:
-        host.communicate("", timeout=60)
+        host.communicate("", timeout=PATIENCE_S)
 
 
 UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -109,7 +110,7 @@ def as_stranger(address: str, **environment: str) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=PATIENCE_S,
     )
 
 

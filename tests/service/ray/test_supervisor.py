@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from service.ray import supervisor as module
 from service.ray.node import ClockWatch
 from service.ray.supervisor import Driver, Supervisor
 from service.settings import Settings
+from tests.machine import wait_until
 from tests.service.fakes import definition
 
 
@@ -85,18 +85,11 @@ def supervisor(settings: Settings, cluster: FakeCluster) -> Iterator[Supervisor]
     supervisor.stop()
 
 
-def wait_until(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, f"never {what}"
-        time.sleep(0.01)
-
-
 def test_a_lost_control_service_is_left_and_joined_anew(supervisor: Supervisor, cluster: FakeCluster) -> None:
-    wait_until(lambda: supervisor.ray_status() == "ok", "ok")
+    wait_until(lambda: supervisor.ray_status() == "ok", what="Ray is there")
     cluster.fault = "Ray's control service at 127.0.0.1:1 does not answer"
-    wait_until(lambda: cluster.calls == ["join", "leave", "join"], "joined anew")
-    wait_until(lambda: supervisor.ray_status() == "ok", "ok again")
+    wait_until(lambda: cluster.calls == ["join", "leave", "join"], what="Ray is joined anew")
+    wait_until(lambda: supervisor.ray_status() == "ok", what="Ray is there again")
     assert not supervisor.needs_new_process()
 
 
@@ -109,7 +102,7 @@ def test_what_ray_cannot_recover_from_needs_a_new_process_and_frees_the_studies(
     study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
     lease = SqlStore(engine).acquire_lease(study.id, owner="lost", ttl_s=60)
     assert isinstance(lease, Lease)
-    wait_until(lambda: supervisor.ray_status() == "ok", "ok")
+    wait_until(lambda: supervisor.ray_status() == "ok", what="Ray is there")
     supervisor._drivers[study.id] = Driver(actor=None, answer=None, lease=lease)
     if "clock" in fault:
         wall_s = [0.0]
@@ -117,7 +110,7 @@ def test_what_ray_cannot_recover_from_needs_a_new_process_and_frees_the_studies(
         wall_s[0] = -3600.0
     else:
         cluster.node_dead = True
-    wait_until(supervisor.needs_new_process, "in need of a new process")
+    wait_until(supervisor.needs_new_process, what="it needs a new process")
     supervisor.stop()
     assert cluster.calls == ["join", "end_own_node"]  # to leave would end the process
     assert fault in supervisor.ray_status()
@@ -134,7 +127,7 @@ def test_a_study_that_waits_says_for_what(
     other = Lease(study_id="another", owner="x", ttl_s=9)
     supervisor._drivers["another"] = Driver(actor=None, answer=None, lease=other)
     study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
-    wait_until(lambda: get_study_view(engine, study.id).reason is not None, "told why it waits")
+    wait_until(lambda: get_study_view(engine, study.id).reason is not None, what="the study says why it waits")
     assert get_study_view(engine, study.id).reason == (
         "waits for another study to end: the service runs 1 at a time (--max-running)"
     )
@@ -164,7 +157,7 @@ def test_a_cancelled_study_that_nobody_drives_is_closed_and_cleared_up(
     request_pause(engine, study.id)
     store.release_lease(lease)
     request_cancel(engine, study.id)
-    wait_until(lambda: {path.name for path in folder.iterdir()} == {"attempt-1.log"}, "cleared up")
+    wait_until(lambda: {path.name for path in folder.iterdir()} == {"attempt-1.log"}, what="the folder is cleared up")
     assert store.runs(study.id)[0].state is RunState.FAIL
     engine.dispose()
 
@@ -261,8 +254,8 @@ def test_the_reason_of_a_failed_study_has_no_sql(
 
 
 def test_a_deleted_database_file_stops_the_service(settings: Settings, supervisor: Supervisor) -> None:
-    wait_until(lambda: supervisor.ray_status() == "ok", "ok")
+    wait_until(lambda: supervisor.ray_status() == "ok", what="Ray is there")
     assert supervisor.fault() is None
     sqlite_path(make_url(settings.database_url)).unlink()
-    wait_until(lambda: supervisor.fault() is not None, "told")
+    wait_until(lambda: supervisor.fault() is not None, what="the fault is told")
     assert "was deleted or replaced while it was in use" in supervisor.fault().detail

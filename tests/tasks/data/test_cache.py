@@ -11,6 +11,7 @@ import pytest
 
 from tasks.data.find import build_once, cache_root
 from tasks.errors import DataError
+from tests.machine import PATIENCE_S
 
 BUILDER = """
 import sys, time
@@ -31,7 +32,7 @@ def test_processes_that_ask_at_once_build_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     program = [sys.executable, "-c", BUILDER, str(log)]
     processes = [subprocess.Popen(program, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    assert [process.communicate(timeout=120)[0] for process in processes] == ["whole\n"] * 4
+    assert [process.communicate(timeout=PATIENCE_S)[0] for process in processes] == ["whole\n"] * 4
     assert log.read_text() == "built\n"
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from tasks.engine.run import TrainingRun
 from tasks.errors import CheckpointError, ConfigError, Diverged, RankLost
 from tasks.registry import parse_config
 from tasks.runs import open_run
+from tests.machine import wait_until
 
 SGDM = {"lr": 0.05}
 
@@ -143,10 +143,7 @@ def test_the_other_ranks_end_with_rank_0_however_it_dies() -> None:
         pids = [int(pid) for pid in found.stdout.split()]
         assert len(pids) == 1
         process.kill()
-    deadline = time.monotonic() + 20
-    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
-        assert time.monotonic() < deadline, "a rank outlived rank 0"
-        time.sleep(0.1)
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), what="no rank outlives rank 0")
 
 
 def test_what_cannot_be_shared_is_refused() -> None:
