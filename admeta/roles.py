@@ -92,7 +92,7 @@ def create_for_model(
     weight_decay_on: Literal["all", "matrices"] = "all",
     captured: bool = False,
 ) -> Optimizer:
-    """An optimizer over a model's parameters, by role where its entry has roles.
+    """An optimizer over a model's parameters that are trained, by role where its entry has roles.
 
     Args:
         name: a registered name, an import path, or two of these joined by "+": the first on the hidden matrices.
@@ -107,7 +107,8 @@ def create_for_model(
     info = registry.get(name)
     if not info.others:
         registry.get_whole(name)
-        return _create(info, list(model.named_parameters()), settings, weight_decay_on, captured=captured)
+        trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+        return _create(info, trained, settings, weight_decay_on, captured=captured)
     matrices, others = split_parameters(model)
     if not matrices:
         raise ValueError(

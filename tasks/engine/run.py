@@ -173,6 +173,7 @@ class TrainingRun(Progress):
             "deterministic": self._config.deterministic,
             "threads": self._threads,
             "parameters": sum(p.numel() for p in self._model.parameters()),
+            "trained_parameters": sum(p.numel() for p in self._model.parameters() if p.requires_grad),
             "steps_per_epoch": self._steps_per_epoch,
         }
 

@@ -29,7 +29,7 @@ _Slot = tuple[nn.Module, str]
 
 
 class CastWeights:
-    """Some float32 parameters of a model and their bf16 copies.
+    """Some float32 parameters of a model and their bf16 copies, which are made once of those that are not trained.
 
     Args:
         slots: the places of the parameters, as (module, name); a parameter in several places has one copy.
@@ -43,6 +43,11 @@ class CastWeights:
             nn.Parameter(torch.empty_like(p, dtype=torch.bfloat16), requires_grad=p.requires_grad)
             for p in self._masters
         ]
+        self._moving = [index for index, parameter in enumerate(self._masters) if parameter.requires_grad]
+        with torch.no_grad():
+            for master, copy in zip(self._masters, self._copies, strict=True):
+                if not master.requires_grad:
+                    copy.copy_(master)
         place = {id(parameter): index for index, parameter in enumerate(self._masters)}
         self._in_slot = [place[id(parameter)] for parameter in standing]
         self._fixed: dict[int, Tensor] = {}
@@ -86,7 +91,7 @@ class CastWeights:
     def in_use(self) -> Iterator[None]:
         """Update the copies and use them in the layers, for one forward pass."""
         with torch.no_grad():
-            torch._foreach_copy_([*self._copies], [*self._masters])
+            torch._foreach_copy_([self._copies[i] for i in self._moving], [self._masters[i] for i in self._moving])
         self._place(self._copies)
         try:
             yield

@@ -16,6 +16,7 @@ from tasks.config import (
     GradClip,
     NamedSchedule,
     Number,
+    Part,
     RelativePath,
     Schedule,
     TaskConfig,
@@ -26,6 +27,26 @@ from tasks.config import (
 TEXT_MODELS = ("tiny", "minilm", "bert-base-uncased", "bert-large-uncased")
 CHECKPOINT_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95}){0,5}"
 """A hub name (bert-base-uncased, org/name) or a folder inside the data folder."""
+
+LayerNames = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(min_length=1, max_length=1000)
+]
+
+
+class Lora(Part):
+    """Low-rank adapters: the checkpoint is frozen, and only small matrices beside its layers and the head are trained.
+
+    Source: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022; by the package peft.
+    """
+
+    rank: Count = Field(8, ge=1, le=4096, description="of the product of two matrices that is added to a layer's")
+    alpha: Number = Field(16.0, gt=0.0, description="the product is multiplied by alpha / rank")
+    dropout: Number = Field(0.0, ge=0.0, lt=1.0, description="of the adapters' inputs")
+    layers: Literal["attention", "linear"] | LayerNames = Field(
+        "attention",
+        description="attention: the layers of query and value; linear: every linear layer except the head; or ends of "
+        "their names, such as [query, key]",
+    )
 
 
 class TextConfig(TaskConfig):
@@ -52,6 +73,16 @@ class TextConfig(TaskConfig):
     weight_decay_on: WeightDecayOn = "matrices"
     max_length: Count = Field(128, ge=8, le=8192, description="tokens, special ones included; longer texts are cut")
     val_fraction: ValFraction = 0.1
+    lora: Lora | None = Field(None, description="train adapters and the head alone; {} is rank 8 on query and value")
+
+    @model_validator(mode="after")
+    def _adapters_are_of_trained_weights(self) -> TextConfig:
+        if self.lora is not None and self.model == "tiny":
+            raise ValueError(
+                "lora freezes a checkpoint's weights, and those of 'tiny' are random; choose minilm or another "
+                "checkpoint, or leave lora out"
+            )
+        return self
 
 
 class GlueConfig(TextConfig):

@@ -172,7 +172,11 @@ class TextTask(Task[TextConfigT, TextDataT], Generic[TextConfigT, TextDataT]):
 
     def build_model(self) -> nn.Module:
         return build_model(
-            self.data.source, auto_class=self.auto_class, pad_token_id=self.data.pad_token_id, **self.head()
+            self.data.source,
+            auto_class=self.auto_class,
+            lora=self.config.lora,
+            pad_token_id=self.data.pad_token_id,
+            **self.head(),
         )
 
     def compile_regions(self, model: nn.Module) -> Sequence[nn.Module]:

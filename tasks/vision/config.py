@@ -80,12 +80,11 @@ class SplitImageConfig(ImageConfig):
 
     models: ClassVar[tuple[str, ...]] = CIFAR_MODELS + VIT_MODELS + TORCHVISION_MODELS
 
-    model: str = Field(
-        "resnet20",
-        description="by default vit_tiny and vit_small have 100 epochs, a cosine after a warm-up of 10 %, and "
-        "label_smoothing 0.1",
+    model: str = "resnet20"
+    epochs: Epochs = Field(
+        160,
+        description="vit_tiny and vit_small: 100, with a cosine after a warm-up of 10 % and label_smoothing 0.1",
     )
-    epochs: Epochs = 160
     batch_size: BatchSize = 128
     schedule: NamedSchedule = Schedule(name="multistep", milestones=(0.5, 0.75), gamma=0.1)
     val_fraction: ValFraction = 0.1

@@ -21,6 +21,7 @@ from admeta.client.text import markdown
 from search import definition, optimizer_search, pruners, samplers, space
 from tasks.config import Schedule, TaskConfig, TrialRef
 from tasks.registry import TASKS
+from tasks.text.config import Lora
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "study.md"
 BEGIN = "<!-- written from the model from here: python -m tests.search.test_study_page -->"
@@ -46,6 +47,7 @@ PARTS: tuple[tuple[str, tuple[type[BaseModel], ...]], ...] = (
     ),
     ("`pruner`", (pruners.AshaPruner, pruners.HyperbandPruner, pruners.MedianPruner, pruners.NoPruner)),
     ("`task`, for every task", (TaskConfig, Schedule, TrialRef)),
+    ("`task.lora`, for tasks on text", (Lora,)),
 )
 TITLES = {Schedule: "`schedule`, which may also be its name alone:", TrialRef: "`init_from`, unless it is a path:"}
 RULES = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
