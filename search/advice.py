@@ -7,14 +7,14 @@ torch, no Optuna, no database.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import admeta.registry
 import tasks.registry
 from search import pruners, samplers
 from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
-from search.space import CategoricalParameter, FloatParameter, Parameter
+from search.space import CategoricalParameter
 
 GP_TRIALS = 500
 """Trials past which a GP suggestion takes seconds (6 s at 1,000)."""
@@ -42,17 +42,18 @@ def _study(definition: StudyDefinition) -> Iterator[str]:
         )
     warm_start = definition.warm_start
     if warm_start is not None and warm_start.n_trials > (taken := warm_start.n_trials_within(budget)):
+        trials = budget.trials_per_optimizer
+        of = "1, where trials are not counted" if trials is None else f"a tenth of trials_per_optimizer = {trials}"
         yield (
-            f"warm_start: n_trials = {warm_start.n_trials} is more than a tenth of trials_per_optimizer = "
-            f"{budget.trials_per_optimizer}; {taken} will be taken over, so that settings which turn out wrong cost "
-            "little."
+            f"warm_start: n_trials = {warm_start.n_trials} is more than {of}; {taken} will be taken over, so that "
+            "settings which turn out wrong cost little."
         )
     if warm_start is not None and warm_start.task is not None:
         yield (
             f"warm_start: task = '{warm_start.task}' has no effect; settings are taken over from studies of the same "
             "recipe only (task, model, epochs, data, objective). Leave it out, or name settings under 'first'."
         )
-    if definition.confirm.top_k > budget.trials_per_optimizer:
+    if definition.confirm.top_k > (budget.trials_per_optimizer or math.inf):
         yield (
             f"confirm: top_k = {definition.confirm.top_k} is more than trials_per_optimizer = "
             f"{budget.trials_per_optimizer}; only trials that completed can be confirmed."
@@ -60,7 +61,7 @@ def _study(definition: StudyDefinition) -> Iterator[str]:
 
 
 def _pruner(definition: StudyDefinition) -> Iterator[str]:
-    pruner, epochs = definition.pruner, definition.task.epochs
+    pruner, epochs = definition.pruner_of_budget, definition.task.epochs
     if isinstance(pruner, pruners.NoPruner):
         return
     first = pruners.first_epoch(pruner, max_epochs=epochs)
@@ -72,9 +73,9 @@ def _pruner(definition: StudyDefinition) -> Iterator[str]:
     elif isinstance(pruner, pruners.AshaPruner) and 2 * first > epochs > 1:
         yield (
             f"pruner: min_epochs = {first} is more than half of the training's {epochs} epochs; stopping a trial there "
-            "saves little. Lower it, or leave it out for a third of the training."
+            "saves little. Lower it, or leave it out for a third of the training at most."
         )
-    trials = definition.budget.trials_per_optimizer
+    trials = definition.budget.most_trials
     if isinstance(pruner, pruners.MedianPruner) and pruner.n_startup_trials >= trials:
         yield (
             f"pruner: n_startup_trials = {pruner.n_startup_trials} is not below trials_per_optimizer = {trials}; no "
@@ -85,19 +86,21 @@ def _pruner(definition: StudyDefinition) -> Iterator[str]:
 def _search(definition: StudyDefinition, search: OptimizerSearch) -> Iterator[str]:
     named = search.space.keys() | search.fixed.keys()
     yield from admeta.registry.cautions(search.name, {name: search.end_points(name) for name in named})
-    for warning in _sampler(definition.sampler, search, n_trials=definition.budget.trials_per_optimizer):
+    n_trials = definition.budget.trials_per_optimizer or math.inf
+    for warning in _sampler(definition.sampler, search, n_trials=n_trials):
         yield f"{search.label}: {warning}"
 
 
-def _sampler(sampler: samplers.Sampler, search: OptimizerSearch, *, n_trials: int) -> Iterator[str]:
-    n_grid = _n_configurations(search.space)
+def _sampler(sampler: samplers.Sampler, search: OptimizerSearch, *, n_trials: float) -> Iterator[str]:
+    """Warnings of a sampler; `n_trials` is infinite where the budget does not count trials."""
+    n_grid = samplers.n_configurations(search.space)
     match sampler:
         case samplers.TpeSampler() | samplers.GpSampler() if sampler.n_startup_trials >= n_trials:
             yield (
                 f"the sampler {sampler.name} draws its first {sampler.n_startup_trials} trials at random, which is all "
                 f"of trials_per_optimizer = {n_trials}. Lower n_startup_trials or run more trials."
             )
-        case samplers.GpSampler() if n_trials > GP_TRIALS:
+        case samplers.GpSampler() if GP_TRIALS < n_trials < math.inf:
             yield (
                 f"the sampler gp needs seconds for a suggestion past {GP_TRIALS} trials, and {n_trials} are planned; "
                 "tpe needs about 0.1 s."
@@ -113,20 +116,10 @@ def _sampler(sampler: samplers.Sampler, search: OptimizerSearch, *, n_trials: in
                 "random order. Raise the budget for the whole grid."
             )
         case samplers.TpeSampler() | samplers.GpSampler() | samplers.RandomSampler() | samplers.QmcSampler():
-            if n_grid < n_trials:
+            if n_grid < n_trials < math.inf:
                 yield (
                     f"the space has {n_grid} configurations, fewer than trials_per_optimizer = {n_trials}; repeated "
                     "ones are not trained again but take over the first one's result."
                 )
         case _:
             pass
-
-
-def _n_configurations(space: Mapping[str, Parameter]) -> float:
-    """Number of configurations; infinite where a parameter is a range of real numbers or conditional."""
-    size = 1
-    for parameter in space.values():
-        if parameter.when or (isinstance(parameter, FloatParameter) and parameter.step is None):
-            return math.inf
-        size *= parameter.grid_size()
-    return size

@@ -310,6 +310,8 @@ class Coordinator:
                 loop.close_waiting_trials(spent)
             elif (limit := self._spent_limit_of(loop)) is not None:
                 loop.end_search(limit)
+            else:
+                loop.is_on_hold = self._may_be_spent(loop)
 
     def _spent_limit(self) -> str | None:
         """The limit of the whole study that is spent, in words; None if none is."""
@@ -332,6 +334,25 @@ class Coordinator:
             epochs_per_optimizer=lambda: sum(run.n_epochs for run in trained()),
             gpu_hours_per_optimizer=lambda: _gpu_hours(trained()),
         )
+
+    def _may_be_spent(self, loop: SearchLoop) -> bool:
+        """Whether the search's open trials may spend its whole budget, each being trained to its last epoch.
+
+        No further trial starts until one of them is stopped early. So a search spends at most one training too many,
+        however many trials run at once, and every optimizer spends as much.
+        """
+        budget = self._definition.budget
+        max_epochs, max_hours = budget.epochs_per_optimizer, budget.gpu_hours_per_optimizer
+        if max_epochs is None and max_hours is None:
+            return False
+        runs = [run for run in loop.runs() if run.stage is Stage.SEARCH]
+        n_open = sum(self._definition.task.epochs - run.epoch for run in runs if not run.state.is_finished)
+        trained = [run for run in runs if run.attempt > 0]
+        n_epochs, gpu_hours = sum(run.n_epochs for run in trained), _gpu_hours(trained)
+        if max_epochs is not None and n_epochs + n_open >= max_epochs:
+            return True
+        an_epoch = gpu_hours / n_epochs if n_epochs else 0.0
+        return max_hours is not None and gpu_hours + n_open * an_epoch >= max_hours
 
     def _first_spent(self, **amounts: Callable[[], float]) -> str | None:
         """The first of these limits of the budget that its amount reaches, in words; None if none does."""

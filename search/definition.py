@@ -105,11 +105,26 @@ class Objective(Strict):
     direction: Direction = Field(description="Default: the metric's own.")
 
 
+N_TRIALS = 20
+"""Trials of a search where the budget says nothing of what it may cost."""
+
+MAX_TRIALS = 1000
+"""Most trials of a search whose budget is in epochs or GPU hours: trials that fail at once cost neither."""
+
+NO_CARD = (
+    "is the only limit of a search, and trials without a card spend nothing of it; set 'epochs_per_optimizer' or "
+    "'trials_per_optimizer'"
+)
+
+
 class Budget(Strict):
     """Limits, the same for every optimizer. A search ends at the first limit that it reaches."""
 
-    trials_per_optimizer: Annotated[Count, Field(ge=1, le=100_000)] = Field(
-        default=20, description="Trials of each search, repeated configurations included."
+    trials_per_optimizer: Annotated[Count, Field(ge=1, le=100_000)] | None = Field(
+        default=None,
+        description=f"Trials of each search, repeated configurations included. Default: {N_TRIALS}; where "
+        "'epochs_per_optimizer' or 'gpu_hours_per_optimizer' is given, as many as it pays for, at most "
+        f"{MAX_TRIALS:,}.",
     )
     epochs_per_optimizer: Annotated[Count, Field(ge=1)] | None = Field(
         default=None,
@@ -124,6 +139,24 @@ class Budget(Strict):
     )
     gpu_hours: Annotated[Number, Field(gt=0)] | None = Field(default=None, description="GPU hours of the whole study.")
     target: Number | None = Field(default=None, description="A search ends once validation reaches this.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_trials(cls, raw: Any) -> Any:
+        costs = ("epochs_per_optimizer", "gpu_hours_per_optimizer")
+        if not isinstance(raw, dict) or any(raw.get(name) is not None for name in ("trials_per_optimizer", *costs)):
+            return raw
+        return {**raw, "trials_per_optimizer": N_TRIALS}
+
+    @property
+    def only_gpu_hours(self) -> bool:
+        """Whether nothing else limits the trials of a search."""
+        return self.trials_per_optimizer is None and self.epochs_per_optimizer is None
+
+    @property
+    def most_trials(self) -> int:
+        """Trials that a search has at most, whatever they cost."""
+        return self.trials_per_optimizer or min(MAX_TRIALS, self.epochs_per_optimizer or MAX_TRIALS)
 
 
 class Confirm(Strict):
@@ -206,7 +239,7 @@ class WarmStart(Strict):
 
     def n_trials_within(self, budget: Budget) -> int:
         """Trials that are taken over: settings that turn out wrong must not cost a small search its trials."""
-        return min(self.n_trials, max(1, budget.trials_per_optimizer // 10))
+        return min(self.n_trials, max(1, (budget.trials_per_optimizer or 0) // 10))
 
 
 class Resources(Strict):
@@ -338,6 +371,7 @@ class StudyDefinition(Strict):
             at_most = max(100, MAX_CHECKED // len(self.optimizers))
             check_recipe(self.task, optimizer.space, optimizer.fixed, at=("optimizers", i), at_most=at_most)
         self._check_cards(info)
+        self._check_gpu_hours()
         if isinstance(self.sampler, samplers.GridSampler):
             for i, optimizer in enumerate(self.optimizers):
                 self._check_grid(i, optimizer)
@@ -387,6 +421,11 @@ class StudyDefinition(Strict):
                 )
                 raise field_error("uneven_batches", message, at=("resources", "gpus"), value=cards)
 
+    def _check_gpu_hours(self) -> None:
+        if self.budget.only_gpu_hours and self.resources.gpus == 0:
+            at, hours = ("budget", "gpu_hours_per_optimizer"), self.budget.gpu_hours_per_optimizer
+            raise field_error("gpu_hours", f"{NO_CARD}; 'resources.gpus' is 0", at=at, value=hours)
+
     def _check_grid(self, i: int, optimizer: OptimizerSearch) -> None:
         try:
             samplers.grid_size(optimizer.space)
@@ -430,14 +469,23 @@ class StudyDefinition(Strict):
     def n_trials_of(self, optimizer: OptimizerSearch) -> int:
         """Trials that this optimizer's search will run: the budget, or the whole grid where that is smaller.
 
-        One of a baseline, which searches nothing.
+        One of a baseline, which searches nothing. Where the budget is in epochs or GPU hours, the most that it can be:
+        not more than the space has configurations, since a repeated one costs nothing.
         """
         if not optimizer.space:
             return 1
-        limit = self.budget.trials_per_optimizer
-        if isinstance(self.sampler, samplers.GridSampler):
-            return min(limit, samplers.grid_size(optimizer.space))
+        limit = self.budget.most_trials
+        if isinstance(self.sampler, samplers.GridSampler) or self.budget.trials_per_optimizer is None:
+            return int(min(limit, samplers.n_configurations(optimizer.space)))
         return limit
+
+    @property
+    def pruner_of_budget(self) -> pruners.Pruner:
+        """The pruner, with the first rung that suits the budget where the definition names none."""
+        unset = isinstance(self.pruner, pruners.AshaPruner) and self.pruner.min_epochs is None
+        if unset and self.budget.trials_per_optimizer is None:
+            return self.pruner.model_copy(update={"min_epochs": pruners.early_rung(self.task.epochs)})
+        return self.pruner
 
     def n_confirm_runs_of(self, optimizer: OptimizerSearch) -> int:
         """Confirm runs of this optimizer: its best `top_k` trials, or all where it has fewer, with every seed."""

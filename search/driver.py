@@ -25,6 +25,7 @@ from admeta.imports import DEFAULT_IMPORTS, check_allowed
 from search import placement
 from search.assignment import Assignment
 from search.coordinator import Coordinator, Workplace, run_folder
+from search.definition import NO_CARD
 from search.errors import LeaseLostError
 from search.records import Lease, StudyRecord
 from search.retention import Retention
@@ -219,6 +220,8 @@ def _workplace(
     definition = study.definition
     placed = placement.place(definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping)
     logger.info("study %s: %s", study.id, placed.reason)
+    if definition.budget.only_gpu_hours and not placed.each.gpus:
+        raise ConfigError(f"budget.gpu_hours_per_optimizer {NO_CARD} ({placed.reason}). Clone the study with that")
 
     def slots() -> int:
         cluster, competitors = placement.cluster_capacity(), store.competing_studies(study.id)

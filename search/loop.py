@@ -36,6 +36,7 @@ class SearchLoop:
     Attributes:
         limit: the limit of the budget that ended the search stage, in words; None while none did.
         is_baseline: whether it is one trial of default settings, in addition to the optimizer's search.
+        is_on_hold: whether no trial is asked for until a running one has ended.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class SearchLoop:
         planned = definition.planned_search(record.label)
         self.spec: OptimizerSearch = planned.optimizer
         self.is_baseline = planned.is_baseline
+        self.is_on_hold = False
         self._training_seed = definition.training_seed + planned.repeat
         self._definition = definition
         self._store = store
@@ -136,7 +138,7 @@ class SearchLoop:
                     continue
                 self._live.add(run.id)
                 return run
-            if self._can_ask():
+            if self._can_ask() and not self.is_on_hold:
                 self._waiting.append(self._ask().id)
             elif not self._plan_confirm():
                 return None

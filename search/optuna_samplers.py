@@ -112,7 +112,7 @@ def _tpe(sampler: samplers.TpeSampler, space: Space, *, seed: int) -> BaseSample
     )
     return ViewSampler(
         tpe,
-        view=as_pruned,
+        view=by_last_value,
         space=_joint(space) if joint else None,
         configurations=configurations(space) if joint else None,
         seed=seed,
@@ -143,13 +143,17 @@ class SobolSampler(optuna.samplers.QMCSampler):  # type: ignore[misc]
         return self._index
 
 
-def as_pruned(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
-    """Diverged trials as PRUNED before their first report: TPE ranks those below all others.
+def by_last_value(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+    """For TPE: pruned trials as COMPLETE with their last value, diverged ones as PRUNED before their first report.
+
+    TPE itself ranks every complete trial above every pruned one, and diverged ones last. Where training learns nothing
+    in a part of the space, a trial there may run to its end before any other does, and TPE would propose that part for
+    ever (`python -m benchmarks.rungs`).
 
     Of more than `MAX_SHOWN` trials, the latest, the best, and all that still run.
     """
     shown = _latest_and_best(trials, direction) if len(trials) > MAX_SHOWN else trials
-    return [_shown(trial, TrialState.PRUNED) if is_result(trial) else trial for trial in shown]
+    return [_shown(trial, TrialState.PRUNED) if is_result(trial) else with_last_value(trial) for trial in shown]
 
 
 def _latest_and_best(trials: Sequence[FrozenTrial], direction: StudyDirection) -> Sequence[FrozenTrial]:

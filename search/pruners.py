@@ -26,8 +26,9 @@ class AshaPruner(Strict):
     min_epochs: Annotated[Count, Field(ge=1)] | None = Field(
         default=None,
         description="The first rung: no trial is stopped earlier. Default: a third of the training, since the first "
-        "epochs mislead: high learning rates look poor until the schedule lowers them. The later rungs end at half of "
-        "the training.",
+        "epochs mislead: high learning rates look poor until the schedule lowers them; a ninth where the budget is in "
+        "epochs or GPU hours without a number of trials, since what is saved trains further ones. The later rungs end "
+        "at half of the training.",
     )
     reduction_factor: Annotated[Count, Field(ge=2)] = Field(default=3, description="The best 1/n continue at a rung.")
 
@@ -73,6 +74,15 @@ def first_epoch(pruner: Pruner, *, max_epochs: int) -> int:
             return pruner.min_epochs or 1
         case NoPruner():
             return max_epochs
+
+
+def early_rung(max_epochs: int) -> int:
+    """The first rung where the budget is in epochs or GPU hours: a ninth of the training; a third is the second.
+
+    What is saved there trains further trials, which gain more than is lost with a good trial that begins slowly. Where
+    the number of trials is given, nothing makes up for such a loss. `python -m benchmarks.rungs` has the figures.
+    """
+    return max(1, max_epochs // 9)
 
 
 def rungs(first: int, *, reduction_factor: int, max_epochs: int) -> list[int]:

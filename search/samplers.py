@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from search.space import Space, Strict
+from search.space import FloatParameter, Space, Strict
 from tasks.config import Count, Flag
 
 SEED_BITS = 32
@@ -91,6 +92,16 @@ def grid_size(space: Space) -> int:
             f"the grid has {size:,} combinations; at most {MAX_GRID:,} can be searched. "
             "Use larger steps or fewer choices."
         )
+    return size
+
+
+def n_configurations(space: Space) -> float:
+    """Number of configurations; infinite where a parameter is a range of real numbers or conditional."""
+    size = 1
+    for parameter in space.values():
+        if parameter.when or (isinstance(parameter, FloatParameter) and parameter.step is None):
+            return math.inf
+        size *= parameter.grid_size()
     return size
 
 

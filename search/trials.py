@@ -126,7 +126,7 @@ class Trials:
     def should_prune(self, run: RunRecord) -> bool:
         """Whether the pruner stops this trial, compared with the others of this search."""
         return pruners.stops(
-            self._definition.pruner,
+            self._definition.pruner_of_budget,
             trial_number=run.trial_number,
             curve=self._trial(run)._cached_frozen_trial.intermediate_values,
             others=lambda: self._others(run.trial_number),

@@ -110,7 +110,7 @@ def smoke(definition: StudyDefinition) -> StudyDefinition:
             "description": f"In small, to see that it runs: {definition.description}",
             "task": _small_task(definition.task),
             "pruner": {"name": "none"},  # after one epoch there is nothing to stop
-            "budget": {"trials_per_optimizer": min(N_TRIALS, definition.budget.trials_per_optimizer)},
+            "budget": {"trials_per_optimizer": min(N_TRIALS, definition.budget.most_trials)},
             "confirm": {
                 "top_k": min(1, definition.confirm.top_k),
                 "seeds": definition.confirm.seeds[:N_SEEDS],

@@ -135,6 +135,7 @@ def _environment() -> Environment:
         "asset": asset_address,
         "has_optuna_pages": optuna_pages.is_installed(),
         "n_finished": tables.n_finished,
+        "trials_used": tables.trials_used,
         "n_runs": tables.n_runs,
     }
     return environment

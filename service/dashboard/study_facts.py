@@ -74,7 +74,9 @@ def _confirmed(confirm: dict[str, Any]) -> str | None:
 
 
 def _spent(study: StudyView, comparison: ComparisonView, budget: dict[str, Any]) -> list[str]:
-    found = [f"{sum(map(tables.n_finished, study.searches))} of {sum(s.n_trials for s in study.searches)} trials used"]
+    finished, planned = sum(map(tables.n_finished, study.searches)), sum(s.n_trials for s in study.searches)
+    counted = all(s.max_epochs is s.max_gpu_hours is None for s in study.searches)
+    found = [f"{finished} of {planned} trials used" if counted else f"{_n(finished, 'trial')} used"]
     used = {"hours": elapsed_s(study) / 3600, "GPU hours": sum(row.gpu_s for row in comparison.rows) / 3600}
     for name, words in (("max_hours", "hours"), ("gpu_hours", "GPU hours")):
         limit = budget.get(name)

@@ -29,6 +29,7 @@ def search(name: str = "admetar", **changes: Any) -> dict[str, Any]:
 CASES = [
     ({"objective": {"metric": "val_accuracy", "direction": "minimize"}}, "minimize val_accuracy"),
     ({"budget": {"epochs_per_optimizer": 19}}, "less than one training of 20 epochs"),
+    ({"budget": {"epochs_per_optimizer": 900}, "warm_start": {"n_trials": 3}}, "n_trials = 3 is more than 1, where"),
     ({"confirm": {"top_k": 21}}, "top_k = 21 is more than trials_per_optimizer = 20"),
     ({"pruner": {"name": "asha", "min_epochs": 20}}, "min_epochs = 20 is not below the training's 20 epochs"),
     ({"pruner": {"name": "asha", "min_epochs": 18}}, "min_epochs = 18 is more than half of the training's 20 epochs"),

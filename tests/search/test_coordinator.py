@@ -225,6 +225,73 @@ def test_the_epoch_budget_is_each_optimizers_own() -> None:
         assert sum(run.epoch for run in store.runs(study.id) if run.search_id == search.id) == 9
 
 
+@pytest.mark.parametrize("slots", [1, 8])
+def test_an_epoch_budget_alone_pays_for_trials_until_it_is_spent(slots: int) -> None:
+    """27 epochs each, stopped at 3 or 9: at most one training more than 200, however many run at once."""
+    store = MemoryStore()
+    task = {"name": "synthetic", "model": "idle", "epochs": 27}
+    study = store.add_study(
+        define(task=task, budget={"epochs_per_optimizer": 200}, pruner="asha", confirm={"top_k": 1, "seeds": [0]})
+    )
+    for n_rounds in Cluster(coordinator_for(store, study, slots=slots)).rounds():
+        if n_rounds == 20:
+            break  # the driver dies
+    Cluster(coordinator_for(store, study, slots=slots, owner="second")).run()
+    for search in store.searches(study.id):
+        runs = [run for run in store.runs(study.id) if run.search_id == search.id]
+        trials = [run for run in runs if run.stage is Stage.SEARCH]
+        assert 200 <= sum(run.n_epochs for run in trials) < 200 + 27
+        assert len(trials) > 200 / 27
+        assert {run.epoch for run in trials if run.state is RunState.PRUNED} <= {3, 9}
+        assert all(run.state.is_finished for run in runs)
+        assert [run.state for run in runs if run.stage is Stage.CONFIRM] == [RunState.COMPLETE]
+
+
+def test_gpu_hours_alone_pay_for_trials_until_they_are_spent() -> None:
+    """An hour a training, six at once: after the first epochs it is known what the others will cost."""
+    store = MemoryStore()
+    study = store.add_study(define(budget={"gpu_hours_per_optimizer": 10.0}, confirm={"top_k": 0}))
+    coordinator = coordinator_for(store, study, slots=6, gpus=1.0)
+    live: dict[str, int] = {}
+    n_started = 0
+    while True:
+        while isinstance(coordinator.next(f"t{n_started}"), Assignment):
+            coordinator.begin(f"t{n_started}")
+            live[f"t{n_started}"] = 0
+            n_started += 1
+        if not live:
+            break
+        for ticket in list(live):
+            live[ticket] += 1
+            end = RunOutcome(state=RunState.COMPLETE, value=0.5) if live[ticket] == 3 else None
+            point = Point(epoch=live[ticket], step=1, value=0.5, metrics={}, cost=Cost(gpu_s=1200.0))
+            if coordinator.report(ticket, Report(points=[point], end=end)):
+                del live[ticket]
+    counts = Counter(run.search_id for run in store.runs(study.id))
+    assert counts == {search.id: 10 for search in store.searches(study.id)}
+
+
+def test_trials_that_fail_at_once_do_not_go_on_for_ever() -> None:
+    store = MemoryStore()
+    study = store.add_study(define(budget={"epochs_per_optimizer": 12}, confirm={"top_k": 0}))
+    Cluster(coordinator_for(store, study, slots=2), lambda *_: None).run()
+    assert Counter(run.search_id for run in store.runs(study.id)) == {s.id: 12 for s in store.searches(study.id)}
+
+
+def test_a_finite_space_ends_a_budget_of_epochs() -> None:
+    space = {"lr": {"type": "categorical", "choices": [0.1, 0.01]}}
+    store = MemoryStore()
+    study = store.add_study(
+        define(
+            optimizers=[{"name": "sgdm", "space": space}],
+            budget={"epochs_per_optimizer": 900},
+            confirm={"top_k": 0},
+        )
+    )
+    Cluster(coordinator_for(store, study, slots=1)).run()
+    assert [run.epoch for run in store.runs(study.id)] == [3, 3]
+
+
 def test_epochs_trained_again_count_against_the_budget() -> None:
     """Every trial loses its worker after two epochs and starts over: five epochs each, three of them on its curve."""
     store = MemoryStore()

@@ -96,6 +96,23 @@ def test_asha_waits_a_third_of_the_training_unless_told(epochs: int, first: int)
     assert pruners.first_epoch(pruners.AshaPruner(min_epochs=5), max_epochs=epochs) == 5
 
 
+@pytest.mark.parametrize(
+    ("budget", "first"),
+    [
+        ({}, 9),
+        ({"trials_per_optimizer": 30, "epochs_per_optimizer": 200}, 9),
+        ({"epochs_per_optimizer": 200}, 3),
+        ({"gpu_hours_per_optimizer": 2.0}, 3),
+        ({"gpu_hours": 2.0}, 9),
+    ],
+)
+def test_asha_waits_a_ninth_where_the_budget_does_not_count_trials(budget: dict[str, Any], first: int) -> None:
+    study = define(task={"name": "synthetic", "model": "idle", "epochs": EPOCHS}, budget=budget, pruner="asha")
+    assert pruners.first_epoch(study.pruner_of_budget, max_epochs=EPOCHS) == first
+    told = study.model_copy(update={"pruner": pruners.AshaPruner(min_epochs=5)})
+    assert pruners.first_epoch(told.pruner_of_budget, max_epochs=EPOCHS) == 5
+
+
 def test_asha_s_default_rungs() -> None:
     assert {run.epoch for run in play({"name": "asha"}) if run.state is RunState.PRUNED} == {9}
 

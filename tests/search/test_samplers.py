@@ -10,6 +10,7 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.trial import TrialState
 from pydantic import TypeAdapter
 
 from search import optuna_samplers, samplers
@@ -264,7 +265,7 @@ def test_what_diverged_is_avoided(sampler: dict[str, Any]) -> None:
 
 def test_an_accident_is_no_evidence() -> None:
     """A worker's death is recorded as FAIL like a divergence, but says nothing of the settings."""
-    from search.optuna_samplers import FAILURE_KIND, as_complete, as_pruned
+    from search.optuna_samplers import FAILURE_KIND, as_complete, by_last_value
     from search.states import FailureKind
 
     study = optuna.create_study(direction="maximize")
@@ -274,7 +275,10 @@ def test_an_accident_is_no_evidence() -> None:
             trial.set_user_attr(FAILURE_KIND, kind.value)
         study.tell(trial, state=optuna.trial.TrialState.FAIL)
     results = {FailureKind.DIVERGED, FailureKind.NO_METRIC, FailureKind.OUT_OF_MEMORY}
-    for view, state in ((as_pruned, optuna.trial.TrialState.PRUNED), (as_complete, optuna.trial.TrialState.COMPLETE)):
+    for view, state in (
+        (by_last_value, optuna.trial.TrialState.PRUNED),
+        (as_complete, optuna.trial.TrialState.COMPLETE),
+    ):
         shown = view(study.get_trials(deepcopy=False), study.direction)
         assert [t.state is state for t in shown] == [kind in results for kind in (*FailureKind, None)]
     assert all(t.state is optuna.trial.TrialState.FAIL for t in study.trials)
@@ -295,6 +299,24 @@ def test_numeric_samplers_see_last_values_and_the_worst(direction: str, worst: f
     study.tell(diverged, state=optuna.trial.TrialState.FAIL)
     shown = as_complete(study.get_trials(deepcopy=False), study.direction)
     assert [trial.value for trial in shown] == [0.75, 0.25, None, worst]
+
+
+def test_tpe_sees_pruned_trials_with_their_last_value_and_diverged_ones_below_all() -> None:
+    from search.optuna_samplers import FAILURE_KIND, by_last_value
+
+    study = optuna.create_study(direction="maximize")
+    complete, pruned, silent, diverged = (study.ask() for _ in range(4))
+    study.tell(complete, 0.125)
+    pruned.report(0.5, step=1)
+    study.tell(pruned, state=TrialState.PRUNED)
+    study.tell(silent, state=TrialState.PRUNED)
+    diverged.report(0.75, step=1)
+    diverged.set_user_attr(FAILURE_KIND, "diverged")
+    study.tell(diverged, state=TrialState.FAIL)
+    shown = by_last_value(study.get_trials(deepcopy=False), study.direction)
+    assert [(t.state.name, t.value, t.intermediate_values) for t in shown[1:]] == [
+        ("COMPLETE", 0.5, {}), ("PRUNED", None, {}), ("PRUNED", None, {})
+    ]  # fmt: skip
 
 
 def test_cmaes_sees_no_pruned_trial_and_diverged_ones_as_the_worst() -> None:
@@ -318,7 +340,7 @@ def test_cmaes_sees_no_pruned_trial_and_diverged_ones_as_the_worst() -> None:
 
 
 def test_of_very_many_trials_tpe_sees_the_latest_the_best_and_those_that_run() -> None:
-    from search.optuna_samplers import MAX_SHOWN, N_BEST, as_pruned
+    from search.optuna_samplers import MAX_SHOWN, N_BEST, by_last_value
 
     state = optuna.trial.TrialState
     study = optuna.create_study(direction="minimize")
@@ -330,7 +352,7 @@ def test_of_very_many_trials_tpe_sees_the_latest_the_best_and_those_that_run() -
                 state=state.RUNNING if running else state.COMPLETE, value=None if running else value
             )
         )
-    shown = as_pruned(study.get_trials(deepcopy=False), study.direction)
+    shown = by_last_value(study.get_trials(deepcopy=False), study.direction)
     numbers = [trial.number for trial in shown]
     assert numbers == sorted(set(numbers))
     assert numbers[-MAX_SHOWN:] == list(range(3000 - MAX_SHOWN, 3000))

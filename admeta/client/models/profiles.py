@@ -64,7 +64,9 @@ class ProfileResultView(View):
     n: int = Field(description="Runs that did not fail; of outside curves the number of studies.")
     n_failed: int = 0
     n_searches: int = 1
-    n_trials: int | None = Field(default=None, description="Trials of these searches.")
+    n_trials: int | None = Field(
+        default=None, description="Trials of these searches; null where budgets count their cost."
+    )
     time: Finite = Field(description="Median time to the target; null where half of the runs missed it.")
     n_reached: int | None = None
     ratio: Finite = Field(description="That time over the fastest optimizer's; null for a miss.")

@@ -22,7 +22,10 @@ class SearchView(View):
     optimizer: str
     optuna_study: str
     stage: str = Field(description="search, confirm or done")
-    n_trials: int = Field(description="Trials the search will run in all, those in place of lost ones included.")
+    n_trials: int = Field(
+        description="Trials the search will run in all, those in place of lost ones included. Where its budget is in "
+        "epochs or GPU hours: an estimate from what its trials have cost so far."
+    )
     n_waiting: int
     n_running: int
     n_complete: int
@@ -33,6 +36,10 @@ class SearchView(View):
     best_value: float | None = Field(description="Best validation value of a complete trial so far.")
     best_trial: int | None
     best_params: dict[str, Any] | None
+    n_epochs: int = Field(default=0, description="Epochs that its trials have trained.")
+    gpu_hours: float = Field(default=0.0, description="Hours that its trials have held a card.")
+    max_epochs: int | None = Field(default=None, description="Its budget, where that is in epochs and not in trials.")
+    max_gpu_hours: float | None = Field(default=None, description="The same in GPU hours.")
 
 
 class DetectableView(View):

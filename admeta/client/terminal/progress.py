@@ -16,7 +16,7 @@ from rich.text import Text
 
 from admeta.client.errors import ClientError
 from admeta.client.models import SearchView, StudyView
-from admeta.client.terminal.tables import duration, n_finished, number, rough_duration
+from admeta.client.terminal.tables import duration, n_finished, number, rough_duration, trials_used
 from admeta.client.text import printable
 
 _BAR_WIDTH = 24
@@ -144,7 +144,7 @@ def _table(study: StudyView) -> Table:
         table.add_row(
             search.label,
             _bar(search),
-            f"{n_finished(search)}/{search.n_trials}",
+            trials_used(search),
             str(search.n_running or ""),
             str(search.n_pruned or ""),
             str(search.n_failed or ""),
@@ -179,7 +179,8 @@ def _done(search: SearchView) -> int:
 
 
 def _told(search: SearchView, *, n_running: int = 0) -> str:
-    parts = [f"{n_finished(search)}/{search.n_trials} trials"]
+    used = trials_used(search)
+    parts = [used if "trials" in used else f"{used} trials"]
     if n_running:
         parts.append(f"{n_running} running")
     if search.n_pruned:

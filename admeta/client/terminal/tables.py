@@ -86,7 +86,7 @@ def searches(study: StudyView) -> FittedTable:
         table.add_row(
             search.label,
             search.stage,
-            f"{n_finished(search)}/{search.n_trials}",
+            trials_used(search),
             str(search.n_pruned),
             str(search.n_failed),
             f"{search.n_confirm_finished}/{search.n_confirm_runs}",
@@ -476,6 +476,17 @@ def paper_study(view: PaperStudyView) -> FittedTable:
 def n_finished(search: SearchView) -> int:
     """Trials of the search stage that have ended, in whatever way."""
     return search.n_complete + search.n_pruned + search.n_failed
+
+
+def trials_used(search: SearchView) -> str:
+    """Trials that have ended of those planned, 12/20; of a budget that counts their cost: 12 trials, 90/400 epochs."""
+    spent = []
+    if search.max_epochs is not None:
+        spent.append(f"{search.n_epochs}/{search.max_epochs} epochs")
+    if search.max_gpu_hours is not None:
+        spent.append(f"{search.gpu_hours:.3g}/{search.max_gpu_hours:g} GPU hours")
+    n = n_finished(search)
+    return ", ".join([f"{n} trials", *spent]) if spent else f"{n}/{search.n_trials}"
 
 
 def all_failed(study: StudyView) -> list[str]:

@@ -338,6 +338,7 @@ def _result_view(
     members, outcome = recipe.members[name], task.outcomes[name]
     spread = spread_of([*outcome.values, *[None] * outcome.n_failed])
     one = recipe.studies[0]
+    counted = all(study.definition["budget"].get("trials_per_optimizer") is not None for study in recipe.studies)
     return ProfileResultView(
         **spread.model_dump(),
         task=one.task,
@@ -346,7 +347,7 @@ def _result_view(
         optimizer=name,
         rank=full_ranks(task.positions(), direction=Direction.MINIMIZE)[name],
         n_searches=len(members),
-        n_trials=sum(member.search.n_trials for member in members),
+        n_trials=sum(member.search.n_trials for member in members) if counted else None,
         time=finite_or_none(outcome.time),
         ratio=found.by_time[name].ratios.get(key) if found.by_time else None,
         distance=found.by_value[name].ratios.get(key) if found.by_value else None,

@@ -7,9 +7,10 @@ changes is remembered: a page of studies has hundreds of searches, most of them 
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Any
@@ -186,12 +187,40 @@ def _read(session: Session, studies: Sequence[Study]) -> dict[str, list[SearchVi
     found = session.execute(_searches(), {"studies": list(by_id)}).all()
     counted = session.execute(_counts(), {"searches": [search.id for search in found]})
     counts = {row.search_id: row._asdict() for row in counted}
+    budgets = _cost_budgets(session, by_id)
     for search in found:
+        study = by_id[search.study_id]
         known = {**_NO_RUNS, **search._asdict(), **counts.get(search.id, {})}
         known["n_trials"] += min(known["n_lost"], known["n_trials"])  # as `search.loop` replaces them
-        study = by_id[search.study_id]
+        if known["n_trials"] > 1 and study.id in budgets:  # one trial: a baseline's, or a space of one configuration
+            known |= budgets[study.id]
+            known["n_trials"] = _expected_trials(known, ended=study.state.is_terminal)
         views[study.id].append(SearchView(**known, stage=_stage(known, ended=study.state.is_terminal)))
     return views
+
+
+def _cost_budgets(session: Session, study_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """By study, what each of its searches may cost, where that is what the budget counts, by the names of the view."""
+    definitions = session.execute(select(Study.id, Study.definition).where(Study.id.in_(study_ids)))
+    budgets = {study_id: definition.get("budget") or {} for study_id, definition in definitions}
+    return {
+        study_id: {"max_epochs": of.get("epochs_per_optimizer"), "max_gpu_hours": of.get("gpu_hours_per_optimizer")}
+        for study_id, of in budgets.items()
+        if of and of.get("trials_per_optimizer") is None
+    }
+
+
+def _expected_trials(known: Mapping[str, Any], *, ended: bool) -> int:
+    """Trials that a budget in epochs or GPU hours will have paid for, if further ones cost what the ended ones did."""
+    n_finished = known["n_complete"] + known["n_pruned"] + known["n_failed"]
+    n_open = known["n_waiting"] + known["n_running"]
+    if ended or known["n_confirm_created"]:
+        return int(n_finished)
+    limits = ((known["n_epochs"], known["max_epochs"]), (known["gpu_hours"], known["max_gpu_hours"]))
+    share = max(spent / limit for spent, limit in limits if limit is not None)
+    at_least = max(1, n_finished + n_open + (share < 1))
+    expected = math.ceil(n_finished / min(share, 1.0)) if share else 0
+    return int(min(max(at_least, expected), known["n_trials"]))
 
 
 def _stage(known: dict[str, Any], *, ended: bool) -> str:
@@ -227,7 +256,7 @@ _COUNTED = {
     "n_pruned": RunState.PRUNED,
     "n_failed": RunState.FAIL,
 }
-_NO_RUNS = dict.fromkeys([*_COUNTED, "n_lost", "n_confirm_created", "n_confirm_finished"], 0)
+_NO_RUNS = dict.fromkeys([*_COUNTED, "n_lost", "n_confirm_created", "n_confirm_finished", "n_epochs", "gpu_hours"], 0)
 _REPLACED = tuple(kind for kind in FailureKind if kind.is_replaced)
 
 
@@ -243,5 +272,9 @@ def _counts() -> Select[*tuple[Any, ...]]:
     confirms = Run.stage == Stage.CONFIRM
     created = func.count().filter(confirms).label("n_confirm_created")
     finished = func.count().filter(confirms, Run.state.in_(_FINISHED)).label("n_confirm_finished")
+    searched = (Run.stage == Stage.SEARCH) & (Run.attempt > 0)  # as `search.coordinator` counts what is spent
+    n_epochs = func.coalesce(func.sum(Run.n_epochs).filter(searched), 0).label("n_epochs")
+    gpu_hours = (func.coalesce(func.sum(Run.gpu_s).filter(searched), 0.0) / 3600).label("gpu_hours")
     chosen = Run.search_id.in_(bindparam("searches", expanding=True))
-    return select(Run.search_id, *n_trials, n_lost, created, finished).where(chosen).group_by(Run.search_id)
+    columns = (*n_trials, n_lost, created, finished, n_epochs, gpu_hours)
+    return select(Run.search_id, *columns).where(chosen).group_by(Run.search_id)

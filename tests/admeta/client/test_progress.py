@@ -55,6 +55,14 @@ def told(*chapters: StudyView | ClientError, terminal: bool = False, width: int 
     return text.getvalue()
 
 
+def test_a_budget_in_epochs_or_gpu_hours_is_told_as_such() -> None:
+    spent = {"n_trials": 9, "n_complete": 2, "n_pruned": 1, "n_epochs": 90, "gpu_hours": 0.5}
+    line = told(study("RUNNING", search(**spent, max_epochs=400))).splitlines()[-1]
+    assert "3 trials, 90/400 epochs · 1 pruned" in line
+    line = told(study("RUNNING", search(**spent, max_gpu_hours=2.0))).splitlines()[-1]
+    assert "3 trials, 0.5/2 GPU hours · 1 pruned" in line
+
+
 def test_lines_where_there_is_no_terminal() -> None:
     assert told(*STORY).splitlines() == [
         "study s is QUEUED",

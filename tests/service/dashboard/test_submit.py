@@ -76,6 +76,9 @@ def test_fields_have_the_definitions_own_defaults() -> None:
             value = known
             for key in field.path.split("."):
                 value = value[key]
+            if field.path == "budget.trials_per_optimizer":
+                assert (value, field.text) == (20, "")  # it depends on the other limits, and the note says how
+                continue
             assert field.read(field.text or "none") == value or (value is None and field.text == ""), field.path
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine, update
 
+from admeta.client.models import SearchView
 from search.errors import StudyNotFoundError
 from search.records import Lease, Point, RunOutcome, SearchRecord
 from search.states import FailureKind, RunState, Stage, StudyState
@@ -380,3 +382,29 @@ def test_a_lost_trial_adds_the_one_in_its_place_to_those_that_the_search_will_ru
         run(store, lease, admetar, number, outcome, params={"lr": 0.1 if kind is FailureKind.LOST else 0.2})
     view = get_study_view(store.engine, lease.study_id)
     assert [(search.n_trials, search.stage) for search in view.searches] == [(5, "search"), (4, "search")]
+
+
+def test_a_budget_in_epochs_is_shown_with_what_is_spent_of_it(store: SqlStore) -> None:
+    """Two epochs of ten a trial, and a baseline's one trial, which has no such budget."""
+    budget = {"epochs_per_optimizer": 10, "gpu_hours_per_optimizer": 4.0}
+    lease, (admetar, _, baseline) = leased(store, definition("epochs", budget=budget, baseline=["sgdm"]))
+
+    def views() -> Sequence[SearchView]:
+        return get_study_view(store.engine, lease.study_id).searches
+
+    assert [(v.n_trials, v.n_epochs, v.max_epochs, v.max_gpu_hours) for v in views()] == [
+        (1, 0, 10, 4.0), (1, 0, 10, 4.0), (1, 0, None, None)
+    ]  # fmt: skip
+    points = [replace(point, cost=Cost(gpu_s=1800.0)) for point in curve(0.4, 0.5)]
+    run(store, lease, admetar, 0, complete(0.5), points=points)
+    (view, *_) = views()
+    assert (view.n_trials, view.n_epochs, view.gpu_hours) == (
+        4,
+        2,
+        1.0,
+    )  # a quarter of the hours, a fifth of the epochs
+    for number in range(1, 5):
+        run(store, lease, admetar, number, complete(0.5), points=curve(0.4, 0.5))
+    (view, *_) = views()
+    assert (view.n_trials, view.n_epochs, view.stage) == (5, 10, "confirm")
+    assert baseline.label == "sgdm.defaults"
