@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from tasks.config import (
     BatchSize,
@@ -28,6 +28,12 @@ TEXT_MODELS = ("tiny", "minilm", "bert-base-uncased", "bert-large-uncased")
 CHECKPOINT_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95}){0,5}"
 """A hub name (bert-base-uncased, org/name) or a folder inside the data folder."""
 
+
+def _as_list(value: object) -> object:
+    """A layer's name alone is a list of it."""
+    return [value] if isinstance(value, str) and value not in ("attention", "linear") else value
+
+
 LayerNames = Annotated[
     tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(min_length=1, max_length=1000)
 ]
@@ -42,7 +48,7 @@ class Lora(Part):
     rank: Count = Field(8, ge=1, le=4096, description="of the product of two matrices that is added to a layer's")
     alpha: Number = Field(16.0, gt=0.0, description="the product is multiplied by alpha / rank")
     dropout: Number = Field(0.0, ge=0.0, lt=1.0, description="of the adapters' inputs")
-    layers: Literal["attention", "linear"] | LayerNames = Field(
+    layers: Annotated[Literal["attention", "linear"] | LayerNames, BeforeValidator(_as_list)] = Field(
         "attention",
         description="attention: the layers of query and value; linear: every linear layer except the head; or ends of "
         "their names, such as [query, key]",

@@ -83,6 +83,17 @@ def test_adapters_and_head_are_trained_and_resume_exactly(folder: Path, optimize
     assert all(map(torch.equal, run.model.parameters(), again.model.parameters()))
 
 
+def test_frozen_weights_have_bf16_copies_too(folder: Path) -> None:
+    losses = []
+    for precision in ("fp32", "bf16"):
+        run = start(folder, precision=precision)
+        run._model.train()
+        run._stepper.run([next(iter(run._task.train_batches(seed=0, epoch=0)))])
+        losses.append(run._meter.read()[0])
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+    assert losses[1] != losses[0]
+
+
 def test_an_adapted_model_is_the_one_with_merged_weights(folder: Path) -> None:
     run = start(folder, lora={"rank": 3, "alpha": 7.0, "layers": ["query", "output.dense"]})
     run.advance()
@@ -202,9 +213,10 @@ def test_without_peft_it_says_how_to_get_it(folder: Path, monkeypatch: pytest.Mo
 def test_random_weights_and_wrong_values_are_refused() -> None:
     with pytest.raises(ValidationError, match="those of 'tiny' are random; choose minilm or another"):
         config(model="tiny")
-    for lora in ({"rank": 0}, {"alpha": 0.0}, {"dropout": 1.0}, {"layers": []}, {"layers": "query"}, {"r": 8}):
+    for lora in ({"rank": 0}, {"alpha": 0.0}, {"dropout": 1.0}, {"layers": []}, {"layers": 3}, {"r": 8}):
         with pytest.raises(ValidationError):
             config(lora=lora)
+    assert config(lora={"layers": "query"}).lora.layers == ("query",)
     assert config(lora={}).lora.model_dump() == {"rank": 8, "alpha": 16.0, "dropout": 0.0, "layers": "attention"}
 
 
