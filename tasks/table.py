@@ -329,7 +329,11 @@ def _describe(read: Columns, name: str, rows: Rows, config: TableConfig) -> Colu
     n_numbers = int((~np.isnan(numbers)).sum())
     chosen = normalize_name(name) in map(normalize_name, config.categorical_columns)
     if n_numbers == len(present) and not chosen:
-        return Column(name=name, mean=float(numbers.mean()), std=float(numbers.std()) or 1.0, n_missing=n_missing)
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # `_inputs` refuses numbers that are too large, with the line
+            mean, std = float(numbers.mean()), float(numbers.std()) or 1.0
+        return Column(name=name, mean=mean, std=std, n_missing=n_missing)
     if n_numbers >= len(present) / 2 and not chosen:
         line, value = present[int(np.isnan(numbers).argmax())]
         raise DataError(
