@@ -16,7 +16,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 import admeta.registry
 from admeta.errors import AdmetaError
 from admeta.info import OptimInfo
-from admeta.spaces import ParamSpace
+from admeta.spaces import ParamSpace, split_recipe
 from search.errors import SearchError, field_error, nearest_hint
 from search.paper.setups import PaperSettings, all_settings, best_settings, model_id, paper_models
 from search.space import CategoricalParameter, IntParameter, Parameter, Space, fit, from_registry
@@ -146,7 +146,7 @@ def _at_best(raw: dict[str, Any], info: TaskInfo | None, model: str | None) -> d
         rest |= {"space": {k: v for k, v in space.items() if k not in fixed}, "fixed": {**held, **fixed}}
     try:
         resolved = resolve_spaces(optimizer, rest)
-        searched = TypeAdapter(Space).validate_python(resolved["space"])
+        searched, _ = split_recipe(TypeAdapter(Space).validate_python(resolved["space"]))
     except ValidationError:  # the validator of `space` reports it
         return rest
     fixed = resolved["fixed"]

@@ -131,6 +131,8 @@ def check_recipe(
         part = () if at == ("recipe",) else ("space",) if name in searched else ("fixed",)
         return field_error("recipe", message, at=(*at, *part, prefix + name), value=constants.get(name))
 
+    if not names:
+        return
     for name in names:
         if message := _why_not_searched(name, type(task)):
             raise fault(name, message)
@@ -147,8 +149,8 @@ def check_recipe(
             concerned = [name for name in recipe if name.partition(".")[0] == field] or list(recipe)
             shown = ", ".join(f"{name} = {recipe[name]!r}" for name in concerned)
             rule = first["msg"].removeprefix("Value error, ").replace("Input should ", "must ")
-            help_ = "; draw it only where it applies, with 'when'" if len(concerned) > 1 else ""
-            raise fault(concerned[-1], f"can be {shown} here: {rule}{help_}") from None
+            advice = "; draw it only where it applies, with 'when'" if len(concerned) > 1 else ""
+            raise fault(concerned[-1], f"can be {shown} here: {rule}{advice}") from None
 
 
 def _why_not_searched(name: str, config: type[TaskConfig]) -> str | None:

@@ -163,6 +163,8 @@ def _known_fields(location: Location, raw: Mapping[str, Any]) -> list[str]:
     else:
         schema = json_schema(StudyDefinition)
     definitions = schema.get("$defs", {})
+    if "recipe" in location:  # its parameters are those of a space
+        location = ("optimizers", 0, "space", *location[location.index("recipe") + 1 :])
     here: Mapping[str, Any] = schema
     for part in location:
         here = _step(here, part, definitions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean
@@ -27,7 +27,7 @@ def study_facts(study: StudyView, comparison: ComparisonView) -> dict[str, str]:
     task, budget, confirm, resources, sampler, pruner = (definition.get(name) or {} for name in parts)
     own = own_fields(definition.get("optimizers", []))
     facts = {
-        "Task": _listed([study.task, study.model, *_training(task), f"searched: {', '.join(own)}" if own else None]),
+        "Task": _listed([study.task, study.model, *_training(task, own=own)]),
         "Search": _listed([_each(definition, budget), _named("sampler", sampler), _named("pruner", pruner)]),
         "Seeds": _listed([_training_seed(definition), _confirmed(confirm)]),
         "Budget": _listed(_spent(study, comparison, budget)),
@@ -40,11 +40,17 @@ def _listed(parts: Iterable[str | None]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _training(task: dict[str, Any]) -> list[str | None]:
+def _training(task: dict[str, Any], *, own: Sequence[str]) -> Iterator[str]:
+    """How all trials train, and which fields optimizers have of their own."""
     words = {"epochs": "{} epochs", "batch_size": "batches of {}", "steps_per_epoch": "{} steps an epoch"}
-    found: list[str | None] = [text.format(task[name]) for name, text in words.items() if task.get(name) is not None]
+    for name, text in words.items():
+        if task.get(name) is not None and name not in own:
+            yield text.format(task[name])
     schedule = task.get("schedule")
-    return [*found, f"{schedule['name']} schedule" if isinstance(schedule, dict) and "name" in schedule else None]
+    if isinstance(schedule, dict) and "name" in schedule and not {"schedule", "schedule.name"} & {*own}:
+        yield f"{schedule['name']} schedule"
+    if own:
+        yield f"each optimizer's own {', '.join(own)}"
 
 
 def _each(definition: dict[str, Any], budget: dict[str, Any]) -> str | None:

@@ -128,6 +128,24 @@ def test_defaults_train_with_the_task_itself() -> None:
     assert not [name for name in found.fixed if name.startswith("recipe.")]
 
 
+def test_named_spaces_are_searched_beside_a_recipe() -> None:
+    recipe = {"batch_size": BATCHES}
+    named, best = digits(
+        {"name": "adamw", "space": "finetune"},
+        {"name": "admetar", "space": "paper-best"},
+        task={"name": "cifar10", "model": "resnet110"},
+        recipe=recipe,
+    ).optimizers
+    assert named.space.keys() == {"lr", "recipe.batch_size"}
+    assert "recipe.batch_size" in best.space
+    (first,) = best.first
+    assert "recipe.batch_size" not in first  # the paper has no other, so it is drawn
+    space = {"lr": LR, "lambd": {**LR, "high": 0.5}, "recipe.batch_size": BATCHES}
+    by_hand = {"name": "admetar", "space": space, "first": "paper-best"}
+    (stated,) = digits(by_hand, task={"name": "cifar10", "model": "resnet110"}).optimizers
+    assert stated.first == [first]
+
+
 def test_which_fields_are_searched_is_part_of_the_recipe_that_makes_studies_comparable() -> None:
     plain, searched = digits(), digits(recipe={"batch_size": BATCHES})
     assert recipe_of(plain) != recipe_of(searched)

@@ -91,6 +91,28 @@ def test_a_best_value_at_the_end_of_its_space_is_told_with_the_command(capsys: p
     assert "admeta clone digits digits-wider --set optimizers.1.space.lr.high=5.0" in said
 
 
+def test_recipes_are_told_with_what_a_verdict_then_compares(capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = {"mean": None, "std": None, "n": 0, "n_failed": 0}
+    row = {
+        "label": "sgdm", "optimizer": "sgdm", "rank": 1, "trial": 2, "settings": {"lr": 0.1}, "search_value": 0.9,
+        "training": {"batch_size": 32, "schedule.name": "cosine"}, "validation": nothing, "test": nothing,
+        "test_metric": None, "divergence": {"count": 0, "n": 0, "rate": None, "low": None, "high": None},
+        "expected_best": [], "best_of_n": {"median": [], "low": [], "high": []},
+        **dict.fromkeys(("n_trials", "n_complete", "n_pruned", "n_failed", "n_diverged"), 1),
+        **dict.fromkeys(("train_s", "gpu_s", "optimizer_s"), 0.0),
+    }  # fmt: skip
+    view = ComparisonView.model_validate(
+        {
+            "study": "own", "task": "digits", "metric": "val_accuracy", "direction": "maximize", "complete": True,
+            "rows": [row], "pairs": [], "recipe_note": "Each optimizer has its own batch_size.",
+        }
+    )  # fmt: skip
+    show_comparison(view)
+    said = capsys.readouterr().out
+    assert "batch_size=32 schedule.name=cosine" in said
+    assert "Each optimizer has its own batch_size.\n" in said
+
+
 @pytest.mark.parametrize("line", ["list", "trials digits-four", "runs digits-four"])
 def test_a_list_is_the_page_that_rest_answers(filled: str, say_json: Callable[..., Any], line: str) -> None:
     address = {"list": "", "trials digits-four": "/digits-four/trials", "runs digits-four": "/digits-four/runs"}[line]

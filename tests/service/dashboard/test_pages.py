@@ -213,6 +213,28 @@ def test_a_search_whose_trials_all_failed_is_told_with_its_log(pages: TestClient
     assert re.search(r"/trials/admetar/1#log", text)
 
 
+def test_pages_show_a_recipe_that_was_searched(api: TestClient, settings: Settings) -> None:
+    batches = {"type": "categorical", "choices": [16, 32]}
+    study = definition("own", recipe={"batch_size": batches, "weight_decay_on": {**batches, "choices": ["matrices"]}})
+    store = SqlStore(make_engine(settings.database_url))
+    lease, (admetar, _) = leased(store, study)
+    drawn = {"lr": 0.1, "lambd": 0.1, "recipe.batch_size": 16, "recipe.weight_decay_on": "matrices"}
+    run(store, lease, admetar, 0, RunOutcome(state=RunState.COMPLETE, value=0.9), params=drawn)
+
+    def page(path: str) -> str:
+        return api.get(path, headers={"Accept": "text/html"}).text
+
+    shown = page("/studies/own")
+    assert "Each optimizer has its own batch_size, weight_decay_on. A verdict compares optimizers together" in shown
+    assert "20 epochs, cosine schedule, each optimizer&#39;s own batch_size, weight_decay_on" in shown
+    assert re.search(r'data-name="Best settings"><a [^>]*>[^<]*recipe.batch_size=16', shown)
+    trial = page("/studies/own/trials/admetar/0")
+    assert re.search(r"recipe.<wbr>batch_<wbr>size</th><td [^>]*>16</td><td [^>]*>searched<", trial)
+    assert re.search(r'id="task-yaml">task:\n  name: digits\n.*\n  batch_size: 16\n', trial, re.DOTALL)
+    assert "weight_decay_on=&#39;matrices&#39;" in trial
+    assert "batch_size=16" in page("/results")
+
+
 def test_the_buttons_of_a_study(pages: TestClient) -> None:
     study = pages.post("/v1/studies", json=definition("by-buttons").to_json()).json()["id"]
     for action, state in [("pause", "PAUSED"), ("resume", "QUEUED"), ("resume", "QUEUED"), ("cancel", "CANCELLED")]:

@@ -73,6 +73,17 @@ def test_captured_steps_are_the_eager_steps(optimizer: str) -> None:
     assert losses["graph"] == pytest.approx(losses["eager"], rel=5e-3)
 
 
+def test_captured_runs_of_other_batch_sizes_do_not_mix() -> None:
+    """As a worker trains the trials of a searched recipe, one after another."""
+    losses = []
+    for size in (32, 128, 32):
+        run = start(digits(acceleration="graph", deterministic=True, precision="fp32", batch_size=size))
+        losses.append([run.advance().metrics["train_loss"] for _ in range(2)])
+        assert run.environment()["step"] == "graph: 1 shape(s)"
+        run.close()
+    assert losses[0] == losses[2] != losses[1]
+
+
 CAPTURED = ("nadamw", "nadamw+sgdm", "torch.optim:Adamax")
 
 

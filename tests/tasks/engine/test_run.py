@@ -17,6 +17,7 @@ from tasks.registry import parse_config
 from tasks.runs import check, open_run
 
 SGDM = {"lr": 0.05}
+SIZES = ((32, "constant"), (128, "cosine"))
 
 
 def config(**fields: Any) -> Any:
@@ -145,6 +146,17 @@ def test_a_checkpoint_of_another_run_is_refused(other: dict[str, Any], field: st
     del state["optimizer"]
     with pytest.raises(CheckpointError, match="has no 'optimizer'"):
         start().load_state_dict(state)
+
+
+def test_runs_of_other_recipes_in_one_process_do_not_mix() -> None:
+    """As a worker trains the trials of a searched recipe, one after another."""
+    small, large = (config(model="linear", batch_size=size, schedule={"name": name}) for size, name in SIZES)
+    first, second, third = (start(cfg) for cfg in (small, large, small))
+    found = [run.advance() for run in (first, second, third)]
+    assert [one.step for one in found] == [37, 9, 37]
+    assert found[0].metrics == found[2].metrics != found[1].metrics
+    with pytest.raises(CheckpointError, match="its config is"):
+        second.load_state_dict(first.state_dict())
 
 
 def test_a_checkpoint_of_an_earlier_release_is_this_runs() -> None:
