@@ -53,6 +53,11 @@ def _study(definition: StudyDefinition) -> Iterator[str]:
             f"warm_start: task = '{warm_start.task}' has no effect; settings are taken over from studies of the same "
             "recipe only (task, model, epochs, data, objective). Leave it out, or name settings under 'first'."
         )
+    if definition.sensitivity is not None and (not definition.confirm.top_k or len(definition.confirm.seeds) < 2):
+        yield (
+            "sensitivity: no trial is confirmed with two seeds, so the spread between seeds is not known; ranges will "
+            "have no intervals. Set confirm.top_k to 1, with two seeds or more."
+        )
     if definition.confirm.top_k > (budget.trials_per_optimizer or math.inf):
         yield (
             f"confirm: top_k = {definition.confirm.top_k} is more than trials_per_optimizer = "

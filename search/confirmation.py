@@ -1,14 +1,21 @@
-"""How a study's confirm runs are compared, what they can show and which seeds it trains next."""
+"""How a study's confirm runs are compared, what they can show and which seeds it trains next.
+
+Also which trial they choose, and which runs show how the result depends on one parameter around it.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 from search.analysis import Decision, Plan, Rules, detectable_difference, replay
 from search.definition import Confirm, StudyDefinition
-from search.states import Direction, SignificanceTest, Verdict
+from search.optimizer_search import OptimizerSearch
+from search.records import RunRecord
+from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, Verdict
 
 
 def rules_of(
@@ -129,6 +136,93 @@ def detectable_in(definition: StudyDefinition, earlier: Spread | None) -> Detect
         source = f"the standard deviation between seeds was {std:.2g} in {studies} of this recipe"
     sentence = f"{compared}: a difference of {size} is shown with a probability of 80 %; {source}."
     return Detectable(difference=difference, std=std, sentence=sentence)
+
+
+def choosing_seeds(seeds: Iterable[int]) -> set[int]:
+    """The confirm seeds that choose among several confirmed trials: every second one. The others report.
+
+    The best of several trials by the same seeds would be the luckiest.
+    """
+    return {seed for i, seed in enumerate(sorted(set(seeds))) if i % 2}
+
+
+def choose(trials: Sequence[RunRecord], confirm_runs: Sequence[RunRecord], direction: Direction) -> RunRecord | None:
+    """The trial that represents a search, by its finished confirm runs; None where there is no trial.
+
+    Args:
+        trials: those that were confirmed, best first.
+        confirm_runs: of all of them.
+    """
+    counted = [run for run in confirm_runs if run.failure is not FailureKind.CANCELLED]
+    seeds = {run.seed for run in counted}
+    choosing = choosing_seeds(seeds) or seeds
+    if len(trials) < 2:
+        return trials[0] if trials else None
+
+    def place(trial: RunRecord) -> tuple[bool, float, bool, float, int]:
+        own = [run for run in counted if run.trial_number == trial.trial_number and run.seed in choosing]
+        values = [run.value for run in own if run.state is RunState.COMPLETE and run.value is not None]
+        cost = direction.cost(sum(values) / len(values)) if values else 0.0
+        failed = 1 - len(values) / len(own) if own else 0.0
+        return not own, failed, not values, cost, trial.trial_number
+
+    return min(trials, key=place)
+
+
+def without(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The other parameters: trials that have the same ones lie on one line of the search space."""
+    return {key: value for key, value in params.items() if key != name}
+
+
+def tells_of_settings(run: RunRecord) -> bool:
+    """Whether the run's end is a result of its settings: a value at full length, or a divergence."""
+    return run.state is RunState.COMPLETE or run.failure in (FailureKind.DIVERGED, FailureKind.NO_METRIC)
+
+
+def sensitivity_runs(
+    definition: StudyDefinition, optimizer: OptimizerSearch, runs: Sequence[RunRecord], chosen: RunRecord
+) -> list[tuple[dict[str, Any], int]]:
+    """Parameters and seed of each run that is still to be made around the chosen trial.
+
+    A trial that has the same other parameters and lies within a quarter of the distance between two values takes the
+    place of a run: further seeds are trained at its own value. The chosen trial itself does not, since its value was
+    selected for being good; its confirm runs do.
+
+    Args:
+        runs: of the search, all stages.
+    """
+    asked = definition.sensitivity
+    if asked is None:
+        return []
+    name, at = asked.parameter, optimizer.number(asked.parameter, chosen.params)
+    seeds = definition.confirm.seeds[: asked.seeds]
+    log = optimizer.varies_on_log_scale(name)
+    values = optimizer.values_around(chosen.params, asked)
+    apart = min((_distance(a, b, log=log) for a, b in pairwise(values)), default=0.0)
+    trials = [
+        (value, run)
+        for run in runs
+        if run.stage is Stage.SEARCH and run.id != chosen.id and tells_of_settings(run)
+        and without(name, run.params) == without(name, chosen.params)
+        and (value := optimizer.number(name, run.params)) is not None
+    ]  # fmt: skip
+    wanted: list[tuple[dict[str, Any], int]] = []
+    for value in values:
+        params = {**chosen.params, name: value}
+        if value == at:
+            wanted += [(dict(chosen.params), seed) for seed in seeds if not definition.confirm.top_k]
+            continue
+        near = min(trials, key=lambda one: _distance(one[0], value, log=log), default=None)
+        if near is not None and _distance(near[0], value, log=log) <= apart / 4:
+            wanted += [(dict(near[1].params), seed) for seed in seeds[:-1]]
+        else:
+            wanted += [(params, seed) for seed in seeds]
+    known = [(run.params, run.seed) for run in runs if run.stage is Stage.SENSITIVITY]
+    return [one for one in wanted if one not in known]
+
+
+def _distance(a: float, b: float, *, log: bool) -> float:
+    return abs(math.log(a / b)) if log else abs(a - b)
 
 
 def _plan(confirm: Confirm) -> Plan | None:

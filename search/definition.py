@@ -26,7 +26,7 @@ from admeta.imports import is_path
 from search import pruners, samplers
 from search.errors import field_error, nearest_hint
 from search.named_spaces import begin_at_papers_best, with_space
-from search.optimizer_search import NAME_PATTERN, Name, OptimizerSearch, PlannedSearch
+from search.optimizer_search import NAME_PATTERN, Name, OptimizerSearch, PlannedSearch, Sensitivity
 from search.recipe import MAX_CHECKED, RECIPE_SCHEMA, batch_sizes, check_recipe, share_recipe
 from search.space import Strict
 from search.states import Direction
@@ -297,6 +297,9 @@ class StudyDefinition(Strict):
         "the same seeds, to see what the search gained. A list of labels: of these only. 'fixed' holds for it too.",
     )
     confirm: Confirm = Field(default=Confirm(), description="Which trials run again, with several seeds.")
+    sensitivity: Sensitivity | None = Field(
+        default=None, description="Further runs that show how much the results depend on one parameter. Default: none."
+    )
     contrasts: Contrasts | None = Field(default=None, description="Which optimizers are compared. Default: all pairs.")
     warm_start: WarmStart | None = Field(default=None, description="Begin with the best of earlier studies.")
     resources: Resources = Field(default=Resources(), description="What one trial reserves while it runs.")
@@ -372,6 +375,7 @@ class StudyDefinition(Strict):
             check_recipe(self.task, optimizer.space, optimizer.fixed, at=("optimizers", i), at_most=at_most)
         self._check_cards(info)
         self._check_gpu_hours()
+        self._check_sensitivity()
         if isinstance(self.sampler, samplers.GridSampler):
             for i, optimizer in enumerate(self.optimizers):
                 self._check_grid(i, optimizer)
@@ -408,6 +412,18 @@ class StudyDefinition(Strict):
             if not re.fullmatch(NAME_PATTERN, label):
                 message = f"the label of its last search, '{label}', has more than 100 characters; shorten 'label'"
                 raise field_error("label_too_long", message, at=at, value=label)
+
+    def _check_sensitivity(self) -> None:
+        asked, seeds = self.sensitivity, self.confirm.seeds
+        if asked is None:
+            return
+        if asked.seeds > len(seeds):
+            message = f"must be at most the number of confirm seeds, {len(seeds)}; they are its seeds"
+            raise field_error("too_few_seeds", message, at=("sensitivity", "seeds"), value=asked.seeds)
+        if not any(optimizer.n_values(asked) for optimizer in self.optimizers):
+            names = tuple(dict.fromkeys(name for one in self.optimizers for name in (*one.space, *one.fixed)))
+            message = f"is no parameter with numbers of any optimizer here; {nearest_hint(asked.parameter, names)}"
+            raise field_error("unknown_parameter", message, at=("sensitivity", "parameter"), value=asked.parameter)
 
     def _check_cards(self, info: TaskInfo) -> None:
         cards = self.resources.gpus
@@ -493,11 +509,17 @@ class StudyDefinition(Strict):
         n_seeds = len(self.confirm.seeds) if once else self.confirm.max_seeds
         return min(self.confirm.top_k, self.n_trials_of(optimizer)) * n_seeds
 
+    def n_sensitivity_runs_of(self, optimizer: OptimizerSearch) -> int:
+        """Sensitivity runs of this optimizer at most; the confirm runs are those at the chosen value."""
+        if self.sensitivity is None or not (n_values := optimizer.n_values(self.sensitivity)):
+            return 0
+        return (n_values - (self.confirm.top_k > 0)) * self.sensitivity.seeds
+
     @property
     def n_runs(self) -> int:
-        """Trainings that the study asks for at most: the trials and confirm runs of all optimizers."""
-        planned = [search.optimizer for search in self.planned_searches()]
-        return sum(self.n_trials_of(one) + self.n_confirm_runs_of(one) for one in planned)
+        """Trainings that the study asks for at most: the trials, confirm and sensitivity runs of all optimizers."""
+        counts = self.n_trials_of, self.n_confirm_runs_of, self.n_sensitivity_runs_of
+        return sum(n_of(search.optimizer) for search in self.planned_searches() for n_of in counts)
 
     def to_json(self) -> dict[str, Any]:
         """The resolved definition as plain JSON values; parsing it again gives an equal definition."""

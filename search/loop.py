@@ -1,4 +1,4 @@
-"""One optimizer's search within a study: ask, report, prune and tell on its Optuna study, then the confirm runs.
+"""One optimizer's search within a study: ask, report, prune and tell on its Optuna study, then the runs that follow.
 
 It resumes from SQL alone and knows nothing of Ray: the coordinator says when a run starts, reports, ends or fails.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
+from itertools import count
 from typing import Any
 
 from search import samplers
+from search.confirmation import choose, sensitivity_runs
 from search.definition import StudyDefinition, WarmStart
 from search.optimizer_search import OptimizerSearch
 from search.records import (
@@ -69,6 +71,7 @@ class SearchLoop:
         self._duplicates: dict[int, list[int]] = {}
         self._n_asked = len(self._search_runs())
         self._confirm_planned = False
+        self._sensitivity_planned = definition.sensitivity is None or self.is_baseline
         self._search_over = False
         self._trials = Trials(
             store.optuna_storage(),
@@ -96,7 +99,8 @@ class SearchLoop:
 
     @property
     def is_done(self) -> bool:
-        return not self._waiting and not self._live and not self._can_ask() and self._confirm_planned
+        planned = self._confirm_planned and self._sensitivity_planned
+        return not self._waiting and not self._live and not self._can_ask() and planned
 
     def runs(self) -> list[RunRecord]:
         return list(self._runs.values())
@@ -140,7 +144,7 @@ class SearchLoop:
                 return run
             if self._can_ask() and not self.is_on_hold:
                 self._waiting.append(self._ask().id)
-            elif not self._plan_confirm():
+            elif not self._plan_confirm() and not self._plan_sensitivity():
                 return None
 
     def report(self, run: RunRecord, points: Sequence[Point], *, start: AttemptStart | None = None) -> None:
@@ -227,7 +231,7 @@ class SearchLoop:
 
     def close(self, outcome: RunOutcome) -> None:
         """End all unfinished runs, and start no others."""
-        self._search_over = self._confirm_planned = True
+        self._search_over = self._confirm_planned = self._sensitivity_planned = True
         self._waiting.clear()
         self._duplicates.clear()
         self._fail_unstarted()
@@ -330,17 +334,38 @@ class SearchLoop:
         """Queue the confirm runs of the chosen trials with these seeds; those that exist already stay as they are."""
         for chosen in select(self._search_runs(), self._definition):
             for seed in seeds:
-                run = self._store.create_run(
-                    self._lease,
-                    self.record.id,
-                    trial_number=chosen.trial_number,
-                    stage=Stage.CONFIRM,
-                    seed=seed,
-                    params=chosen.params,
-                )
-                if run.id not in self._runs:
-                    self._runs[run.id] = run
-                    self._waiting.append(run.id)
+                self._queue(Stage.CONFIRM, chosen.trial_number, seed=seed, params=chosen.params)
+
+    def _queue(self, stage: Stage, number: int, *, seed: int, params: Mapping[str, Any]) -> None:
+        """Queue a run that follows the search, unless it exists."""
+        run = self._store.create_run(
+            self._lease, self.record.id, trial_number=number, stage=stage, seed=seed, params=params
+        )
+        if run.id not in self._runs:
+            self._runs[run.id] = run
+            self._waiting.append(run.id)
+
+    def _plan_sensitivity(self) -> bool:
+        """Queue the sensitivity runs once the trial is chosen. Returns whether there are runs to start."""
+        if self._sensitivity_planned or not self._confirm_planned:
+            return False
+        confirm_runs = [run for run in self._runs.values() if run.stage is Stage.CONFIRM]
+        if self._definition.confirm.top_k > 1 and any(not run.state.is_finished for run in confirm_runs):
+            return False  # they choose
+        self._sensitivity_planned = True
+        best = best_of_each(self._search_runs(), self._definition)[: max(1, self._definition.confirm.top_k)]
+        chosen = choose(best, confirm_runs, self._definition.objective.direction)
+        if chosen is None:
+            return False
+        made = [run for run in self._runs.values() if run.stage is Stage.SENSITIVITY]
+        numbers = {_key(run.params): run.trial_number for run in made}
+        free = count(max(numbers.values(), default=-1) + 1)
+        for params, seed in sensitivity_runs(self._definition, self.spec, self.runs(), chosen):
+            number = numbers.setdefault(_key(params), -1)
+            if number < 0:
+                number = numbers[_key(params)] = next(free)
+            self._queue(Stage.SENSITIVITY, number, seed=seed, params=params)
+        return bool(self._waiting)
 
     def confirmed_values(self) -> dict[int, float | None]:
         """By seed, the value of each finished confirm run; None for one that failed. Cancelled runs are left out."""
@@ -360,11 +385,16 @@ class SearchLoop:
 
 
 def select(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:
-    """The `top_k` best trials by validation, each configuration once. Of equal ones the earlier trial comes first."""
+    """The `top_k` best trials by validation, each configuration once."""
+    return best_of_each(runs, definition)[: definition.confirm.top_k]
+
+
+def best_of_each(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:
+    """The COMPLETE trials by their value, each configuration once. Of equal ones the earlier trial comes first."""
     chosen: dict[str, RunRecord] = {}
     for run in best_first(runs, definition):
         chosen.setdefault(_key(run.params), run)
-    return list(chosen.values())[: definition.confirm.top_k]
+    return list(chosen.values())
 
 
 def best_first(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:

@@ -30,7 +30,8 @@ from admeta.spaces import RECIPE
 from search.errors import field_error
 from search.named_spaces import find_named_space, resolve_spaces
 from search.recipe import RECIPE_SCHEMA, recipe_parameters
-from search.space import Space, Strict, check_conditions, from_registry, why_not
+from search.space import CategoricalParameter, Space, Strict, as_drawn, check_conditions, from_registry, why_not
+from tasks.config import Count, Number
 
 _FIELDS = {"matrices": ("space", "fixed"), "others": ("name", "space", "fixed")}
 _TYPES: Mapping[str, tuple[type, ...]] = {"name": (str,), "space": (dict, str), "fixed": (dict,)}
@@ -169,6 +170,35 @@ def _show_resolved(schema: dict[str, Any]) -> None:
     schema["properties"] |= {"roles": ROLES_SCHEMA, "recipe": {"description": description, **RECIPE_SCHEMA}}
 
 
+class Sensitivity(Strict):
+    """Runs that show how each optimizer's result depends on one parameter, the others at what its search chose."""
+
+    parameter: Annotated[str, Field(max_length=100)] = Field(
+        default="lr", description="A parameter that is a number; optimizers without it are left out."
+    )
+    points: Annotated[Count, Field(ge=3, le=51)] = Field(
+        default=7,
+        description="Values of the parameter, the chosen one among them; an odd number. Trials that lie there already "
+        "are not trained again.",
+    )
+    span: Annotated[Number, Field(gt=1, le=1e6)] = Field(
+        default=30,
+        description="The values go from the chosen one / span to the chosen one * span, in equal factors. A searched "
+        "parameter that is not on a log scale has values over its space instead; of choices, those next to the chosen "
+        "one are the values.",
+    )
+    seeds: Annotated[Count, Field(ge=1, le=100)] = Field(
+        default=1, description="Runs at each value, with the first of the confirm seeds."
+    )
+
+    @field_validator("points")
+    @classmethod
+    def _odd(cls, points: int) -> int:
+        if points % 2 == 0:
+            raise ValueError(f"must be odd, with as many values below the chosen one as above; it is {points}")
+        return points
+
+
 class OptimizerSearch(Strict):
     """One optimizer and its search space. Give a `label` to list an optimizer more than once."""
 
@@ -279,6 +309,70 @@ class OptimizerSearch(Strict):
             raise ValidationError.from_exception_data("", errors)
         return found
 
+    def number(self, name: str, params: Mapping[str, Any]) -> float | None:
+        """The value of this parameter in a trial with these drawn parameters; None where it is no number."""
+        known = admeta.registry.get(self.name).parameters
+        default = known[name].default if name in known and name not in self.space else None
+        value = {name: default, **self.fixed, **params}[name]
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def varies_on_log_scale(self, name: str) -> bool:
+        """Whether sensitivity to this parameter is measured in factors rather than in differences."""
+        parameter = self.space.get(name)
+        if isinstance(parameter, CategoricalParameter):
+            return all(choice > 0 for choice in _numbers(parameter))
+        return parameter is None or parameter.log
+
+    def values_around(self, params: Mapping[str, Any], asked: Sensitivity) -> list[float]:
+        """Values of the parameter in question around that of a trial, which is one of them, in ascending order.
+
+        None that the optimizer would refuse. Empty where the parameter is no number, or decides which others are drawn.
+        """
+        name, half = asked.parameter, asked.points // 2
+        at = self.number(name, params)
+        if at is None or any(name in (parameter.when or ()) for parameter in self.space.values()):
+            return []
+        parameter = self.space.get(name)
+        values: Iterable[float]
+        if isinstance(parameter, CategoricalParameter):
+            choices = sorted(_numbers(parameter))
+            place = choices.index(at)
+            values = choices[max(0, place - half) : place + half + 1]
+        elif parameter is not None and not parameter.log:
+            apart = (parameter.high - parameter.low) / (asked.points - 1)
+            evenly = [parameter.low + i * apart for i in range(asked.points)]
+            values = [as_drawn(parameter, value) for value in evenly if abs(value - at) > apart / 2]
+        elif at > 0:
+            values = [float(f"{at * asked.span ** (i / half):.4g}") for i in range(-half, half + 1) if i]
+        else:
+            return []
+        if isinstance(at, int):
+            values = map(round, values)
+        return sorted({at, *(value for value in values if self._accepts(name, value, params))})
+
+    def _accepts(self, name: str, value: float, params: Mapping[str, Any]) -> bool:
+        if name.startswith(RECIPE):  # the definition's rules hold for what is searched
+            return name in self.space and why_not(self.space[name], value) is None
+        info, settings = admeta.registry.get(self.name), {**self.fixed, **params}
+        try:
+            info.check(name, value)
+        except AdmetaError:
+            return False
+        rules = (rule for rule in info.requirements if rule.parameter == name)
+        return all(rule.domain.accepts(value) for rule in rules if settings.get(rule.where) == rule.value)
+
+    def n_values(self, asked: Sensitivity) -> int:
+        """At most so many values of the parameter in question; 0 where this search has none to vary."""
+        parameter = self.space.get(asked.parameter)
+        if not self.space:
+            return 0
+        if isinstance(parameter, CategoricalParameter):
+            n = len(_numbers(parameter))
+            return min(n, asked.points) if n > 1 else 0
+        if parameter is None and not (self.number(asked.parameter, {}) or 0) > 0:
+            return 0
+        return asked.points
+
     def _when(self, name: str) -> Iterable[tuple[str, JsonValue]]:
         return (self.space[name].when or {}).items()
 
@@ -319,6 +413,12 @@ def _unmet(name: str, values: Mapping[str, JsonValue], space: Space) -> str:
         if parent in values and values[parent] != value:
             return f"is only drawn when {parent} = {value!r}, and here {parent} = {values[parent]!r}"
     return ""
+
+
+def _numbers(parameter: CategoricalParameter) -> list[float]:
+    """The choices, where all of them are numbers."""
+    numbers = [one for one in parameter.choices if isinstance(one, int | float) and not isinstance(one, bool)]
+    return numbers if len(numbers) == len(parameter.choices) else []
 
 
 def _plain(value: Any) -> Any:

@@ -248,7 +248,7 @@ def fit(settings: Mapping[str, Any], space: Space) -> dict[str, Any]:
     fitting: dict[str, Any] = {}
     for name, value in settings.items():
         if name in space and why_not(space[name], value) is None:
-            fitting[name] = _as_drawn(space[name], value)
+            fitting[name] = as_drawn(space[name], value)
     return fitting
 
 
@@ -262,7 +262,7 @@ def why_not(parameter: Parameter, value: Any) -> str | None:
         return "must be a number"
     if not parameter.low <= value <= parameter.high:
         return f"must be from {parameter.low} to {parameter.high}"
-    if parameter.step is not None and not math.isclose(_as_drawn(parameter, value), value, rel_tol=1e-9):
+    if parameter.step is not None and not math.isclose(as_drawn(parameter, value), value, rel_tol=1e-9):
         return f"must be {parameter.low} plus a multiple of step = {parameter.step}"
     return None
 
@@ -272,7 +272,7 @@ def _listed(choices: Sequence[JsonValue]) -> str:
     return ", ".join(map(repr, choices[:_MAX_LISTED])) + (", …" if len(choices) > _MAX_LISTED else "")
 
 
-def _as_drawn(parameter: Parameter, value: Any) -> Any:
+def as_drawn(parameter: Parameter, value: Any) -> Any:
     """The value as the space itself would draw it: the nearest step, where there are steps."""
     if isinstance(parameter, CategoricalParameter):
         return encode_choice(value)

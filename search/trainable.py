@@ -237,11 +237,11 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         return time.monotonic() - self._saved_at >= self._assignment.checkpoint_every_s
 
     def _save(self, run: Run, *, final: bool) -> None:
-        """A search run that ended before its first checkpoint was due leaves none: repeating it costs less.
+        """Unless it confirms, a run that ended before its first checkpoint was due leaves none: repeating costs less.
 
         One that cannot be written, because the disk is full, is reported and tried again when the next is due.
         """
-        if final and self._assignment.stage is Stage.SEARCH and not self._checkpoint_is_due():
+        if final and self._assignment.stage is not Stage.CONFIRM and not self._checkpoint_is_due():
             return
         from tasks.engine import checkpoint  # brings torch, which a run without a network never needs
 

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 import tasks.registry
-from admeta.client.models import ComparisonView, RunView, SpreadView, TrialView
+from admeta.client.models import ComparisonView, RunView, SensitivityView, SpreadView, StudyRunView, TrialView
 from admeta.client.terminal import tables
 from admeta.client.text import latex, latex_list, markdown
 from search.space import Space
@@ -61,6 +61,8 @@ def columns(definition: Mapping[str, Any]) -> Columns:
             values.setdefault(name, []).extend(parameter.end_points())
         for name, value in optimizer["fixed"].items():
             values.setdefault(name, []).append(value)
+    if asked := definition.get("sensitivity"):
+        values.setdefault(asked["parameter"], [])  # also where it is at its default in all trials
     numbers = {name for name, known in values.items() if all(_is_number(value) for value in known)}
     return Columns(
         test_metrics=tuple(sorted({*info.test_metrics, info.test_name(definition["objective"]["metric"])})),
@@ -69,19 +71,31 @@ def columns(definition: Mapping[str, Any]) -> Columns:
     )
 
 
-def rows(trials: Iterable[TrialView], chosen: Columns) -> Iterator[dict[str, Any]]:
-    """A row for every run; what a run does not have is None."""
+def rows(trials: Iterable[TrialView], others: Iterable[StudyRunView], chosen: Columns) -> Iterator[dict[str, Any]]:
+    """A row for every run; what a run does not have is None.
+
+    Args:
+        others: the runs that belong to no trial.
+    """
     for trial in trials:
+        of_trial = {
+            "label": trial.label,
+            "optimizer": trial.optimizer,
+            "trial": trial.number,
+            "trial_state": trial.state,
+        }
         for run in trial.runs:
-            yield _row(trial, run, chosen)
+            yield _row(of_trial, run, trial.chosen, chosen)
+    for one in others:
+        yield _row({"label": one.label, "optimizer": one.optimizer}, one, one.chosen, chosen)
 
 
-def to_csv(trials: Iterable[TrialView], chosen: Columns) -> Iterator[bytes]:
+def to_csv(trials: Iterable[TrialView], others: Iterable[StudyRunView], chosen: Columns) -> Iterator[bytes]:
     """CSV with a header line; lists are JSON."""
     text = io.StringIO()
     writer = csv.DictWriter(text, chosen.names)
     writer.writeheader()
-    for row in rows(trials, chosen):
+    for row in rows(trials, others, chosen):
         writer.writerow(row)
         if text.tell() > _CHUNK_BYTES // 16:
             yield _drain(text)
@@ -97,7 +111,7 @@ def to_json(trials: Iterable[TrialView]) -> Iterator[bytes]:
     yield b"]\n" if separator != b"[" else b"[]\n"
 
 
-def to_parquet(trials: Iterable[TrialView], chosen: Columns) -> Iterator[bytes]:
+def to_parquet(trials: Iterable[TrialView], others: Iterable[StudyRunView], chosen: Columns) -> Iterator[bytes]:
     """Parquet, a row group a thousand rows; written to a temporary file, because its index comes last."""
     import pyarrow
     import pyarrow.parquet
@@ -106,7 +120,7 @@ def to_parquet(trials: Iterable[TrialView], chosen: Columns) -> Iterator[bytes]:
     types |= {f"settings.{name}": "float64" for name in chosen.numbers}
     types |= {f"settings.{name}": "string" for name in chosen.others}
     schema = pyarrow.schema([(name, pyarrow.type_for_alias(types[name])) for name in chosen.names])
-    left = rows(trials, chosen)
+    left = rows(trials, others, chosen)
     with TemporaryFile() as file:
         with pyarrow.parquet.ParquetWriter(file, schema) as writer:
             while batch := list(islice(left, BATCH)):
@@ -116,17 +130,29 @@ def to_parquet(trials: Iterable[TrialView], chosen: Columns) -> Iterator[bytes]:
             yield chunk
 
 
-def to_latex(view: ComparisonView) -> str:
-    """The comparison as a booktabs table, and every verdict as a sentence."""
+def to_latex(view: ComparisonView, sensitivity: SensitivityView | None = None) -> str:
+    """The comparison as a booktabs table, every verdict as a sentence, and a table of the sensitivity."""
     table = latex(*_compared(view), comment=f"{_about(view)}; validation selected, test is only reported")
-    return table + latex_list(_verdicts(view))
+    found = table + latex_list(_verdicts(view))
+    if sensitivity is not None:
+        found += "\n" + latex(*_ranges(sensitivity), comment=tables.tolerance(sensitivity))
+    return found
 
 
-def to_markdown(view: ComparisonView) -> str:
-    """The comparison as a table, and every verdict as a sentence."""
+def to_markdown(view: ComparisonView, sensitivity: SensitivityView | None = None) -> str:
+    """The comparison as a table, every verdict as a sentence, and a table of the sensitivity."""
     parts = [f"{_about(view)}. Validation selected, test is only reported.", markdown(*_compared(view)).rstrip()]
     sentences = "\n".join(f"- {sentence}" for sentence in _verdicts(view))
-    return "\n\n".join([*parts, *([sentences] if sentences else [])]) + "\n"
+    if sentences:
+        parts.append(sentences)
+    if sensitivity is not None:
+        parts += [f"{tables.tolerance(sensitivity)}.", markdown(*_ranges(sensitivity)).rstrip()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _ranges(view: SensitivityView) -> tuple[list[str], list[list[str]]]:
+    head = ["optimizer", f"chosen {view.parameter}", "from", "to", "factor", "mean loss"]
+    return head, [[curve.label, *tables.good_range(curve)] for curve in view.curves]
 
 
 def _about(view: ComparisonView) -> str:
@@ -146,16 +172,16 @@ def _verdicts(view: ComparisonView) -> list[str]:
     return [*(f"{pair.sentence}." for pair in view.pairs), *([view.recipe_note] if view.recipe_note else [])]
 
 
-def _row(trial: TrialView, run: RunView, chosen: Columns) -> dict[str, Any]:
+def _row(of_trial: Mapping[str, Any], run: RunView, settings: Mapping[str, Any], chosen: Columns) -> dict[str, Any]:
     fixed: Mapping[str, Any] = {
-        "label": trial.label, "optimizer": trial.optimizer, "trial": trial.number, "trial_state": trial.state,
+        "trial": None, "trial_state": None, **of_trial,
         "stage": run.stage, "seed": run.seed, "state": run.state, "value": run.value, "failure": run.failure,
         "error": run.error, "epoch": run.epoch, "step": run.step, "train_s": run.train_s, "gpu_s": run.gpu_s,
         "attempts": len(run.attempts), "started_at": _time(run.started_at), "finished_at": _time(run.finished_at),
     }  # fmt: skip
     tests = {name: run.test_metrics.get(name) for name in chosen.test_metrics}
-    numbers = {f"settings.{name}": _float(trial.chosen.get(name)) for name in chosen.numbers}
-    others = {f"settings.{name}": _json(trial.chosen.get(name)) for name in chosen.others}
+    numbers = {f"settings.{name}": _float(settings.get(name)) for name in chosen.numbers}
+    others = {f"settings.{name}": _json(settings.get(name)) for name in chosen.others}
     return {**fixed, **tests, **numbers, **others}
 
 

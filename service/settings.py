@@ -58,7 +58,7 @@ class Quotas:
     Attributes:
         max_queued: studies that wait for their turn, over the whole database; one more gets 429.
         max_running: studies that this service drives at a time.
-        max_trials: trials and confirm runs of one study, over all its optimizers; more get 422.
+        max_trials: trials, confirm and sensitivity runs of one study, over all its optimizers; more get 422.
         max_body_bytes: size of a request's body; more get 413.
         allow_imports: modules whose objects, and those of modules below them, a definition may name by import path
             ("my_module:train"); any other path gets 422. What is named runs on the workers as their user.

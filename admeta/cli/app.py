@@ -37,6 +37,7 @@ _COMMANDS: dict[str, dict[str, str]] = {
         "run": "admeta.cli.runs:run",
         "logs": "admeta.cli.runs:logs",
         "importance": "admeta.cli.results:importance",
+        "sensitivity": "admeta.cli.results:sensitivity",
         "export": "admeta.cli.results:export",
     },
     "Tasks, optimizers, machines": {

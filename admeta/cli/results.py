@@ -1,4 +1,4 @@
-"""Commands on results and on what a study can name: compare, best, importance, export, tasks, optimizers, cluster."""
+"""Commands on results and on what a study can name: compare, best, importance, …, tasks, optimizers, cluster."""
 
 from __future__ import annotations
 
@@ -119,6 +119,25 @@ def importance(
     """Show how much each searched parameter mattered."""
     with connect(url) as client:
         emit(client.importance(study, method=method), output, table=tables.importance)
+
+
+def sensitivity(
+    study: StudyArgument,
+    parameter: Annotated[
+        str | None, typer.Option(help="A parameter that is a number.  [default: the study's own, or lr]")
+    ] = None,
+    within: Annotated[float, typer.Option(help="Tolerance as a share of the best result.")] = 0.01,
+    margin: Annotated[float | None, typer.Option(help="Tolerance in the metric's unit, in its place.")] = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show how far a parameter may be off until the results get worse."""
+    with connect(url) as client:
+        view = client.sensitivity(study, parameter=parameter, within=within, margin=margin)
+    emit(view, output, table=tables.sensitivity)
+    if output is Output.TABLE:
+        for curve in view.curves:
+            say(f"{curve.label}: {curve.sentence}")
 
 
 def export(

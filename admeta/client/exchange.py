@@ -101,7 +101,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 Model = TypeVar("Model", bound=BaseModel)
-Query = Mapping[str, str | int | Sequence[str] | None]
+Query = Mapping[str, str | float | Sequence[str] | None]
 PAUSES_S = (0.2, 0.4, 0.8)
 """Seconds before each repetition of a request."""
 _LONGEST_PAUSE_S = 2.0

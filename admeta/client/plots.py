@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from admeta.client.models import ComparisonView, PointView, TrialView
+    from admeta.client.models import ComparisonView, PointView, SensitivityView, TrialView
 
 
 def plot_comparison(view: ComparisonView, ax: Any = None) -> Any:
@@ -33,6 +33,33 @@ def plot_comparison(view: ComparisonView, ax: Any = None) -> Any:
     ax.set_yticks(range(len(rows)), [row.label for row in rows])
     ax.set_xlabel(view.metric)
     ax.set_title(view.study)
+    return ax
+
+
+def plot_sensitivity(view: SensitivityView, ax: Any = None) -> Any:
+    """Each optimizer's result over the parameter: the mean, with one standard deviation where there are several seeds.
+
+    The chosen value is a large mark, and a value at which a run diverged a cross at the worst result.
+
+    Args, returns, raises: as for `plot_comparison`.
+    """
+    ax = _axes(ax)
+    means = [point.mean for curve in view.curves for point in curve.points if point.mean is not None]
+    worst = (min if view.direction == "maximize" else max)(means, default=0.0)
+    for i, curve in enumerate(view.curves):
+        color, there = f"C{i % 10}", [point for point in curve.points if point.mean is not None]
+        x, y, std = ([getattr(point, name) for point in there] for name in ("value", "mean", "std"))
+        ax.errorbar(x, y, yerr=[one or 0.0 for one in std], fmt="o-", capsize=3, color=color, label=curve.label)
+        lost = [point.value for point in curve.points if point.mean is None]
+        ax.plot(lost, [worst] * len(lost), "x", color=color)
+        chosen = [point for point in there if point.value == curve.chosen]
+        ax.plot([one.value for one in chosen], [one.mean for one in chosen], "o", color=color, markersize=10)
+    if all(curve.log for curve in view.curves):
+        ax.set_xscale("log")
+    ax.set_xlabel(view.parameter)
+    ax.set_ylabel(view.metric)
+    ax.set_title(view.study)
+    ax.legend()
     return ax
 
 

@@ -65,10 +65,15 @@ class AttemptState(StrEnum):
 
 
 class Stage(StrEnum):
-    """SEARCH: the sampler proposes settings, one seed, early stopping. CONFIRM: the best ones with several seeds."""
+    """SEARCH: the sampler proposes settings, one seed, early stopping. CONFIRM: the best ones with several seeds.
+
+    SENSITIVITY: the chosen settings with other values of one parameter. These runs belong to no trial: their trial
+    numbers count the values.
+    """
 
     SEARCH = "search"
     CONFIRM = "confirm"
+    SENSITIVITY = "sensitivity"
 
 
 class FailureKind(StrEnum):

@@ -35,7 +35,7 @@ _ESCAPES = str.maketrans({
     **{mark: "\\" + mark for mark in "&%_#${}"},
     "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}", "<": r"$<$", ">": r"$>$",
     "±": r"$\pm$", "Δ": r"$\Delta$", "λ": r"$\lambda$", "β": r"$\beta$", "δ": r"$\delta$", "∞": r"$\infty$",
-    "–": "--", "−": r"$-$", "≥": r"$\geq$", "≤": r"$\leq$", "·": r"$\cdot$",
+    "–": "--", "−": r"$-$", "≥": r"$\geq$", "≤": r"$\leq$", "·": r"$\cdot$", "×": r"$\times$",
 })  # fmt: skip
 
 

@@ -4,7 +4,16 @@ Knows no database, no Ray and no torch; the service feeds it what the store reme
 """
 
 from search.analysis.bands import BestOfN, Draws, ReachedBy, best_of_n, best_so_far, expected_best_curve, reached_by
-from search.analysis.curves import BandPoint, Ended, TargetTimes, median_band, time_to_target
+from search.analysis.curves import (
+    BandPoint,
+    Edge,
+    Ended,
+    GoodRange,
+    TargetTimes,
+    good_range,
+    median_band,
+    time_to_target,
+)
 from search.analysis.profiles import (
     Friedman,
     PerformanceProfile,
@@ -33,8 +42,10 @@ __all__ = [
     "Decision",
     "Direction",
     "Draws",
+    "Edge",
     "Ended",
     "Friedman",
+    "GoodRange",
     "Looks",
     "PairVerdict",
     "PerformanceProfile",
@@ -59,6 +70,7 @@ __all__ = [
     "expected_best_curve",
     "finite_or_none",
     "friedman",
+    "good_range",
     "holm",
     "mean_ranks",
     "median_band",

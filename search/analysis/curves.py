@@ -1,6 +1,7 @@
 """Learning curves: the median of several with a band around it, and the time and steps to a target value.
 
-Owns the alignment of curves that were evaluated at different steps, and what becomes of those that ended early.
+Owns the alignment of curves that were evaluated at different steps, and what becomes of those that ended early. Also
+the curve of results over a parameter: where it is nearly as good as at its best.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.interpolate import PchipInterpolator, UnivariateSpline
 
 from search.analysis.summary import AnalysisError, finite_or_none, is_maximize
 from search.states import Direction
@@ -186,3 +189,207 @@ def _first(curve: Sequence[Point], *, target: float, sign: int) -> tuple[float, 
 
 def _median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """One end of a range of a parameter.
+
+    Attributes:
+        at: the estimate; the last value that was measured where `is_open`.
+        is_open: the results are still good there: the range may go on.
+        inner, outer: the end lies between them: surely within the range, and surely outside; an outer of None: no value
+            that was measured is. Both None where the spread between seeds is not known.
+    """
+
+    at: float
+    is_open: bool
+    inner: float | None
+    outer: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoodRange:
+    """Where a parameter's results are within a tolerance of the best, in a curve over that parameter.
+
+    Attributes:
+        best: of the curve, in the metric's unit.
+        best_at: the parameter's value there.
+        tolerance: in the metric's unit.
+        low, high: the ends of the range.
+        deviation: mean of what is lost against the best over all values that were measured, in the metric's unit; 0 is
+            best (the learning rate sensitivity of Wortsman et al., 2023).
+    """
+
+    best: float
+    best_at: float
+    tolerance: float
+    low: Edge
+    high: Edge
+    deviation: float
+
+
+_STEPS = 400
+_CAPPED_AT = 6.0
+_SURE = 2.0
+
+
+def good_range(
+    points: Sequence[tuple[float, Sequence[float | None]]],
+    *,
+    direction: Direction,
+    within: float,
+    margin: float | None = None,
+    log: bool = True,
+    std: float | None = None,
+    worst: float | None = None,
+) -> GoodRange | None:
+    """The range of a parameter in which results are nearly as good as at its best.
+
+    Between the values that were measured, the curve is interpolated by monotone cubic pieces, over the logarithm of the
+    parameter with `log`. Where the spread is known, a spline first smooths the results by as much as the spread
+    explains: of noisy points, the best would look better than it is, and the range narrower. A divergence is worse than
+    any tolerance; the range ends in the middle between it and the point beside it.
+
+    The ends of an `Edge` need no interpolation: a point is surely within where it is by more than two standard errors,
+    and surely outside likewise. `python -m benchmarks.sensitivity` measures the errors of all this.
+
+    Args:
+        points: value of the parameter, and the results of the runs there; None for one that diverged, which makes the
+            point diverged.
+        within: the tolerance as a share of the best result's absolute value.
+        margin: the tolerance in the metric's unit, instead.
+        std: of a run between seeds, in the metric's unit; None: not known.
+        worst: what a divergence counts as in `deviation`; at least as bad as the worst point.
+
+    Returns:
+        None where fewer than three values were measured, or all diverged.
+    """
+    points = sorted((point for point in points if point[1]), key=lambda point: point[0])
+    x = np.array([value for value, _ in points])
+    cost = np.array([_mean_cost(runs, direction) for _, runs in points])
+    error = (std or 0.0) / np.sqrt([len(runs) for _, runs in points])
+    if len(points) < 3 or not np.isfinite(cost).any():
+        return None
+    x = np.log(x) if log else x
+    first, last = _finite_around(cost, int(np.argmin(cost)))
+    inside = slice(first, last + 1)
+    slack = within * abs(float(cost.min())) if margin is None else margin
+    smooth = _smoothed(x[inside], cost[inside], error[inside], cap=_CAPPED_AT * slack)
+    if last > first:
+        grid = np.linspace(x[first], x[last], _STEPS)
+        curve = PchipInterpolator(x[inside], smooth)(grid)
+    else:
+        grid, curve = x[inside], smooth
+    place = int(np.argmin(curve))
+    best = float(curve[place])
+    tolerance = within * abs(best) if margin is None else margin
+    start = first + int(np.argmin(smooth))
+    sure = None if std is None else (cost - best - tolerance, _SURE * error)
+    edges = [
+        _edge(x, grid, curve - best - tolerance, place, start=start, block=block, step=step, sure=sure, log=log)
+        for step, block in ((-1, first), (1, last))
+    ]
+    to_value = math.exp if log else float
+    return GoodRange(
+        best=direction.cost(best),
+        best_at=to_value(grid[place]),
+        tolerance=tolerance,
+        low=edges[0],
+        high=edges[1],
+        deviation=_mean_loss(x, cost, grid, curve, worst=None if worst is None else direction.cost(worst)),
+    )
+
+
+def _mean_cost(runs: Sequence[float | None], direction: Direction) -> float:
+    finished = [value for value in runs if value is not None]
+    return direction.cost(statistics.fmean(finished)) if len(finished) == len(runs) else math.inf
+
+
+def _finite_around(cost: NDArray[np.float64], start: int) -> tuple[int, int]:
+    """First and last of the points around this one that did not diverge."""
+    first = last = start
+    while first > 0 and np.isfinite(cost[first - 1]):
+        first -= 1
+    while last + 1 < len(cost) and np.isfinite(cost[last + 1]):
+        last += 1
+    return first, last
+
+
+def _smoothed(
+    x: NDArray[np.float64], cost: NDArray[np.float64], error: NDArray[np.float64], *, cap: float
+) -> NDArray[np.float64]:
+    """The costs with as much taken out as their errors explain; costs far from the best stay as they are."""
+    if len(x) < 4 or not error.all():
+        return cost
+    capped = np.minimum(cost, cost.min() + cap)
+    spline = UnivariateSpline(x, capped, w=1 / error, s=len(x))
+    return np.asarray(spline(x) + cost - capped)
+
+
+def _edge(
+    x: NDArray[np.float64],
+    grid: NDArray[np.float64],
+    over: NDArray[np.float64],
+    place: int,
+    *,
+    start: int,
+    block: int,
+    step: int,
+    sure: tuple[NDArray[np.float64], NDArray[np.float64]] | None,
+    log: bool,
+) -> Edge:
+    """The end of the range on one side.
+
+    Args:
+        over: by how much the curve is over the limit.
+        start, block: the point nearest to the best, and the last one on this side before a divergence.
+        step: -1 for the lower end, 1 for the upper one.
+        sure: by how much each point is over the limit, and what it must exceed to be sure.
+    """
+    outside = np.flatnonzero(over[place::step] > 0)
+    beyond = block + step
+    is_open = False
+    if len(outside):
+        k = place + step * int(outside[0])
+        share = over[k] / (over[k] - over[k - step])
+        at = grid[k] - share * (grid[k] - grid[k - step])
+    elif 0 <= beyond < len(x):
+        at = (x[block] + x[beyond]) / 2
+    else:
+        at, is_open = x[block], True
+    inner = outer = None
+    if sure is not None:
+        excess, sureness = sure
+        i = start
+        while 0 <= i + step < len(x) and excess[i + step] + sureness[i + step] <= 0:
+            i += step
+        inner, i = x[i], i + step
+        while 0 <= i < len(x) and excess[i] - sureness[i] <= 0:
+            i += step
+        outer = x[i] if 0 <= i < len(x) else None
+    to_value = math.exp if log else float
+    return Edge(
+        at=to_value(at),
+        is_open=is_open,
+        inner=None if inner is None else to_value(inner),
+        outer=None if outer is None else to_value(outer),
+    )
+
+
+def _mean_loss(
+    x: NDArray[np.float64],
+    cost: NDArray[np.float64],
+    grid: NDArray[np.float64],
+    curve: NDArray[np.float64],
+    *,
+    worst: float | None,
+) -> float:
+    """Mean distance from the best over the measured range; divergences count as the worst from their middle on."""
+    best, finite = float(curve.min()), cost[np.isfinite(cost)]
+    ceiling = max(float(finite.max()), best if worst is None else worst)
+    everywhere = np.linspace(x[0], x[-1], _STEPS)
+    known = np.interp(everywhere, grid, np.minimum(curve, ceiling))
+    nearest = cost[np.abs(everywhere[:, None] - x[None, :]).argmin(axis=1)]
+    known = np.where(np.isfinite(nearest), known, ceiling)
+    return float(np.mean(known - best))

@@ -194,13 +194,15 @@ def _families(found: Totals) -> Iterable[Metric]:
     leases.add_metric(["held"], found.n_leases_held)
     leases.add_metric(["expired"], found.n_leases_expired)
     yield leases
-    trials = GaugeMetricFamily("admeta_trials", "Trials by state.", labels=["state"])
-    confirms = GaugeMetricFamily("admeta_confirm_runs", "Confirm runs by state.", labels=["state"])
-    for run_state in RunState:
-        trials.add_metric([run_state.value], found.runs.get((Stage.SEARCH, run_state), 0))
-        confirms.add_metric([run_state.value], found.runs.get((Stage.CONFIRM, run_state), 0))
-    yield trials
-    yield confirms
+    for stage, name, text in (
+        (Stage.SEARCH, "admeta_trials", "Trials by state."),
+        (Stage.CONFIRM, "admeta_confirm_runs", "Confirm runs by state."),
+        (Stage.SENSITIVITY, "admeta_sensitivity_runs", "Sensitivity runs by state."),
+    ):
+        runs = GaugeMetricFamily(name, text, labels=["state"])
+        for run_state in RunState:
+            runs.add_metric([run_state.value], found.runs.get((stage, run_state), 0))
+        yield runs
     seconds = CounterMetricFamily("admeta_trial_seconds", "Seconds of training, by stage.", labels=["stage"])
     gpu_seconds = CounterMetricFamily("admeta_gpu_seconds", "GPU seconds of training, by stage.", labels=["stage"])
     for stage in Stage:

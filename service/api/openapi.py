@@ -39,10 +39,12 @@ PARAMETERS: dict[str, Any] = {
     "attempt": 1,
     "label": "admetar",
     "limit": 50,
+    "margin": 0.002,
     "number": 3,
     "offset": 0,
     "optimizer": "admetar",
     "paper_study": "cola-bert-base",
+    "parameter": "lr",
     "run": 42,
     "space": "paper-best",
     "study": "digits-first",
@@ -52,6 +54,7 @@ PARAMETERS: dict[str, Any] = {
     "task": "digits",
     "token_id": "0123456789ab",
     "trial": 3,
+    "within": 0.01,
 }
 """By name. The others, for example `cursor`, come from an answer of the service, or their schema says everything."""
 

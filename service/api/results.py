@@ -23,13 +23,15 @@ from admeta.client.models import (
     PaperTableView,
     ProfilesView,
     SearchView,
+    SensitivityView,
     StudiesComparisonView,
+    StudyRunView,
     TrialView,
 )
 from search.errors import SearchError, TooFewTrialsError
 from search.paper.definitions import paper_studies
 from search.paper.definitions import paper_study as find_study
-from search.states import ExportFormat, ImportanceMethod, SignificanceTest, TimeUnit
+from search.states import ExportFormat, ImportanceMethod, SignificanceTest, Stage, TimeUnit
 from service import export, paper_comparison
 from service.api.catalog import known_optimizer, known_task
 from service.api.errors import ApiError
@@ -71,19 +73,47 @@ def export_study(engine: Database, study: str, filters: Annotated[ExportFilters,
     headers = {"Content-Disposition": f'attachment; filename="{view.name}.{chosen.suffix}"'}
     if chosen in (ExportFormat.LATEX, ExportFormat.MARKDOWN):
         write = export.to_latex if chosen is ExportFormat.LATEX else export.to_markdown
-        text = write(queries.comparison(engine, view.id))
+        asked = (view.definition or {}).get("sensitivity")
+        text = write(queries.comparison(engine, view.id), queries.sensitivity(engine, view.id) if asked else None)
         return Response(text, media_type=chosen.media_type, headers=headers)
     columns = export.columns(view.definition or {})
     trials = _all_trials(engine, view.id)
+    others = _sensitivity_runs(engine, view.id)
     chunks: Iterable[bytes]
     match chosen:
         case ExportFormat.CSV:
-            chunks = export.to_csv(trials, columns)
+            chunks = export.to_csv(trials, others, columns)
         case ExportFormat.PARQUET:
-            chunks = export.to_parquet(trials, columns)
+            chunks = export.to_parquet(trials, others, columns)
         case ExportFormat.JSON:
             chunks = export.to_json(trials)
     return StreamingResponse(chunks, media_type=chosen.media_type, headers=headers)
+
+
+class SensitivityFilters(Filters):
+    """The parameter, and how much worse than the best a result may be."""
+
+    parameter: str | None = Field(
+        default=None, max_length=100, description="Default: the one that the study's definition names, or else lr."
+    )
+    within: float = Field(
+        default=0.01, gt=0, lt=1, description="Tolerance as a share of the absolute value of the best result."
+    )
+    margin: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Tolerance in the metric's unit, in its place; for metrics near 0, of which a share says nothing.",
+    )
+
+
+@router.get("/sensitivity")
+def get_sensitivity(engine: Database, study: str, filters: Annotated[SensitivityFilters, Query()]) -> SensitivityView:
+    """How each optimizer's result depends on one parameter around its chosen value, and how wide the good range is.
+
+    From the study's sensitivity runs, and from all trials and confirm runs that differ in this parameter alone.
+    """
+    return queries.sensitivity(engine, study, **filters.model_dump())
 
 
 @router.get("/importance")
@@ -94,6 +124,16 @@ def get_importance(
     view = queries.get_study_view(engine, study)
     storage = _optuna_storage(request, engine)
     return [_importance(engine, search, storage, filters.method) for search in view.searches]
+
+
+def _sensitivity_runs(engine: Engine, study_id: str) -> Iterator[StudyRunView]:
+    cursor: str | None = None
+    while True:
+        page = queries.list_runs(engine, study_id, stage=Stage.SENSITIVITY, limit=MAX_PAGE, cursor=cursor)
+        yield from page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            return
 
 
 def _importance(

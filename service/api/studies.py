@@ -240,7 +240,8 @@ def check_limits(definition: StudyDefinition, limits: Quotas) -> None:
         raise invalid_definition(refused)
     n = definition.n_runs
     if n > limits.max_trials:
-        rule = f"the study asks for {n} trials and confirm runs in all; this service takes at most {limits.max_trials}"
+        asked = f"the study asks for {n} trials, confirm and sensitivity runs in all"
+        rule = f"{asked}; this service takes at most {limits.max_trials}"
         n_trials = definition.budget.trials_per_optimizer
         raise invalid_definition([FieldError(field="budget.trials_per_optimizer", value=n_trials, rule=rule)])
 

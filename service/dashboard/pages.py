@@ -133,6 +133,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "asset": asset_address,
+        "good_range": tables.good_range,
         "has_optuna_pages": optuna_pages.is_installed(),
         "n_finished": tables.n_finished,
         "trials_used": tables.trials_used,

@@ -89,6 +89,16 @@ def get_expected(engine: Database, study: str) -> Response:
     return as_csv(table, name=f"{view.study}-expected-best")
 
 
+@router.get("/sensitivity.csv")
+def get_sensitivity(engine: Database, study: str) -> Response:
+    """The result at each value of the parameter, by search."""
+    view = queries.sensitivity(engine, study)
+    table: list[Sequence[Any]] = [("label", view.parameter, "mean", "std", "n", "n_diverged", "chosen")]
+    for curve in view.curves:
+        table += [(curve.label, *dict(point).values(), point.value == curve.chosen) for point in curve.points]
+    return as_csv(table, name=f"{view.study}-sensitivity")
+
+
 @router.get("/searches/{label}/history.{form}")
 def get_history(engine: Database, study: str, label: str, form: Form) -> Response:
     """The trials of one search."""

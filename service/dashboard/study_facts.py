@@ -23,17 +23,25 @@ LATEST = 500
 def study_facts(study: StudyView, comparison: ComparisonView) -> dict[str, str]:
     """What the study is, by title: its task, how it searches, what it may use, and how much of that it has used."""
     definition: dict[str, Any] = study.definition or {}
-    parts = ("task", "budget", "confirm", "resources", "sampler", "pruner")
-    task, budget, confirm, resources, sampler, pruner = (definition.get(name) or {} for name in parts)
+    parts = ("task", "budget", "confirm", "sensitivity", "resources", "sampler", "pruner")
+    task, budget, confirm, varied, resources, sampler, pruner = (definition.get(name) or {} for name in parts)
     own = own_fields(definition.get("optimizers", []))
     facts = {
         "Task": _listed([study.task, study.model, *_training(task, own=own)]),
         "Search": _listed([_each(definition, budget), _named("sampler", sampler), _named("pruner", pruner)]),
         "Seeds": _listed([_training_seed(definition), _confirmed(confirm)]),
+        "Sensitivity": _varied(varied),
         "Budget": _listed(_spent(study, comparison, budget)),
         "Resources": _listed(_resources(definition, resources)),
     }
     return {title: text for title, text in facts.items() if text}
+
+
+def _varied(asked: dict[str, Any]) -> str:
+    if not asked:
+        return ""
+    seeds = f" with {_n(asked['seeds'], 'seed')} each" if asked["seeds"] > 1 else ""
+    return f"the best trial with {asked['points']} values of {asked['parameter']}{seeds}"
 
 
 def _listed(parts: Iterable[str | None]) -> str:
@@ -140,6 +148,7 @@ class Remaining:
     seconds: float
     n_trials: int
     n_confirm_runs: int
+    n_sensitivity_runs: int
     n_at_once: int
 
 
@@ -174,6 +183,7 @@ def remaining(study: StudyView, spans: Sequence[AttemptSpan], *, now: datetime) 
     kinds: dict[Stage, tuple[Stage | AttemptState, ...]] = {
         Stage.SEARCH: (Stage.SEARCH, Stage.CONFIRM),
         Stage.CONFIRM: (Stage.CONFIRM, AttemptState.COMPLETE, Stage.SEARCH),
+        Stage.SENSITIVITY: (Stage.CONFIRM, Stage.SENSITIVITY, AttemptState.COMPLETE, Stage.SEARCH),
     }
 
     def times(label: str, stage: Stage) -> list[float]:
@@ -183,10 +193,11 @@ def remaining(study: StudyView, spans: Sequence[AttemptSpan], *, now: datetime) 
 
     n_trials = {s.label: max(0, s.n_trials - tables.n_finished(s)) for s in study.searches}
     n_confirms = {s.label: max(0, s.n_confirm_runs - s.n_confirm_finished) for s in study.searches}
+    n_varied = {s.label: s.n_sensitivity_runs - s.n_sensitivity_finished for s in study.searches}
     n_active = Counter((span.label, span.stage) for span in active)
     work = sum(
         max(0, n - n_active[label, stage]) * fmean(times(label, stage))
-        for stage, left in ((Stage.SEARCH, n_trials), (Stage.CONFIRM, n_confirms))
+        for stage, left in ((Stage.SEARCH, n_trials), (Stage.CONFIRM, n_confirms), (Stage.SENSITIVITY, n_varied))
         for label, n in left.items()
         if n
     )
@@ -204,6 +215,7 @@ def remaining(study: StudyView, spans: Sequence[AttemptSpan], *, now: datetime) 
         seconds=left,
         n_trials=sum(n_trials.values()),
         n_confirm_runs=sum(n_confirms.values()),
+        n_sensitivity_runs=sum(n_varied.values()),
         n_at_once=n_at_once,
     )
 

@@ -19,6 +19,7 @@ from admeta.client.models import (
     ComparisonRow,
     ComparisonView,
     SearchView,
+    SensitivityView,
     SpreadView,
     StudyChanges,
     StudyRunView,
@@ -28,7 +29,7 @@ from admeta.client.models import (
 from admeta.client.terminal import tables
 from admeta.registry import construction, known_optimizers
 from search import run_log
-from search.errors import StudyConflictError
+from search.errors import SearchError, StudyConflictError
 from search.states import Direction, RunState, StudyState, Verdict
 from service.api.health import get_cluster
 from service.api.requests import Database, Filters, parse_body
@@ -128,6 +129,7 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
         if view.state == StudyState.RUNNING
         else None,
         failures=_all_failed(engine, view),
+        sensitivity=_sensitivity(engine, view),
     )
 
 
@@ -160,6 +162,16 @@ def act_on_study(
         if action == "delete":  # it may have ended long ago, and only the message says what it waits for
             raise
     return RedirectResponse(target, status_code=303)
+
+
+def _sensitivity(engine: Engine, study: StudyView) -> SensitivityView | None:
+    """What the study's sensitivity runs show; None where its definition asks for none."""
+    if not (study.definition or {}).get("sensitivity"):
+        return None
+    try:
+        return queries.sensitivity(engine, study.id)
+    except SearchError:  # the definition is another version's
+        return None
 
 
 def _all_failed(engine: Engine, study: StudyView) -> dict[str, StudyRunView]:

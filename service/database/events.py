@@ -49,7 +49,7 @@ _PRUNE_BATCH = 5000
 
 
 class EventKind(StrEnum):
-    """The kinds of events. `trial.…` is about a trial's run of stage search, `run.…` about a confirm run."""
+    """The kinds of events. `trial.…` is about a trial's run of stage search, `run.…` about another one."""
 
     STUDY_CREATED = "study.created"
     STUDY_STATE = "study.state"

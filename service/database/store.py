@@ -213,7 +213,7 @@ class SqlStore:
             .join(Search, Search.id == Run.search_id)
             .join(Study, Study.id == Search.study_id)
             .where(or_(Study.id == study, Study.name == study), Search.label == label)
-            .where(Run.trial_number == trial_number)
+            .where(Run.trial_number == trial_number, Run.stage != Stage.SENSITIVITY)
             .order_by(Run.id)
         )
         with reading(self.engine) as session:

@@ -23,7 +23,7 @@ from admeta.client.models import StudyChanges, StudyView, TrialView
 from search.definition import StudyDefinition
 from search.errors import StudyConflictError
 from search.recipe import recipe_of
-from search.states import AttemptState, FailureKind, RunState, StudyState
+from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
 from service.database import events, idempotency
 from service.database.engine import reading, writing
 from service.database.errors import QueueFullError
@@ -219,6 +219,7 @@ def request_cancel_trial(engine: Engine, study: str, label: str, number: int) ->
             select(Run)
             .join(Search, Search.id == Run.search_id)
             .where(Search.study_id == row.id, Search.label == label, Run.trial_number == number, RUN_IS_UNFINISHED)
+            .where(Run.stage != Stage.SENSITIVITY)
         )
         runs = session.execute(query).scalars().all()
         if not runs:

@@ -59,6 +59,7 @@ class Expected:
 
     Attributes:
         n_confirm_runs: of each optimizer; a mapping by label where they differ.
+        n_sensitivity_runs: of each optimizer.
         in_order: times can be compared: the clock did not step.
     """
 
@@ -67,6 +68,7 @@ class Expected:
     n_epochs: int
     steps_per_epoch: int
     in_order: bool = True
+    n_sensitivity_runs: int = 0
 
 
 @dataclass(kw_only=True)
@@ -121,7 +123,8 @@ def _check_counts(verdict: Verdict, runs: list[dict[str, Any]], expected: Expect
     n_confirm = expected.n_confirm_runs
     for label in sorted({run["label"] for run in runs}):
         n_seeds = n_confirm if isinstance(n_confirm, int) else n_confirm[label]
-        for stage, n in (("search", expected.n_trials), ("confirm", n_seeds)):
+        wanted = {"search": expected.n_trials, "confirm": n_seeds, "sensitivity": expected.n_sensitivity_runs}
+        for stage, n in wanted.items():
             own = [run for run in runs if run["label"] == label and run["stage"] == stage]
             complete = [run for run in own if run["state"] == "COMPLETE"]
             if len(complete) < n:

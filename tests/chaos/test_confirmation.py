@@ -1,4 +1,4 @@
-"""A confirmation until it is decided goes on after kills of the driver and of the service, and decides the same."""
+"""What follows a search goes on after kills of the driver and of the service: confirmation and sensitivity runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from sqlalchemy import Engine, text
 from admeta.client.models import StudyView
 from service.database.engine import make_engine
 from tests.chaos.installation import Service
-from tests.chaos.ledger import Expected, audit, look
+from tests.chaos.ledger import Expected, Snapshot, audit, look
 from tests.chaos.processes import descendants, is_alive, kill, titled
-from tests.chaos.studies import quiet_study
+from tests.chaos.studies import N_EPOCHS as QUIET_EPOCHS
+from tests.chaos.studies import SEEDS, quiet_study
+from tests.chaos.studies import STEPS_PER_EPOCH as QUIET_STEPS
 from tests.machine import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
@@ -121,3 +123,41 @@ def test_kills_change_no_decision(tmp_path: Path) -> None:
         assert outcome.values == audit(engine, undisturbed.id, expected=expected, snapshots=[]).values
         assert verdicts(service, disturbed) == verdicts(service, undisturbed)
         engine.dispose()
+
+
+def test_kills_lose_no_sensitivity_run_and_make_none_twice(tmp_path: Path) -> None:
+    url, n_runs = f"sqlite:///{tmp_path / 'admeta.sqlite3'}", 6
+    study = quiet_study("varied", budget={"trials_per_optimizer": 2}, sensitivity={"points": 7, "span": 4})
+    snapshots: list[Snapshot] = []
+
+    def finished(engine: Engine, study_id: str) -> int:
+        query = """SELECT count(*) FROM admeta_runs r JOIN admeta_searches s ON s.id = r.search_id
+            WHERE s.study_id = :study AND r.stage = 'sensitivity' AND r.state = 'COMPLETE'"""
+        with engine.connect() as connection:
+            return int(connection.execute(text(query), {"study": study_id}).scalar_one())
+
+    with Service(tmp_path, database_url=url) as service:
+        engine = make_engine(url, pool_size=2)
+        with service.client as client:
+            submitted = client.submit(study).study
+        for n, kills_driver in ((1, True), (4, False)):
+            wait_until(lambda n=n: finished(engine, submitted.id) >= n, what=f"{n} of them are finished")
+            workers = titled(descendants(service.pid), "ray::TrialWorker")
+            if kills_driver:
+                (driver,) = titled(descendants(service.pid), "ray::DriverActor")
+                kill(driver)
+                wait_until(lambda workers=workers: not any(map(is_alive, workers)), what="they are gone")
+            else:
+                service.kill()
+            snapshots.append(look(engine, submitted.id, storage=tmp_path / "checkpoints", killed=None))
+        assert n <= finished(engine, submitted.id) < 2 * n_runs
+        service.start()
+        with service.client as client:
+            assert client.wait(submitted.id, timeout_s=PATIENCE_S).state == "COMPLETED"
+            view = client.sensitivity(submitted.id)
+        assert [len(curve.points) for curve in view.curves] == [8, 8]  # and the other trial, since lr alone is searched
+        expected = Expected(
+            n_trials=2, n_confirm_runs=len(SEEDS), n_epochs=QUIET_EPOCHS, steps_per_epoch=QUIET_STEPS,
+            n_sensitivity_runs=n_runs,
+        )  # fmt: skip
+        assert audit(engine, submitted.id, expected=expected, snapshots=snapshots).faults == []

@@ -27,6 +27,7 @@ def search(name: str = "admetar", **changes: Any) -> dict[str, Any]:
 
 
 CASES = [
+    ({"sensitivity": {}, "confirm": {"seeds": [0]}}, "sensitivity: no trial is confirmed with two seeds"),
     ({"objective": {"metric": "val_accuracy", "direction": "minimize"}}, "minimize val_accuracy"),
     ({"budget": {"epochs_per_optimizer": 19}}, "less than one training of 20 epochs"),
     ({"budget": {"epochs_per_optimizer": 900}, "warm_start": {"n_trials": 3}}, "n_trials = 3 is more than 1, where"),

@@ -32,6 +32,7 @@ PARTS: tuple[tuple[str, tuple[type[BaseModel], ...]], ...] = (
     ("`objective`", (definition.Objective,)),
     ("`budget`", (definition.Budget,)),
     ("`confirm` and `contrasts`", (definition.Confirm, definition.Contrasts)),
+    ("`sensitivity`", (optimizer_search.Sensitivity,)),
     ("`resources`", (definition.Resources,)),
     ("`warm_start`", (definition.WarmStart,)),
     (

@@ -29,6 +29,7 @@ from admeta.client.models import (
     PaperTableView,
     PointView,
     ProfilesView,
+    SensitivityView,
     StudiesComparisonView,
     StudyRunView,
     StudyView,
@@ -290,13 +291,13 @@ class Client:
         order: str | None = None,
         limit: int | None = None,
     ) -> Items[StudyRunView]:
-        """Runs of a study, of the search stage and of the confirm stage.
+        """Runs of a study, of all stages.
 
         Args:
             study: id or name.
             label: only of this optimizer's search.
             trial: only of trials with this number.
-            stage: search or confirm.
+            stage: search, confirm or sensitivity.
             state: only in this state, for example RUNNING.
             failure: only those with this failure, for example diverged.
             order: id: in the order of their creation; best: best validation value first.
@@ -370,6 +371,28 @@ class Client:
         return self._connection.read_list(
             ImportanceView, get(f"/v1/studies/{part(study)}/importance", {"method": method})
         )
+
+    def sensitivity(
+        self,
+        study: str,
+        *,
+        parameter: str | None = None,
+        within: float | None = None,
+        margin: float | None = None,
+    ) -> SensitivityView:
+        """How much each optimizer's result depends on one parameter around its chosen value.
+
+        `to_dataframe(sensitivity.curves)` has a row for each search, and `to_dataframe(sensitivity.curves[0].points)`
+        one for each value of the parameter.
+
+        Args:
+            study: id or name.
+            parameter: default: the one that the study's definition names, or else lr.
+            within: tolerance as a share of the absolute value of the best result; default: 0.01.
+            margin: tolerance in the metric's unit, in its place.
+        """
+        query = {"parameter": parameter, "within": within, "margin": margin}
+        return self._connection.read(SensitivityView, get(f"/v1/studies/{part(study)}/sensitivity", query))
 
     def export(self, study: str, file: IO[bytes], *, form: str = "csv") -> None:
         """Write a study's results to a file as csv, json, parquet, latex or markdown, while they are received.

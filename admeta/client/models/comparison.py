@@ -171,6 +171,70 @@ class ComparisonView(View):
         return plot_comparison(self, ax)
 
 
+class SensitivityPointView(View):
+    """The runs at one value of the parameter."""
+
+    value: float
+    mean: float | None = Field(description="Of the metric; null where a run diverged.")
+    std: float | None = Field(description="Between seeds; null for n < 2.")
+    n: int
+    n_diverged: int
+
+
+class RangeEndView(View):
+    """One end of the range in which the result is within the tolerance of the best."""
+
+    at: float = Field(description="Interpolated; the last value that was trained where `is_open`.")
+    factor: float | None = Field(description="Of the chosen value; null for a parameter that is not on a log scale.")
+    is_open: bool = Field(description="The result is within the tolerance there, too: the range may go on.")
+    inner: float | None = Field(description="The end lies between inner and outer, which need no interpolation (95 %).")
+    outer: float | None = Field(description="Null: no value that was trained is surely outside.")
+
+
+class SensitivityCurveView(View):
+    """One search: its result over the parameter, the others at those of the trial that represents it."""
+
+    label: str
+    optimizer: str
+    trial: int | None
+    chosen: float | None = Field(description="The parameter's value in that trial.")
+    log: bool = Field(description="Whether the parameter is on a log scale.")
+    points: list[SensitivityPointView] = Field(description="By value.")
+    best: float | None = Field(description="Of the interpolated curve.")
+    best_at: float | None
+    tolerance: float | None = Field(description="In the metric's unit.")
+    low: RangeEndView | None
+    high: RangeEndView | None
+    width: float | None = Field(description="high / low, at least so much where an end is open; null: no log scale.")
+    deviation: float | None = Field(
+        description="Mean loss against the best over the values trained, in the metric's unit; 0: not sensitive "
+        "(Wortsman et al., 2023). A divergence counts as the study's worst complete trial."
+    )
+    reason: str | None = Field(description="Why there is no range.")
+    note: str | None = Field(description="What limits it.")
+    sentence: str = Field(description="The range in words.")
+
+
+class SensitivityView(View):
+    """How much each optimizer's result depends on one parameter around its chosen value."""
+
+    study: str
+    metric: str
+    direction: str
+    parameter: str
+    within: float = Field(description="Tolerance as a share of the best result's absolute value.")
+    margin: float | None = Field(description="Tolerance in the metric's unit, in place of `within`.")
+    std: float | None = Field(description="Of a run between seeds, typical of the study's confirm runs.")
+    complete: bool = Field(description="False while the study still runs.")
+    curves: list[SensitivityCurveView]
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw it with matplotlib: see `admeta.client.plots.plot_sensitivity`."""
+        from admeta.client.plots import plot_sensitivity
+
+        return plot_sensitivity(self, ax)
+
+
 class ComparedRowView(TrainedView):
     """One search of a study that is compared with others."""
 

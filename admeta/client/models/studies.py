@@ -21,7 +21,7 @@ class SearchView(View):
     label: str
     optimizer: str
     optuna_study: str
-    stage: str = Field(description="search, confirm or done")
+    stage: str = Field(description="search, confirm, sensitivity or done")
     n_trials: int = Field(
         description="Trials the search will run in all, those in place of lost ones included. Where its budget is in "
         "epochs or GPU hours: an estimate from what its trials have cost so far."
@@ -33,6 +33,8 @@ class SearchView(View):
     n_failed: int
     n_confirm_runs: int = Field(description="Confirm runs the study will make for this optimizer.")
     n_confirm_finished: int
+    n_sensitivity_runs: int = Field(default=0, description="Sensitivity runs, which are made once a trial is chosen.")
+    n_sensitivity_finished: int = 0
     best_value: float | None = Field(description="Best validation value of a complete trial so far.")
     best_trial: int | None
     best_params: dict[str, Any] | None
@@ -196,7 +198,7 @@ class StudyRunView(RunView, TrainedView):
     study: str = Field(description="The study's name.")
     label: str
     optimizer: str
-    trial: int
+    trial: int = Field(description="Of stage sensitivity, which belongs to no trial: the number of its value.")
     settings: dict[str, Any] = Field(description="Constructs the optimizer: cls(parameters, **settings).")
     logs: list[int] = Field(default=[], description="In single reads only: the attempts that left a log.")
 

@@ -170,12 +170,14 @@ def _bar(search: SearchView, *, width: int = _BAR_WIDTH) -> ProgressBar:
 
 
 def _total(search: SearchView) -> int:
-    """Trials and confirm runs of a search; a budget in hours may end it with fewer."""
-    return search.n_trials + search.n_confirm_runs if search.stage != "done" else _done(search)
+    """All runs of a search; a budget in hours may end it with fewer."""
+    if search.stage == "done":
+        return _done(search)
+    return search.n_trials + search.n_confirm_runs + search.n_sensitivity_runs
 
 
 def _done(search: SearchView) -> int:
-    return n_finished(search) + search.n_confirm_finished
+    return n_finished(search) + search.n_confirm_finished + search.n_sensitivity_finished
 
 
 def _told(search: SearchView, *, n_running: int = 0) -> str:
@@ -190,4 +192,6 @@ def _told(search: SearchView, *, n_running: int = 0) -> str:
     parts.append(f"best {number(search.best_value)}")
     if search.n_confirm_runs and search.stage != "search":
         parts.append(f"confirm {search.n_confirm_finished}/{search.n_confirm_runs}")
+    if search.n_sensitivity_runs:
+        parts.append(f"sensitivity {search.n_sensitivity_finished}/{search.n_sensitivity_runs}")
     return " · ".join(parts)

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
         PointView,
         ProfilesView,
         ProfileTaskView,
+        RangeEndView,
         SearchView,
+        SensitivityCurveView,
+        SensitivityView,
         SpreadView,
         StudiesComparisonView,
         StudyRunView,
@@ -352,6 +355,37 @@ def importance(views: Iterable[ImportanceView]) -> FittedTable:
 def _share(name: str, share: float, interval: tuple[float, float] | None) -> str:
     """A share with its interval: lr 80% (71 to 84%)."""
     return f"{name} {share:.0%}" + (f" ({100 * interval[0]:.0f} to {interval[1]:.0%})" if interval else "")
+
+
+def sensitivity(view: SensitivityView) -> FittedTable:
+    """One line for each search: the range of the parameter in which the result is nearly as good as at its best."""
+    columns = ("optimizer", f"chosen {view.parameter}", "from", "to", "factor", "mean loss", "notes")
+    table = FittedTable(*columns, wrapped=["notes"])
+    for curve in view.curves:
+        table.add_row(curve.label, *good_range(curve), curve.reason or curve.note or "")
+    return table
+
+
+def good_range(curve: SensitivityCurveView) -> list[str]:
+    """The chosen value, both ends of its range, the range's width as a factor, and the mean loss over all values."""
+    ends = [_range_end(curve.low, "≤ "), _range_end(curve.high, "≥ ")]
+    open_ended = any(end is not None and end.is_open for end in (curve.low, curve.high))
+    width = _NOTHING if curve.width is None else f"{'≥ ' if open_ended else ''}× {curve.width:.2g}"
+    return [number(curve.chosen), *ends, width, number(curve.deviation)]
+
+
+def _range_end(end: RangeEndView | None, beyond: str) -> str:
+    """One end of a range: 0.031, × 0.31."""
+    if end is None:
+        return _NOTHING
+    factor = "" if end.factor is None else f", × {end.factor:.2g}"
+    return f"{beyond if end.is_open else ''}{end.at:.2g}{factor}"
+
+
+def tolerance(view: SensitivityView) -> str:
+    """What the ranges of a sensitivity are, in words."""
+    limit = f"{100 * view.within:g} %" if view.margin is None else f"{view.margin:g}"
+    return f"{view.parameter} for which {view.metric} is within {limit} of its best, from runs around the chosen value"
 
 
 def best(views: Iterable[BestView]) -> FittedTable:

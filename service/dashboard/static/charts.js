@@ -116,6 +116,26 @@ const Charts = (() => {
       const curves = rows.map(({ label, target: { n, n_reached, reached: of } }) => ({ label, note: ` (${n_reached}/${n})`, i: colorOf(label), median: until(of, of.share, 0), low: until(of, of.low, 0), high: until(of, of.high, of.before) }));
       banded(box, x, curves, { x: "seconds of training", y: "share of runs" }, { paths: uPlot.paths.stepped({ align: 1 }) });
     },
+    /* The mean over a parameter; a large dot at the chosen value, a hollow one at the worst result where a run diverged. */
+    sensitivity(box, found, figure) {
+      const curves = found.curves.filter((one) => one.points.length > 1), means = curves.flatMap((one) => one.points.map(({ mean }) => mean)).filter((mean) => mean !== null);
+      if (!means.length) return say(box, "No sensitivity run has ended yet.");
+      const worst = found.direction === "maximize" ? Math.min(...means) : Math.max(...means), tables = [], series = [], bands = [];
+      for (const one of curves) {
+        const at = series.length + 1, stroke = color(colorOf(one.label)), edge = { label: one.label, stroke: stroke + "00", width: 0, class: "edge", points: { show: false } };
+        const of = (value) => one.points.map((point) => value(point) ?? null), off = (sign) => of(({ mean, std }) => (mean === null || std === null ? null : mean + sign * std));
+        tables.push([of(({ value }) => value), of(({ mean }) => mean), off(1), off(-1), of(({ mean }) => (mean === null ? worst : null)), of(({ value, mean }) => (value === one.chosen ? mean : null))]);
+        const dots = (size, fill) => ({ ...edge, points: { show: true, size, stroke, fill } });
+        series.push({ label: one.label, stroke, width: 2, spanGaps: true, points: { show: true, size: 5 } }, { ...edge, spanGaps: true }, { ...edge, spanGaps: true }, dots(9, "transparent"), dots(12, stroke));
+        bands.push({ series: [at + 1, at + 2], fill: stroke + "2b" });
+      }
+      const together = (u, i, { show }) => {
+        if (!i || (i - 1) % 5 || show === undefined) return;
+        for (let k = i + 1; k < i + 5; k++) if (u.series[k].show !== show) u.setSeries(k, { show });
+      };
+      plot(box, { x: found.parameter, y: found.metric, series, bands, data: uPlot.join(tables), hooks: { setSeries: [together] }, logX: curves.every((one) => one.log), logY: isLog(figure) });
+      box.querySelectorAll(".u-legend .edge").forEach((row) => row.remove());
+    },
     profile(box, found, figure) {
       const there = found.optimizers.map((one, i) => ({ name: one.name, i, ...one[figure.dataset.of] })).filter((one) => one.tau);
       const taus = [...new Set(there.flatMap((one) => one.tau))].sort((a, b) => a - b);

@@ -18,10 +18,12 @@
     return [...rows].sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true })).map(([, row]) => row);
   }
 
+  const varies = (one) => one.stage === "sensitivity"; // such a run belongs to no trial
+
   function told(one) {
     const seconds = (one.end - one.begin) / 1000, [unit, size] = UNITS.find(([, size]) => seconds >= size) || UNITS[3];
-    const nth = one.attempt > 1 ? `, attempt ${one.attempt}` : "", confirm = one.stage === "confirm" ? `, confirm run with seed ${one.seed}` : "";
-    return `${one.label}, trial ${one.trial}${confirm}${nth}: ${STATES[one.state]}, ${Charts.number(Number((seconds / size).toPrecision(3)))} ${unit}, started ${clock.format(one.begin)}`;
+    const nth = one.attempt > 1 ? `, attempt ${one.attempt}` : "", seed = one.stage === "search" ? "" : `, ${one.stage} run with seed ${one.seed}`;
+    return `${one.label}${varies(one) ? "" : `, trial ${one.trial}`}${seed}${nth}: ${STATES[one.state]}, ${Charts.number(Number((seconds / size).toPrecision(3)))} ${unit}, started ${clock.format(one.begin)}`;
   }
 
   function draw() {
@@ -50,9 +52,10 @@
       }
       for (const one of row.attempts) {
         const title = told(one), x = px(one.begin.getTime());
-        const bar = Svg.draw("rect", { class: `span ${STATES[one.state]}${one.stage === "confirm" ? " confirm" : ""}`, x: x.toFixed(1), y, width: Math.max(2, px(one.end.getTime()) - x).toFixed(1), height: ROW, rx: 2 });
+        const bar = Svg.draw("rect", { class: `span ${STATES[one.state]}${one.stage === "search" ? "" : " confirm"}`, x: x.toFixed(1), y, width: Math.max(2, px(one.end.getTime()) - x).toFixed(1), height: ROW, rx: 2 });
         bar.append(Svg.draw("title", {}, title));
-        svg.append(Svg.draw("a", { href: `${figure.dataset.trials}${encodeURIComponent(one.label)}/${one.trial}`, "aria-label": title, tabindex: attempts.length > 60 ? -1 : 0 }, bar));
+        const href = varies(one) ? "#sensitivity" : `${figure.dataset.trials}${encodeURIComponent(one.label)}/${one.trial}`;
+        svg.append(Svg.draw("a", { href, "aria-label": title, tabindex: attempts.length > 60 ? -1 : 0 }, bar));
       }
     });
     svg.addEventListener("pointermove", (event) => Charts.tip(event.target.classList.contains("span") ? event.target.textContent : "", event));
@@ -64,7 +67,7 @@
       item.append(swatch, Object.assign(document.createElement("b"), { textContent: name }));
       key.append(item);
     }
-    if (attempts.some((one) => one.stage === "confirm")) key.append("outlined: confirm runs");
+    if (attempts.some((one) => one.stage !== "search")) key.append("outlined: confirm and sensitivity runs");
     box.replaceChildren(svg, key);
   }
 

@@ -6,6 +6,7 @@ Only COMPLETE runs with a finite value compete.
 
 from service.database.queries.activity import Totals, active_runs, queued_studies, totals
 from service.database.queries.best import BestResult, best, best_results, longest_recipes
+from service.database.queries.chosen import sensitivity
 from service.database.queries.comparison import comparison, detectable
 from service.database.queries.lookup import find_study, study_state
 from service.database.queries.plots import (
@@ -67,6 +68,7 @@ __all__ = [
     "queued_studies",
     "run_files",
     "search_history",
+    "sensitivity",
     "study_curves",
     "study_names",
     "study_state",

@@ -1,25 +1,43 @@
-"""What represents an optimizer of a study: its best trial, the best of n of its trials, the edges of its spaces."""
+"""What represents an optimizer of a study: its best trial, the best of n of its trials, the edges of its spaces.
+
+Also how the best trial's result depends on one parameter.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Select, select
+from sqlalchemy import Engine, Select, func, select
 from sqlalchemy.orm import Session
 
 import tasks.registry
-from admeta.client.models import EdgeView, ReachedView, TargetView
-from search.analysis import BestOfN, best_of_n, reached_by, time_to_target
+from admeta.client.models import (
+    EdgeView,
+    RangeEndView,
+    ReachedView,
+    SensitivityCurveView,
+    SensitivityPointView,
+    SensitivityView,
+    TargetView,
+)
+from search.analysis import BestOfN, GoodRange, best_of_n, good_range, reached_by, spread, time_to_target, typical_std
+from search.confirmation import choosing_seeds, without
 from search.definition import StudyDefinition
 from search.edge import Searched, edges, is_near_an_end, widened
+from search.errors import SearchError
+from search.optimizer_search import OptimizerSearch, Sensitivity
 from search.records import Point
-from search.states import Direction, FailureKind, RunState, Stage
+from search.states import Direction, FailureKind, RunState, Stage, StudyState
+from service.database.engine import reading
 from service.database.models import CONFIRM, CurvePoint, Run, Search, Study
-from service.database.queries.best import TrialSummary, summarize
+from service.database.queries.best import TrialSummary, best_run_id, summarize
+from service.database.queries.lookup import find_study
+from service.database.retry import REQUEST, retried
 from tasks.engine.protocol import Cost
 from tasks.errors import TaskError
 
@@ -58,10 +76,9 @@ def _choose_and_report(
 ) -> tuple[TrialSummary, TrialSummary]:
     """What chooses the trial, and what is then reported of it.
 
-    Where several trials were confirmed, half of the seeds choose and the others report: the best of them by the same
-    seeds would be the luckiest.
+    Where several trials were confirmed, half of the seeds choose and the others report.
     """
-    choosing = {seed for i, seed in enumerate(sorted({one.seed for one in confirm_runs})) if i % 2}
+    choosing = choosing_seeds(one.seed for one in confirm_runs)
     if len(confirmed) < 2 or not choosing:
         summary = summarize(run, confirm_runs, metric=study.metric)
         return summary, summary
@@ -191,3 +208,216 @@ def found_edges(
         "edges": [EdgeView.model_validate(edge) for edge in found],
         "wider": widened(definition, found).to_json() if found else None,
     }
+
+
+MAX_TRIALS = 5_000
+"""Trials of a search among which those are looked for that differ from the chosen one in the parameter alone."""
+
+
+@retried(REQUEST)
+def sensitivity(
+    engine: Engine, study: str, *, parameter: str | None = None, within: float = 0.01, margin: float | None = None
+) -> SensitivityView:
+    """How much each optimizer's result depends on one parameter, from all runs that differ in it alone.
+
+    Args:
+        parameter: None: the one that the definition names, or else lr.
+        within: tolerance as a share of the best result.
+        margin: tolerance in the metric's unit, in its place.
+
+    Raises:
+        StudyNotFoundError: no study has this id or name.
+        SearchError: this version cannot read the study's definition.
+    """
+    with reading(engine) as session:
+        row = find_study(session, study)
+        try:
+            definition = StudyDefinition.model_validate(row.definition)
+        except ValidationError as error:
+            message = f"the definition of study '{row.name}' cannot be read by this version: {error}"
+            raise SearchError(message) from error
+        asked = definition.sensitivity or Sensitivity()
+        tolerance = _Tolerance(
+            parameter=parameter or asked.parameter,
+            within=within,
+            margin=margin,
+            std=_std_between_seeds(session, row),
+            worst=_worst_complete(session, row),
+        )
+        query = select(Search, best_run_id()).join(Search.study).where(Search.study_id == row.id)
+        searches = [(one, best) for one, best in session.execute(query.order_by(Search.position))]
+        chosen = chosen_trials(session, row, searches)
+        planned = {search.id: definition.planned_search(search.label) for search, _ in searches}
+        return SensitivityView(
+            study=row.name,
+            metric=row.metric,
+            direction=row.direction,
+            parameter=tolerance.parameter,
+            within=within,
+            margin=margin,
+            std=tolerance.std,
+            complete=row.state == StudyState.COMPLETED,
+            curves=[
+                _sensitivity_curve(session, row, search, planned[search.id].optimizer, chosen.get(search.id), tolerance)
+                for search, _ in searches
+                if not planned[search.id].is_baseline
+            ],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tolerance:
+    """What is asked of each curve: see `sensitivity` and `search.analysis.good_range`."""
+
+    parameter: str
+    within: float
+    margin: float | None
+    std: float | None
+    worst: float | None
+
+
+def _sensitivity_curve(
+    session: Session,
+    study: Study,
+    search: Search,
+    optimizer: OptimizerSearch,
+    trial: TrialSummary | None,
+    tolerance: _Tolerance,
+) -> SensitivityCurveView:
+    name = tolerance.parameter
+    points = {} if trial is None else _on_one_line(session, optimizer, name, trial.run)
+    at = None if trial is None else optimizer.number(name, trial.run.params)
+    log = optimizer.varies_on_log_scale(name)
+    found = good_range(
+        list(points.items()),
+        direction=study.direction,
+        within=tolerance.within,
+        margin=tolerance.margin,
+        log=log,
+        std=tolerance.std,
+        worst=tolerance.worst,
+    )
+    numbers: dict[str, Any] = dict.fromkeys(_NUMBERS)
+    if found is None or at is None:
+        reason = sentence = _why_no_range(name, at, trial, points)
+    else:
+        ends = {
+            end: RangeEndView(**vars(edge), factor=edge.at / at if log else None)
+            for end, edge in (("low", found.low), ("high", found.high))
+        }
+        width = found.high.at / found.low.at if log else None
+        note = _unsure(found, tolerance.std, n_runs=min(map(len, points.values())))
+        best = {"best": found.best, "best_at": found.best_at, "deviation": found.deviation}
+        numbers |= {**best, **ends, "tolerance": found.tolerance, "width": width, "note": note}
+        reason, sentence = None, _in_words(tolerance, study.metric, numbers, at=at)
+    return SensitivityCurveView(
+        label=search.label,
+        optimizer=search.optimizer,
+        trial=None if trial is None else trial.run.trial_number,
+        chosen=at,
+        log=log,
+        points=[_point_view(value, results) for value, results in points.items()],
+        reason=reason,
+        sentence=sentence,
+        **numbers,
+    )
+
+
+_NUMBERS = "best", "best_at", "tolerance", "low", "high", "width", "deviation", "note"
+
+
+def _std_between_seeds(session: Session, study: Study) -> float | None:
+    query = select(Run.search_id, Run.trial_number, Run.value).join(Run.search)
+    confirms = Search.study_id == study.id, Run.stage == CONFIRM, Run.state == RunState.COMPLETE
+    values: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for search_id, trial, value in session.execute(query.where(*confirms, Run.value.is_not(None))):
+        if value is not None:
+            values[search_id, trial].append(value)
+    return typical_std(values.values())
+
+
+def _worst_complete(session: Session, study: Study) -> float | None:
+    worst = func.min(Run.value) if study.direction.is_maximize else func.max(Run.value)
+    complete = Search.study_id == study.id, Run.stage == Stage.SEARCH, Run.state == RunState.COMPLETE
+    found: float | None = session.execute(select(worst).join(Run.search).where(*complete)).scalar_one()
+    return found
+
+
+def _on_one_line(
+    session: Session, optimizer: OptimizerSearch, name: str, chosen: Run
+) -> dict[float, list[float | None]]:
+    """By value of the parameter, results of the runs whose other parameters are the chosen trial's; None: diverged.
+
+    The value by which the chosen trial was selected is left out where other seeds tell of it.
+    """
+    others = without(name, chosen.params)
+    columns = Run.trial_number, Run.stage, Run.seed, Run.params, Run.value, Run.failure
+    ended = (Run.state == RunState.COMPLETE) | Run.failure.in_([FailureKind.DIVERGED, FailureKind.NO_METRIC])
+    of_search = select(*columns).where(Run.search_id == chosen.search_id, ended)
+    follow = of_search.where(Run.stage.in_([Stage.CONFIRM, Stage.SENSITIVITY]))
+    trials = of_search.where(Run.stage == Stage.SEARCH).order_by(Run.trial_number).limit(MAX_TRIALS)
+    found: dict[float, dict[int, float | None]] = defaultdict(dict)
+    at = optimizer.number(name, chosen.params)
+    for run in [*session.execute(follow), *session.execute(trials)]:
+        value = optimizer.number(name, run.params)
+        if value is None or without(name, run.params) != others:
+            continue
+        if run.stage == Stage.SEARCH and value == at and found[value]:
+            continue
+        found[value].setdefault(run.seed, None if run.failure else run.value)
+    return {value: list(by_seed.values()) for value, by_seed in sorted(found.items()) if by_seed}
+
+
+def _unsure(found: GoodRange, std: float | None, *, n_runs: int) -> str | None:
+    """What keeps the range from being known well, in words."""
+    if std is None:
+        return "no interval of its ends: the spread between seeds is not known, which takes two confirm runs"
+    if found.tolerance >= (least := 2 * std / math.sqrt(n_runs)):
+        return None
+    runs = "one run" if n_runs == 1 else f"the mean of {n_runs} runs"
+    return (
+        f"the tolerance, {found.tolerance:.2g}, is less than two standard errors of {runs}, {least:.2g}: more seeds or "
+        "a larger tolerance would show more"
+    )
+
+
+def _point_view(value: float, results: Sequence[float | None]) -> SensitivityPointView:
+    of = spread(results)
+    mean = None if of.n_failed else of.mean
+    return SensitivityPointView(value=value, mean=mean, std=of.std, n=len(results), n_diverged=of.n_failed)
+
+
+def _why_no_range(name: str, at: float | None, trial: TrialSummary | None, points: Mapping[float, Any]) -> str:
+    if trial is None:
+        return "no trial is complete"
+    if at is None:
+        return f"'{name}' is no number in its best trial's settings"
+    if len(points) < 3:
+        return (
+            f"only {len(points)} values of {name} were trained with its best trial's other settings; a range needs 3. "
+            f"A study makes such runs with sensitivity: {{parameter: {name}}}"
+        )
+    return "all runs diverged"
+
+
+def _in_words(asked: _Tolerance, metric: str, numbers: Mapping[str, Any], *, at: float) -> str:
+    low, high, name = numbers["low"], numbers["high"], asked.parameter
+    tolerance = f"{100 * asked.within:g} %" if asked.margin is None else f"{asked.margin:g}"
+    ends = f"{_end_in_words(low, at, 'less')} to {_end_in_words(high, at, 'more')}"
+    result = f"{metric} is within {tolerance} of its best, {numbers['best']:.4g}"
+    if not low.at <= at <= high.at:
+        return f"the chosen {name}, {at:.3g}, is not in the range where {result}: {ends}"
+    return f"{name} may {'lie from' if low.factor is None else 'be off by'} {ends}: there {result}"
+
+
+def _end_in_words(end: RangeEndView, at: float, beyond: str) -> str:
+    """One end, as a factor of the chosen value where there is one, and what it lies between."""
+    scale, sign = (1.0, "") if end.factor is None else (at, "× ")
+    text = f"{sign}{end.at / scale:.2g}"
+    if end.is_open:
+        return f"{text} or {beyond}"
+    if end.inner is None:
+        return text
+    between = [f"{end.inner / scale:.2g}", "an open end" if end.outer is None else f"{end.outer / scale:.2g}"]
+    low, high = between if beyond == "more" else between[::-1]
+    return f"{text} ({low} to {high})"

@@ -141,7 +141,8 @@ def _run_ids(engine: Engine, study: StudyView, comparison: ComparisonView, runs:
         query = query.where(Run.stage == Stage.SEARCH, Run.state == RunState.COMPLETE)
     else:
         of_best = [(row.label, row.trial) for row in comparison.rows if row.trial is not None]
-        query = query.where(tuple_(Search.label, Run.trial_number).in_(of_best), Run.epoch > 0)
+        of_trial = tuple_(Search.label, Run.trial_number).in_(of_best), Run.stage != Stage.SENSITIVITY
+        query = query.where(*of_trial, Run.epoch > 0)
     with reading(engine) as session:
         found = session.execute(query).all()
     confirmed = {label for _, label, stage in found if stage == Stage.CONFIRM}

@@ -226,9 +226,10 @@ def _expected_trials(known: Mapping[str, Any], *, ended: bool) -> int:
 def _stage(known: dict[str, Any], *, ended: bool) -> str:
     n_finished = known["n_complete"] + known["n_pruned"] + known["n_failed"]
     searched = n_finished >= known["n_trials"] or known["n_confirm_created"] > 0
-    if ended or (searched and known["n_confirm_finished"] >= known["n_confirm_runs"]):
+    confirmed = searched and known["n_confirm_finished"] >= known["n_confirm_runs"]
+    if ended or (confirmed and known["n_sensitivity_finished"] >= known["n_sensitivity_runs"]):
         return "done"
-    return "confirm" if searched else "search"
+    return "sensitivity" if confirmed else "confirm" if searched else "search"
 
 
 @cache  # building it costs more than reading a study's searches
@@ -256,13 +257,14 @@ _COUNTED = {
     "n_pruned": RunState.PRUNED,
     "n_failed": RunState.FAIL,
 }
-_NO_RUNS = dict.fromkeys([*_COUNTED, "n_lost", "n_confirm_created", "n_confirm_finished", "n_epochs", "gpu_hours"], 0)
+_FOLLOWED = "n_confirm_finished", "n_sensitivity_runs", "n_sensitivity_finished"
+_NO_RUNS = dict.fromkeys([*_COUNTED, "n_lost", "n_confirm_created", *_FOLLOWED, "n_epochs", "gpu_hours"], 0)
 _REPLACED = tuple(kind for kind in FailureKind if kind.is_replaced)
 
 
 @cache
 def _counts() -> Select[*tuple[Any, ...]]:
-    """Of each search its trials by state, and its confirm runs."""
+    """Of each search its trials by state, and the runs that follow."""
     n_trials = [
         func.count().filter(Run.stage == Stage.SEARCH, Run.state == state).label(name)
         for name, state in _COUNTED.items()
@@ -275,6 +277,11 @@ def _counts() -> Select[*tuple[Any, ...]]:
     searched = (Run.stage == Stage.SEARCH) & (Run.attempt > 0)  # as `search.coordinator` counts what is spent
     n_epochs = func.coalesce(func.sum(Run.n_epochs).filter(searched), 0).label("n_epochs")
     gpu_hours = (func.coalesce(func.sum(Run.gpu_s).filter(searched), 0.0) / 3600).label("gpu_hours")
+    varies, is_finished = Run.stage == Stage.SENSITIVITY, Run.state.in_(_FINISHED)
+    varied = (
+        func.count().filter(varies).label("n_sensitivity_runs"),
+        func.count().filter(varies, is_finished).label("n_sensitivity_finished"),
+    )
     chosen = Run.search_id.in_(bindparam("searches", expanding=True))
-    columns = (*n_trials, n_lost, created, finished, n_epochs, gpu_hours)
+    columns = (*n_trials, n_lost, created, finished, *varied, n_epochs, gpu_hours)
     return select(Run.search_id, *columns).where(chosen).group_by(Run.search_id)

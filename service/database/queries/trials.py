@@ -104,11 +104,12 @@ def list_runs(
     limit: int = 50,
     cursor: str | None = None,
 ) -> Page[StudyRunView]:
-    """A page of a study's runs, of both stages.
+    """A page of a study's runs, of all stages.
 
     Args:
         study: id or name.
-        label, trial, stage, state, failure: only such runs.
+        label, stage, state, failure: only such runs.
+        trial: only runs of trials of this number; with stage "sensitivity", of values of this number.
         order: "id": as they were made; "best": best validation value first, PRUNED and FAIL last.
 
     Raises:
@@ -125,6 +126,8 @@ def list_runs(
             query = query.where(Search.id == searches[0].id)
         wanted = {Run.trial_number: trial, Run.stage: stage, Run.state: state, Run.failure: failure}
         query = query.where(*(column == value for column, value in wanted.items() if value is not None))
+        if trial is not None and stage is None:
+            query = query.where(Run.stage != Stage.SENSITIVITY)
         if order == "best":
             query = _by_value(query, cursor, row.direction)
         else:

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from admeta.client.models import ComparisonView, PointView, TrialView
+from admeta.client.models import (
+    ComparisonView,
+    PointView,
+    SensitivityCurveView,
+    SensitivityPointView,
+    SensitivityView,
+    TrialView,
+)
 from admeta.client.plots import plot_curve
 
 POINTS = [
@@ -95,6 +102,32 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr(importlib, "import_module", absent)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         plot_curve(POINTS)
+
+
+def sensitivity() -> SensitivityView:
+    """Three values of lr; the largest diverged."""
+    points = [
+        SensitivityPointView(value=value, mean=mean, std=std, n=2, n_diverged=mean is None)
+        for value, mean, std in ((0.1, 0.5, 0.02), (1.0, 0.4, 0.01), (10.0, None, None))
+    ]
+    numbers = dict.fromkeys(("best", "best_at", "tolerance", "low", "high", "width", "deviation", "reason", "note"))
+    one = SensitivityCurveView(
+        label="sgdm", optimizer="sgdm", trial=0, chosen=1.0, log=True, points=points, sentence="", **numbers
+    )
+    return SensitivityView(
+        study="s", metric="val_loss", direction="minimize", parameter="lr", within=0.01, margin=None, std=0.01,
+        complete=True, curves=[one],
+    )  # fmt: skip
+
+
+def test_a_sensitivity() -> None:
+    ax = Axes()
+    assert sensitivity().plot(ax) is ax
+    drawn = {(name, *map(str, args)): options for name, args, options in ax.drawn}
+    assert drawn["errorbar", "[0.1, 1.0]", "[0.5, 0.4]"]["yerr"] == [0.02, 0.01]
+    assert ("plot", "[10.0]", "[0.5]", "x") in drawn  # diverged: at the worst result
+    assert drawn["plot", "[1.0]", "[0.4]", "o"]["markersize"] == 10
+    assert ("set_xscale", "log") in drawn
 
 
 def test_matplotlib_draws_it() -> None:

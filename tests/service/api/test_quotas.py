@@ -38,7 +38,7 @@ def test_too_many_trials_get_422(small: TestClient) -> None:
     assert refused.status_code == 422
     (field,) = refused.json()["fields"]
     assert (field["field"], field["value"]) == ("budget.trials_per_optimizer", 9)
-    assert "asks for 24 trials and confirm runs in all; this service takes at most 20" in field["rule"]
+    assert "asks for 24 trials, confirm and sensitivity runs in all; this service takes at most 20" in field["rule"]
 
 
 def test_a_large_body_gets_413(small: TestClient) -> None:

@@ -133,3 +133,65 @@ def test_importance_tells_what_mattered_or_why_not(api: TestClient, settings: Se
     assert admetar["intervals"]["lr"][0] <= admetar["shares"]["lr"] <= admetar["intervals"]["lr"][1]
     assert (sgdm["shares"], sgdm["reason"]) == ({}, "no trial of search 'sgdm' has begun")
     assert json.dumps(admetar)
+
+
+@pytest.fixture
+def varied(settings: Settings) -> Iterator[SqlStore]:
+    """Study 'varied': admetar's only trial at lr 0.1, confirmed, and runs at three other rates, the last diverged."""
+    engine = make_engine(settings.database_url)
+    store = SqlStore(engine)
+    lease, (admetar, _) = leased(store, definition("varied", sensitivity={"points": 5}))
+    run(store, lease, admetar, 0, complete(0.9), params={"lr": 0.1})
+    for seed, value in ((0, 0.895), (1, 0.905)):
+        run(store, lease, admetar, 0, complete(value), stage=Stage.CONFIRM, seed=seed, params={"lr": 0.1})
+    diverged = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="loss is nan")
+    for number, (lr, outcome) in enumerate([(0.01, complete(0.8)), (0.03, complete(0.898)), (1.0, diverged)]):
+        run(store, lease, admetar, number, outcome, stage=Stage.SENSITIVITY, seed=0, params={"lr": lr})
+    yield store
+    engine.dispose()
+
+
+@pytest.mark.usefixtures("varied")
+def test_sensitivity(api: TestClient) -> None:
+    answer = api.get("/v1/studies/varied/sensitivity")
+    assert answer.status_code == 200
+    found = answer.json()["curves"][0]
+    assert [(point["value"], point["mean"], point["n_diverged"]) for point in found["points"]] == [
+        (0.01, 0.8, 0), (0.03, 0.898, 0), (0.1, pytest.approx(0.9), 0), (1.0, None, 1),
+    ]  # fmt: skip
+    assert 0.01 < found["low"]["at"] < 0.03
+    assert found["high"]["at"] == pytest.approx(0.1 * 10**0.5)
+    wider = api.get("/v1/studies/varied/sensitivity?within=0.2").json()["curves"][0]
+    assert (wider["low"]["at"], wider["low"]["is_open"]) == (pytest.approx(0.01), True)
+    exact = api.get("/v1/studies/varied/sensitivity?margin=0.05&parameter=lr").json()["curves"][0]
+    assert exact["tolerance"] == 0.05
+
+
+@pytest.mark.usefixtures("varied")
+@pytest.mark.parametrize(
+    "query",
+    ["within=0", "within=1", "within=nan", "margin=-1", "margin=inf", "margin=x", "parameter=" + "x" * 101, "n=1"],
+)
+def test_a_sensitivity_refuses(api: TestClient, query: str) -> None:
+    answer = api.get(f"/v1/studies/varied/sensitivity?{query}")
+    assert answer.status_code == 422
+    assert query.partition("=")[0] in answer.json()["detail"]
+
+
+@pytest.mark.usefixtures("varied")
+def test_exports_have_the_sensitivity(api: TestClient) -> None:
+    rows = list(csv.DictReader(io.StringIO(api.get("/v1/studies/varied/export").text)))
+    varied = [row for row in rows if row["stage"] == "sensitivity"]
+    assert [(row["trial"], row["settings.lr"], row["failure"]) for row in varied] == [
+        ("", "0.01", ""), ("", "0.03", ""), ("", "1.0", "diverged"),
+    ]  # fmt: skip
+    parquet = pyarrow.parquet.read_table(
+        io.BytesIO(api.get("/v1/studies/varied/export", params={"format": "parquet"}).content)
+    )
+    assert parquet.column("stage").to_pylist().count("sensitivity") == 3
+    markdown = api.get("/v1/studies/varied/export", params={"format": "markdown"}).text
+    assert "lr for which val_accuracy is within 1 % of its best" in markdown
+    assert "| admetar | 0.1 |" in markdown
+    latex = api.get("/v1/studies/varied/export", params={"format": "latex"}).text
+    assert latex.count(r"\begin{tabular}") == 2
+    assert r"$\times$ 3.2" in latex

@@ -48,6 +48,8 @@ def _service(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("run 8", ["run 8 of study digits-four", "admetar/7", "COMPLETE", "attempt", "val_accuracy"]),
         ("run 11", ["FAIL (diverged)", "FloatingPointError"]),
         ("importance digits-four", ["admetar", "has begun"]),
+        ("sensitivity digits-four", ["chosen lr", "sgdm", "× ", "lr may be off by"]),
+        ("sensitivity digits-four --parameter lambd --margin 0.1", ["lambd", "a range needs 3"]),
         ("tasks", ["digits", "synthetic"]),
         ("tasks digits", ["epochs", "batch_size", "convnet"]),
         ("optimizers", ["admetar", "lr [", "log"]),

@@ -17,6 +17,7 @@ from tests.service.database.fill import complete, definition, leased, run
 
 HOSTILE = "<img src=x onerror=alert(1)> {{ 7 * 7 }} </script>"
 OPTIMIZERS = [{"name": "admetar"}, {"name": "admetas"}, {"name": "sgdm"}, {"name": "adamw"}]
+DIVERGED = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="loss is nan")
 _REACHES = {"admetar": 0.955, "admetas": 0.948, "sgdm": 0.94, "adamw": 0.935}
 
 
@@ -43,14 +44,16 @@ def _finished(store: SqlStore) -> None:
         optimizers=OPTIMIZERS,
         budget={"trials_per_optimizer": 16, "target": 0.9},
         confirm={"top_k": 1, "seeds": [0, 1, 2]},
+        sensitivity={},
     )
     lease, searches = leased(store, study)
     draw = random.Random(0)
     for search in searches:
-        top = _REACHES[search.optimizer]
+        top, best = _REACHES[search.optimizer], {}
         for number in range(16):
             value = top - 0.02 * (number % 5) - 0.01 * draw.random() if number != 7 else top
             params = {"lr": 10 ** draw.uniform(-4, -1), "lambd": 10 ** draw.uniform(-2, -0.4)}
+            best = params if number == 7 else best
             outcome = complete(value, test_accuracy=value - 0.004)
             points = curve_to(value, 12)
             if number % 5 == 3:
@@ -62,7 +65,13 @@ def _finished(store: SqlStore) -> None:
         for seed in range(3):
             value = top + 0.003 * (seed - 1) + 0.0005 * draw.random()
             outcome = complete(value, test_accuracy=value - 0.004)
-            run(store, lease, search, 7, outcome, stage=Stage.CONFIRM, seed=seed, points=curve_to(value, 12))
+            confirmed = {"params": best, "points": curve_to(value, 12)}
+            run(store, lease, search, 7, outcome, stage=Stage.CONFIRM, seed=seed, **confirmed)
+        for number, places in enumerate((-3, -2, -1, 1, 2, 3)):
+            value = top - (0.004 if places < 0 else 0.002 * len(search.label)) * places**2
+            outcome = complete(value) if (search.label, places) != ("sgdm", 3) else DIVERGED
+            around = {**best, "lr": best["lr"] * 30 ** (places / 3)}
+            run(store, lease, search, number, outcome, stage=Stage.SENSITIVITY, seed=0, params=around)
     store.set_study_state(lease, StudyState.COMPLETED)
 
 

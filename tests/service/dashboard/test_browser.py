@@ -171,12 +171,18 @@ def test_a_hidden_curve_takes_its_band_with_it(browser: Any, address: str) -> No
         assert page.evaluate(shown)[:7] == [True, False, False, False, True, True, True]
         page.locator("[data-chart=curves]").get_by_label("Log scale").check()
         until(page, "document.querySelector('[data-chart=curves] .plot').plot.scales.y.distr === 3")
+        page.wait_for_selector("[data-chart=sensitivity] canvas")
+        page.locator("[data-chart=sensitivity] .u-legend .u-series th").nth(1).click()
+        varied = page.evaluate(shown.replace("curves", "sensitivity"))
+        assert varied[:7] == [True, *[False] * 5, True]
+        assert len(page.locator("[data-chart=sensitivity] .u-legend .u-series").all()) == 5
 
 
 @pytest.mark.parametrize(
     ("path", "figure", "shapes"),
     [
         ("/studies/digits-four", "[data-chart=curves]", "polyline"),
+        ("/studies/digits-four", "[data-chart=sensitivity]", "polyline"),
         ("/studies/digits-four/searches/admetar", "[data-part=history]", "circle"),
         ("/studies/digits-four/searches/admetar", "[data-part=scatter]", "circle"),
         ("/studies/digits-four/searches/admetar", "[data-part=slices]", "circle"),

@@ -35,4 +35,4 @@ def test_totals(engine: Engine) -> None:
         (Stage.SEARCH, RunState.RUNNING): 1,
         (Stage.CONFIRM, RunState.COMPLETE): 1,
     }
-    assert found.train_s == {Stage.SEARCH: 4.0, Stage.CONFIRM: 3.0}
+    assert found.train_s == {Stage.SEARCH: 4.0, Stage.CONFIRM: 3.0, Stage.SENSITIVITY: 0.0}
