@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _SECRETS = (
     (re.compile(r"\badm_[A-Za-z0-9_-]{8,}"), "adm_***"),
@@ -13,6 +13,8 @@ _SECRETS = (
     (re.compile(r"(?i)(\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)\s+)[^\s'\",]+"), r"\1***"),
     (re.compile(r"(?i)(\bpassword['\"]?\s*[:=]\s*['\"]?)[^\s'\",;&]+"), r"\1***"),
 )
+_SECRET_NAME = re.compile(r"(?i)TOKEN|KEY|PASSWORD|PASSWD|SECRET")
+_PLACE_NAME = re.compile(r"(?i)_(FILE|PATH|DIR|URL|MODE)$")
 
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -24,11 +26,19 @@ def printable(text: str) -> str:
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def without_secrets(text: str) -> str:
-    """The text with tokens, and the passwords of addresses, replaced by ***."""
+def without_secrets(text: str, *, known: Collection[str] = ()) -> str:
+    """The text with tokens, the passwords of addresses, and the secrets that are known, replaced by ***."""
+    for secret in sorted(known, key=len, reverse=True):  # one may be a part of another
+        text = text.replace(secret, "***")
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
     return text
+
+
+def secrets_in(environ: Mapping[str, str]) -> set[str]:
+    """The values of variables whose names say that they are secret; those of fewer than 8 characters may be words."""
+    named = (value for name, value in environ.items() if _SECRET_NAME.search(name) and not _PLACE_NAME.search(name))
+    return {value for value in named if len(value) >= 8}
 
 
 _ESCAPES = str.maketrans({

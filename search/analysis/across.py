@@ -167,7 +167,7 @@ def sentence(test: Friedman, groups: Sequence[Sequence[str]]) -> str:
         few = f" With {k} optimizers no order can be shown by fewer than {least} tasks." if n < least else ""
         return f"{told}: no order of the {k} optimizers is shown.{few}"
     behind = list(dict.fromkeys(name for group in groups[1:] for name in group if name not in groups[0]))
-    apart = f"mean ranks that differ by more than {test.critical_difference:.3g} (Nemenyi) are shown to be different"
+    apart = f"mean ranks that differ by more than {test.critical_difference:.3g} are shown to be different"
     if not behind:
         return f"{told}: the optimizers differ, but no two of them are told apart; {apart}."
     return f"{told}: the optimizers differ. {groups[0][0]} is shown to rank better than {', '.join(behind)}; {apart}."

@@ -7,7 +7,9 @@ Every write first checks whether it was made already, so that a call whose answe
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
@@ -15,6 +17,7 @@ from pydantic import ValidationError
 from sqlalchemy import CursorResult, Engine, or_, select, update
 from sqlalchemy.orm import Session
 
+from admeta.client.text import secrets_in, without_secrets
 from search.definition import StudyDefinition
 from search.errors import SearchError, StudyNotFoundError
 from search.recipe import recipe_of
@@ -83,6 +86,12 @@ class SqlStore:
         self._labels: dict[int, str] = {}
         self._searches: set[tuple[str, int]] = set()
 
+    def _masked(self, text: str | None) -> str | None:
+        """The text of an error without secrets; what a user's own code raises may contain any."""
+        if text is None:
+            return None
+        return without_secrets(text, known=secrets_in({**os.environ, "password": self.engine.url.password or ""}))
+
     def __repr__(self) -> str:
         return f"SqlStore({self.engine.url.render_as_string(hide_password=True)!r})"
 
@@ -141,6 +150,7 @@ class SqlStore:
     @_retried
     def set_study_state(self, lease: Lease, state: StudyState, *, reason: str | None = None) -> StudyState:
         """See `Store`. A driver that starts does not undo a pause: only a QUEUED study is set RUNNING."""
+        reason = self._masked(reason)
         with writing(self.engine) as session:
             row = session.get(Study, lease.study_id, with_for_update=True)
             if row is None or row.lease_owner != lease.owner:
@@ -276,14 +286,17 @@ class SqlStore:
             if run.state == RunState.RUNNING:
                 run.n_failures += 1
                 state = AttemptState(outcome.state.value)
-                self._end_attempt(session, run, lease, state, error=outcome.error, failure=outcome.failure)
+                error = self._masked(outcome.error)
+                self._end_attempt(session, run, lease, state, error=error, failure=outcome.failure)
             return run.record(RunRecord)
 
     @_retried
     def interrupt_attempt(self, lease: Lease, run_id: int, *, reason: str) -> RunRecord:
         with leased_run(self.engine, lease, run_id) as (session, run):
             if run.state == RunState.RUNNING:
-                self._end_attempt(session, run, lease, AttemptState.INTERRUPTED, error=reason, failure=None)
+                self._end_attempt(
+                    session, run, lease, AttemptState.INTERRUPTED, error=self._masked(reason), failure=None
+                )
             return run.record(RunRecord)
 
     def _end_attempt(
@@ -315,6 +328,7 @@ class SqlStore:
     ) -> RunRecord:
         if not outcome.state.is_finished:
             raise ValueError(f"a run cannot finish as {outcome.state}; use COMPLETE, PRUNED or FAIL")
+        outcome = replace(outcome, error=self._masked(outcome.error))
         with leased_run(self.engine, lease, run_id) as (session, run):
             if run.state.is_finished:
                 return run.record(RunRecord)

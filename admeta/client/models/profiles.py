@@ -84,7 +84,7 @@ class LeftOutView(View):
 
 
 class RankTestView(View):
-    """Friedman's test of equal ranks over the tasks, by permutation, with Nemenyi's critical difference."""
+    """Friedman's test of equal ranks over the tasks, by permutation, with the critical difference of mean ranks."""
 
     n_tasks: int
     statistic: float | None = Field(description="Friedman's chi-square, corrected for ties.")

@@ -63,48 +63,57 @@ def comparison(engine: Engine, study: str, *, test: SignificanceTest = Significa
         test: how optimizers are compared.
     """
     with reading(engine) as session:
-        row = find_study(session, study)
-        query = select(Search, best_run_id()).join(Search.study).where(Search.study_id == row.id)
-        searches = [(search, best) for search, best in session.execute(query.order_by(Search.position))]
-        chosen = chosen_trials(session, row, searches)
-        counts = _counts(session, row)
-        values = trial_values(session, row)
-        best = best_by_search(values, direction=row.direction)
-        targets = times_to_target(session, row, chosen)
-        rows = {
-            search.label: _row(
-                search,
-                chosen.get(search.id),
-                counts.get(search.id, _NO_RUNS),
-                _NO_TRIALS if _is_baseline(row, search) else best.get(search.id, _NO_TRIALS),
-                target=targets.get(search.id),
-                test_metric=test_metric(row.metric),
-                **place_in_definition(row, search),
-            )
-            for search, _ in searches
-        }
-        ranked = _ranked(rows, {search.label: _place(chosen.get(search.id), row.direction) for search, _ in searches})
-        confirms = row.definition["confirm"].get("top_k") != 0
-        counted = {
-            search.label: one
-            for search, _ in searches
-            if (one := chosen.get(search.id)) and (one.confirmed or not confirms)
-        }
-        repeated = row.definition.get("searches", 1) > 1
-        samples = _by_search(row, ranked, counted) if repeated else _by_seed([one.label for one in ranked], counted)
-        rules = _rules(row, samples, test=test, unit="searches" if repeated else "seeds")
-        return ComparisonView(
-            **{**row.columns(), "study": row.name},
-            complete=row.state == StudyState.COMPLETED,
-            rows=ranked,
-            optimizers=_folded(row, ranked, samples, [one for one, _ in searches], values, counts) if repeated else [],
-            pairs=[PairView.model_validate(pair) for pair in _verdicts(ranked, samples, rules)] if confirms else [],
-            over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
-            recipe_note=_recipe_note(row),
-            **found_edges(
-                session, row, {one.id: place_in_definition(row, one)["listed_as"] for one, _ in searches}, chosen
-            ),
+        return compared(session, find_study(session, study), test=test)[0]
+
+
+def compared(session: Session, row: Study, *, test: SignificanceTest) -> tuple[ComparisonView, dict[str, Sample]]:
+    """A study's `comparison`, and by label the confirm runs of the trial that represents each search.
+
+    Searches without confirm runs have no sample.
+    """
+    query = select(Search, best_run_id()).join(Search.study).where(Search.study_id == row.id)
+    searches = [(search, best) for search, best in session.execute(query.order_by(Search.position))]
+    chosen = chosen_trials(session, row, searches)
+    counts = _counts(session, row)
+    values = trial_values(session, row)
+    best = best_by_search(values, direction=row.direction)
+    targets = times_to_target(session, row, chosen)
+    rows = {
+        search.label: _row(
+            search,
+            chosen.get(search.id),
+            counts.get(search.id, _NO_RUNS),
+            _NO_TRIALS if _is_baseline(row, search) else best.get(search.id, _NO_TRIALS),
+            target=targets.get(search.id),
+            test_metric=test_metric(row.metric),
+            **place_in_definition(row, search),
         )
+        for search, _ in searches
+    }
+    ranked = _ranked(rows, {search.label: _place(chosen.get(search.id), row.direction) for search, _ in searches})
+    confirms = row.definition["confirm"].get("top_k") != 0
+    counted = {
+        search.label: one
+        for search, _ in searches
+        if (one := chosen.get(search.id)) and (one.confirmed or not confirms)
+    }
+    repeated = row.definition.get("searches", 1) > 1
+    samples = _by_search(row, ranked, counted) if repeated else _by_seed([one.label for one in ranked], counted)
+    rules = _rules(row, samples, test=test, unit="searches" if repeated else "seeds")
+    confirmed = {search.label: one for search, _ in searches if (one := chosen.get(search.id)) and one.confirmed}
+    view = ComparisonView(
+        **{**row.columns(), "study": row.name},
+        complete=row.state == StudyState.COMPLETED,
+        rows=ranked,
+        optimizers=_folded(row, ranked, samples, [one for one, _ in searches], values, counts) if repeated else [],
+        pairs=[PairView.model_validate(pair) for pair in _verdicts(ranked, samples, rules)] if confirms else [],
+        over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
+        recipe_note=_recipe_note(row),
+        **found_edges(
+            session, row, {one.id: place_in_definition(row, one)["listed_as"] for one, _ in searches}, chosen
+        ),
+    )
+    return view, _by_seed(list(confirmed), confirmed)
 
 
 @retried(REQUEST)
@@ -186,17 +195,6 @@ def _is_baseline(study: Study, search: Search) -> bool:
     """Baselines come after all searches."""
     n_searches: int = study.definition.get("searches", 1) * len(study.definition["optimizers"])
     return search.position >= n_searches
-
-
-def seed_samples(session: Session, study: Study, searches: Sequence[tuple[Search, int | None]]) -> dict[str, Sample]:
-    """By label, the confirm runs of the trial that represents each search; those without any are left out.
-
-    Args:
-        searches: with the id of the best run of each.
-    """
-    chosen = chosen_trials(session, study, searches)
-    confirmed = {search.label: one for search, _ in searches if (one := chosen.get(search.id)) and one.confirmed}
-    return _by_seed(list(confirmed), confirmed)
 
 
 def _by_seed(labels: Sequence[str], confirmed: Mapping[str, TrialSummary]) -> dict[str, Sample]:

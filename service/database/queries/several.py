@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import Engine, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine
 
 from admeta.client.models import (
     ComparedRowView,
@@ -21,9 +20,8 @@ from search.analysis import Rules, Sample, compare
 from search.definition import Confirm
 from search.states import SignificanceTest
 from service.database.engine import reading
-from service.database.models import Search, Study
-from service.database.queries.best import best_run_id
-from service.database.queries.comparison import comparison, seed_samples
+from service.database.models import Study
+from service.database.queries.comparison import compared
 from service.database.queries.lookup import find_study
 from service.database.retry import REQUEST, retried
 
@@ -49,8 +47,9 @@ def compare_studies(
     """
     with reading(engine) as session:
         rows = [find_study(session, study) for study in studies]
-        samples = {row.id: _samples(session, row) for row in rows}
-    each = [comparison(engine, row.id, test=test) for row in rows]
+        found = [compared(session, row, test=test) for row in rows]
+    each = [view for view, _ in found]
+    samples = {row.id: sample for row, (_, sample) in zip(rows, found, strict=True)}
     why = _why_not(rows, n_searches=sum(map(len, samples.values())))
     pairs = [] if why else _pairs(rows, samples, each, test=test)
     if not why and not pairs:
@@ -61,12 +60,6 @@ def compare_studies(
         pairs=pairs,
         no_verdicts=why,
     )
-
-
-def _samples(session: Session, study: Study) -> dict[str, Sample]:
-    query = select(Search, best_run_id()).join(Search.study).where(Search.study_id == study.id)
-    query = query.order_by(Search.position)
-    return seed_samples(session, study, [(search, run) for search, run in session.execute(query)])
 
 
 def _compared(study: Study, view: ComparisonView) -> ComparedStudyView:

@@ -12,7 +12,7 @@ from search.errors import StudyNotFoundError
 from search.records import RunOutcome
 from search.states import Direction, FailureKind, RunState, Stage
 from service.database import SqlStore
-from service.database.queries import compare_studies, several
+from service.database.queries import chosen, compare_studies, several
 from service.database.queries.several import differences
 from tests.service.database.fill import complete, definition, leased, run
 
@@ -100,6 +100,20 @@ def test_a_study_with_failed_runs_is_not_better_by_the_others(store: SqlStore) -
         run(store, lease, admetar, 0, outcome, stage=Stage.CONFIRM, seed=seed)
     pair = compare_studies(store.engine, [first, "failing"]).pairs[0]
     assert (pair.verdict, pair.better) == ("undecided", None)
+
+
+def test_the_chosen_trials_of_each_study_are_read_once(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def counted(session: Any, study: Any, searches: Any) -> Any:
+        asked.append(study.name)
+        return chosen.chosen_trials(session, study, searches)
+
+    monkeypatch.setitem(several.compared.__globals__, "chosen_trials", counted)
+    for name in ("one", "two"):
+        leased(store, definition(name))
+    compare_studies(store.engine, ["one", "two"])
+    assert asked == ["one", "two"]
 
 
 def test_a_study_that_is_not_there(store: SqlStore) -> None:

@@ -47,6 +47,29 @@ def test_space_keeps_its_order(store: SqlStore) -> None:
     assert list(store.get_study(lease.study_id).definition.optimizers[0].space) == ["weight_decay", "lr"]
 
 
+def test_no_secret_is_stored_with_an_error(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user's own code raises may contain what is in its environment."""
+    monkeypatch.setenv("HUB_TOKEN", "hub-0123456789")
+    monkeypatch.setenv("WANDB_API_KEY", "wandb-0123456789")
+    monkeypatch.setenv("CACHE_KEY_PATH", "/var/cache/keys")
+    lease, (search, _) = leased(store, definition())
+    told = "401 for hub-0123456789 and wandb-0123456789, see /var/cache/keys"
+    failed = RunOutcome(state=RunState.FAIL, failure=FailureKind.ERROR, error=f"HTTPError: {told}")
+    open_run = run(store, lease, search, 0, None)
+    store.fail_attempt(lease, open_run.id, outcome=failed)
+    store.start_attempt(lease, open_run.id)
+    store.interrupt_attempt(lease, open_run.id, reason=told)
+    store.start_attempt(lease, open_run.id)
+    store.finish_run(lease, open_run.id, failed)
+    store.set_study_state(lease, StudyState.FAILED, reason=told)
+    with Session(store.engine) as session:
+        stored = list(session.execute(select(Attempt.error)).scalars())
+        stored += [session.execute(select(Run.error)).scalar_one(), session.execute(select(Study.reason)).scalar_one()]
+        stored += session.execute(text("SELECT data FROM admeta_events")).scalars()
+    assert sum("401 for *** and ***, see /var/cache/keys" in str(one) for one in stored) == 5 + 4
+    assert "0123456789" not in str(stored)
+
+
 def test_unknown_study(store: SqlStore) -> None:
     with pytest.raises(StudyNotFoundError, match="nope"):
         store.get_study("nope")
