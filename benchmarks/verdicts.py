@@ -29,7 +29,7 @@ from scipy.stats import chi2, studentized_range
 from scipy.stats import f as f_dist
 from scipy.stats.qmc import Sobol
 
-from search.analysis import PairVerdict, Plan, Rules, Sample, best_of_n, compare, decide
+from search.analysis import PairVerdict, Plan, Rules, Sample, best_of_n, compare, decide, replay
 from search.analysis.across import Outcome, Task, told_apart
 from search.analysis.algoperf import read_curves, read_targets, scores
 from search.analysis.moderated import Contrast, Group, contrasts
@@ -61,8 +61,8 @@ PUBLISHED = {
 
 def main() -> None:
     parts: dict[str, Callable[[Path], None]] = {
-        "gpt": gpt, "family": family, "aa": aa, "resampled": resampled, "adaptive": adaptive, "bands": bands,
-        "algoperf": algoperf, "ranks": ranks,
+        "gpt": gpt, "family": family, "aa": aa, "resampled": resampled, "adaptive": adaptive, "extended": extended,
+        "bands": bands, "algoperf": algoperf, "ranks": ranks,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all")
@@ -390,6 +390,75 @@ def _against_one(groups: Sequence[np.ndarray], plan: Plan) -> None:
         "case | any called better at any look, %",
         rows,
     )
+
+
+EXTENDED_TO = (3, 6, 12)
+"""Seeds of a study, and after its first and second extension."""
+
+
+def extended(_: Path) -> None:
+    """Studies that are extended as long as a pair is undecided: how often any look shows what is not there."""
+    n_studies, rows = 1000, []
+    for k in (2, 9):
+        for title, keeps in (("the same settings", True), ("other settings after more trials", False)):
+            for rule, alphas in (
+                ("alpha at each look", (0.05,) * 3),
+                ("half of the alpha before", (0.05, 0.025, 0.0125)),
+            ):
+                wrong, shown = ([0] * 3 for _ in range(2))
+                for shift, count in ((0.0, wrong), (2.0, shown)):
+                    rng = np.random.default_rng(9)
+                    for _ in range(n_studies):
+                        first = _first_look(rng, k, shift=shift, alphas=alphas, keeps=keeps)
+                        for look in range(first, 3):
+                            count[look] += 1
+                rows.append(
+                    f"{k} | {title} | {rule} | {' | '.join(wilson(n, n_studies) for n in wrong)} | "
+                    f"{' | '.join(f'{100 * n / n_studies:.0f}' for n in shown)}"
+                )
+    show(
+        f"Extended while a pair is undecided, {' to '.join(map(str, EXTENDED_TO))} seeds, {n_studies} studies",
+        "optimizers | extended by | verdicts at | none: any called better, % | once | twice | "
+        "one better by 2 standard deviations: shown, % | once | twice",
+        rows,
+    )
+    _extended_maximum()
+
+
+def _first_look(rng: np.random.Generator, k: int, *, shift: float, alphas: Sequence[float], keeps: bool) -> int:
+    """The first look, from 0, at which any optimizer is called better; where there is a shift, the shifted one."""
+    values = np.zeros((k, 0))
+    for look, (n, alpha) in enumerate(zip(EXTENDED_TO, alphas, strict=True)):
+        values = values if keeps else np.zeros((k, 0))
+        values = np.hstack([values, rng.standard_normal((k, n - values.shape[1]))])
+        pairs = compare(samples_of(values + shift * (np.arange(k) == 0)[:, None]), replace(MAXIMIZE, alpha=alpha))
+        if any(pair.better == "o0" if shift else pair.better is not None for pair in pairs):
+            return look
+    return len(EXTENDED_TO)
+
+
+def _extended_maximum() -> None:
+    """Nine equal optimizers, confirmed until decided by at most 20 seeds; those still undecided get at most 30."""
+    n_studies, rows = 200, []
+    for rule, alpha in (("alpha again", 0.05), ("half of it", 0.025)):
+        rng, wrong, in_all = np.random.default_rng(10), 0, 0
+        for _ in range(n_studies):
+            values = rng.standard_normal((9, 30))
+            seen = _is_ever_better(values[:, :20], Plan(3, 20))
+            wrong += seen
+            in_all += seen or _is_ever_better(values, Plan(3, 30, alpha=alpha))
+        rows.append(f"{rule} | {wilson(wrong, n_studies)} | {wilson(in_all, n_studies)}")
+    show(
+        f"Until decided, at most 20 seeds, then at most 30: nine equal optimizers, {n_studies} studies",
+        "alpha of the extension | any called better by 20 seeds, % | by either",
+        rows,
+    )
+
+
+def _is_ever_better(values: np.ndarray, plan: Plan) -> bool:
+    results = {f"o{i}": dict(enumerate(map(float, of))) for i, of in enumerate(values)}
+    decision, _ = replay(results, {label: range(values.shape[1]) for label in results}, MAXIMIZE, plan)
+    return decision is not None and any(pair.verdict is Verdict.BETTER for pair in decision.verdicts)
 
 
 def _normal(mean: float, std: float) -> Draw:

@@ -13,6 +13,7 @@ from typing import Any
 
 from search.analysis import Decision, Plan, Rules, detectable_difference, replay
 from search.definition import Confirm, StudyDefinition
+from search.extension import alpha_after
 from search.optimizer_search import OptimizerSearch
 from search.records import RunRecord
 from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, Verdict
@@ -25,18 +26,24 @@ def rules_of(
     n_seeds: int = 0,
     against: str | None = None,
     test: SignificanceTest = SignificanceTest.MODERATED,
+    n_seen: int = 0,
 ) -> Rules:
     """The rules by which a study's optimizers are compared.
 
     Args:
+        n_seen: see `search.extension.alpha_after`.
         n_seeds: seeds of the optimizer with most. With `until: decided` the verdicts are those of the last look that
             these allow.
         against: compare every optimizer with this one only.
     """
     rules = Rules(
-        direction=direction, test=test, alpha=1 - confirm.confidence, margin=confirm.min_effect, against=against
+        direction=direction,
+        test=test,
+        alpha=alpha_after(confirm.confidence, n_seen),
+        margin=confirm.min_effect,
+        against=against,
     )
-    plan = _plan(confirm)
+    plan = _plan(confirm, n_seen)
     look = None if plan is None or test is not SignificanceTest.MODERATED else plan.look_of(n_seeds)
     return rules if plan is None or look is None else plan.rules_at(rules, look)
 
@@ -46,21 +53,23 @@ def next_seeds(
     results: Mapping[str, Mapping[int, float | None]],
     *,
     cancelled: Mapping[str, Collection[int]],
+    n_seen: int = 0,
 ) -> tuple[Decision | None, dict[str, list[int]]]:
     """What is decided, and the seeds that each optimizer still needs; none for a study that confirms with fixed seeds.
 
     Args:
         results: by label and seed the values of finished confirm runs; None for one that failed.
         cancelled: by label, seeds whose runs were cancelled: the next ones take their place.
+        n_seen: see `search.extension.alpha_after`. All looks are taken again with the alpha that is left.
     """
     confirm = definition.confirm
-    plan = _plan(confirm)
+    plan = _plan(confirm, n_seen)
     if plan is None or len(results) < 2:
         return None, {}
     against = None if definition.contrasts is None else definition.contrasts.against
     if against not in (None, *results):
         return None, {}
-    rules = rules_of(confirm, direction=definition.objective.direction, against=against)
+    rules = rules_of(confirm, direction=definition.objective.direction, against=against, n_seen=n_seen)
     planned = confirm.all_seeds(definition.training_seed)
     seeds = {label: [seed for seed in planned if seed not in cancelled.get(label, ())] for label in results}
     return replay(results, seeds, rules, plan)
@@ -109,7 +118,7 @@ class Detectable:
 
 def detectable_in(definition: StudyDefinition, earlier: Spread | None) -> Detectable | None:
     """What this study can show; None where it has one optimizer."""
-    k, confirm, plan = len(definition.optimizers), definition.confirm, _plan(definition.confirm)
+    k, confirm, plan = len(definition.optimizers), definition.confirm, _plan(definition.confirm, 0)
     if k < 2:
         return None
     if not confirm.top_k:
@@ -153,7 +162,7 @@ def choose(trials: Sequence[RunRecord], confirm_runs: Sequence[RunRecord], direc
         trials: those that were confirmed, best first.
         confirm_runs: of all of them.
     """
-    counted = [run for run in confirm_runs if run.failure is not FailureKind.CANCELLED]
+    counted = [run for run in confirm_runs if not (run.failure and run.failure.is_withdrawn)]
     seeds = {run.seed for run in counted}
     choosing = choosing_seeds(seeds) or seeds
     if len(trials) < 2:
@@ -217,7 +226,8 @@ def sensitivity_runs(
             wanted += [(dict(near[1].params), seed) for seed in seeds[:-1]]
         else:
             wanted += [(params, seed) for seed in seeds]
-    known = [(run.params, run.seed) for run in runs if run.stage is Stage.SENSITIVITY]
+    made = [run for run in runs if run.stage is Stage.SENSITIVITY and run.failure is not FailureKind.REPLACED]
+    known = [(run.params, run.seed) for run in made]
     return [one for one in wanted if one not in known]
 
 
@@ -225,7 +235,7 @@ def _distance(a: float, b: float, *, log: bool) -> float:
     return abs(math.log(a / b)) if log else abs(a - b)
 
 
-def _plan(confirm: Confirm) -> Plan | None:
+def _plan(confirm: Confirm, n_seen: int) -> Plan | None:
     if confirm.until is None:
         return None
-    return Plan(len(confirm.seeds), confirm.max_seeds, alpha=1 - confirm.confidence)
+    return Plan(len(confirm.seeds), confirm.max_seeds, alpha=alpha_after(confirm.confidence, n_seen))

@@ -104,16 +104,20 @@ class Coordinator:
                 definition=study.definition,
                 runs=[run for run in runs if run.search_id == record.id],
                 data_fingerprint=study.data_fingerprint,
+                n_extensions=study.n_extensions,
             )
             for record in store.searches(study.id)
         ]
         self._live: dict[str, _LiveRun] = {}
-        decision, _ = self._next_seeds()
-        self._confirming: str | None = None if decision is None else describe(decision)
+        self._confirming: str | None = None
         self._told: str | None = None
         self._false_starts: Counter[int] = Counter()
         self._alone: set[int] = set()
         self._closed = False
+        self._apply_budgets()
+        if not any(loop.is_searching for loop in self._loops):
+            decision, _ = self._next_seeds()
+            self._confirming = None if decision is None else describe(decision)
 
     def next(self, ticket: str) -> Assignment | Idle:
         """The next run, to start under this ticket (Tune's trial id)."""
@@ -149,7 +153,7 @@ class Coordinator:
         searches = [loop for loop in self._loops if not loop.is_baseline]
         results = {loop.record.label: values for loop in searches if (values := loop.confirmed_values())}
         cancelled = {loop.record.label: loop.cancelled_seeds() for loop in searches}
-        return next_seeds(self._definition, results, cancelled=cancelled)
+        return next_seeds(self._definition, results, cancelled=cancelled, n_seen=self._study.n_seen)
 
     def tell_why_waiting(self) -> None:
         """Store in the study's reason what it waits for, if that has changed."""

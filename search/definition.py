@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Container
 from itertools import count, islice
 from typing import Annotated, Any, Literal, Self
 
@@ -210,8 +211,12 @@ class Confirm(Strict):
         """Seeds in the order in which they are trained: those named, then further ones up to `max_seeds`."""
         if self.until is None:
             return self.seeds
-        others = (seed for seed in count(max(self.seeds) + 1) if seed != training_seed)
-        return [*self.seeds, *islice(others, self.max_seeds - len(self.seeds))]
+        return self.with_further_seeds(self.max_seeds, training_seeds=(training_seed,))
+
+    def with_further_seeds(self, n: int, *, training_seeds: Container[int]) -> list[int]:
+        """`seeds`, and the next ones above them that no trial was trained with, so that there are n."""
+        others = (seed for seed in count(max(self.seeds) + 1) if seed not in training_seeds)
+        return [*self.seeds, *islice(others, n - len(self.seeds))]
 
 
 class Contrasts(Strict):
@@ -363,8 +368,7 @@ class StudyDefinition(Strict):
         self._check_baseline()
         self._check_labels()
         self._check_comparison()
-        training_seeds = range(self.training_seed, self.training_seed + self.searches)
-        if self.confirm.top_k and (both := [seed for seed in self.confirm.seeds if seed in training_seeds]):
+        if self.confirm.top_k and (both := [seed for seed in self.confirm.seeds if seed in self.training_seeds]):
             message = (
                 f"training_seed {both[0]} is also a confirm seed; the confirm stage must use seeds that have "
                 "selected nothing"
@@ -448,6 +452,11 @@ class StudyDefinition(Strict):
         except ValueError as error:
             raise field_error("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
 
+    @property
+    def training_seeds(self) -> range:
+        """Seeds of the search stage's runs: one of each of an optimizer's searches."""
+        return range(self.training_seed, self.training_seed + self.searches)
+
     def imports(self) -> dict[str, str]:
         """The import paths ("module:name") in the definition, by the field's place: what an operator must allow."""
         found = {f"task.{field}": path for field, path in self.task.imports().items()}
@@ -490,7 +499,7 @@ class StudyDefinition(Strict):
         """
         if not optimizer.space:
             return 1
-        limit = self.budget.most_trials
+        limit = optimizer.n_trials or self.budget.most_trials
         if isinstance(self.sampler, samplers.GridSampler) or self.budget.trials_per_optimizer is None:
             return int(min(limit, samplers.n_configurations(optimizer.space)))
         return limit

@@ -116,7 +116,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     lease=lease,
                     study=study,
                     workplace=_workplace(study, store, options, stop, origins),
-                    elapsed_s=_clock_since(study.started_at),
+                    elapsed_s=_clock_since(study.started_at, without_s=study.ended_s),
                 )
                 with Retention(store, study.id, storage=options.storage) as retention:
                     if renewal.state is StudyState.RUNNING:
@@ -258,9 +258,9 @@ def _origin_folders(study: StudyRecord, store: Store, *, storage: str) -> tuple[
     return tuple(inside(storage, run_folder(study_id, origin.optimizer, run)) for run in ordered)
 
 
-def _clock_since(began: datetime | None) -> Callable[[], float]:
-    """A clock of the seconds since then, which later steps of the machine's clock do not change."""
-    before_s = 0.0 if began is None else max(0.0, (datetime.now(UTC) - began).total_seconds())
+def _clock_since(began: datetime | None, *, without_s: float) -> Callable[[], float]:
+    """A clock of the seconds since then, less some, which later steps of the machine's clock do not change."""
+    before_s = 0.0 if began is None else max(0.0, (datetime.now(UTC) - began).total_seconds() - without_s)
     origin = time.monotonic()
     return lambda: before_s + time.monotonic() - origin
 

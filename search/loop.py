@@ -50,6 +50,7 @@ class SearchLoop:
         definition: StudyDefinition,
         runs: Sequence[RunRecord],
         data_fingerprint: str | None = None,
+        n_extensions: int = 0,
     ) -> None:
         self.record = record
         self.limit: str | None = None
@@ -81,10 +82,10 @@ class SearchLoop:
             points=store.points,
         )
         self._trials.reconcile({run.trial_number: run for run in self._search_runs()})
-        if not self._runs:
+        if not self._runs or n_extensions:  # an extended study may have settings left that its search did not come to
             self._queue_first()
-            if definition.warm_start is not None and not self.is_baseline:
-                self._warm_start(definition.warm_start, data_fingerprint)
+        if not self._runs and definition.warm_start is not None and not self.is_baseline:
+            self._warm_start(definition.warm_start, data_fingerprint)
 
     # What the coordinator asks ------------------------------------------------------------------------------------
 
@@ -101,6 +102,11 @@ class SearchLoop:
     def is_done(self) -> bool:
         planned = self._confirm_planned and self._sensitivity_planned
         return not self._waiting and not self._live and not self._can_ask() and planned
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether trials are still to be asked for, or have not ended."""
+        return self._can_ask() or any(not run.state.is_finished for run in self._search_runs())
 
     def runs(self) -> list[RunRecord]:
         return list(self._runs.values())
@@ -254,6 +260,7 @@ class SearchLoop:
     def _n_to_ask(self) -> int:
         """The budget's trials, and another one for each that was lost with its machine, at most as many again.
 
+        Where the study was extended, also for each that had been cancelled.
         Settings that are lost a second time are not replaced again: they may be what kills the worker.
         """
         runs = self._search_runs()
@@ -331,17 +338,22 @@ class SearchLoop:
         return bool(self._waiting)
 
     def confirm_with(self, seeds: Sequence[int]) -> None:
-        """Queue the confirm runs of the chosen trials with these seeds; those that exist already stay as they are."""
+        """Queue the confirm runs of the chosen trials with these seeds; those that exist already stay as they are.
+
+        Of an extended study those exist whose trial was chosen before, too; runs of others stay as records. What had
+        been cancelled then runs again.
+        """
         for chosen in select(self._search_runs(), self._definition):
             for seed in seeds:
                 self._queue(Stage.CONFIRM, chosen.trial_number, seed=seed, params=chosen.params)
 
     def _queue(self, stage: Stage, number: int, *, seed: int, params: Mapping[str, Any]) -> None:
-        """Queue a run that follows the search, unless it exists."""
+        """Queue a run that follows the search, unless it exists; one that had been cancelled may be waiting again."""
         run = self._store.create_run(
             self._lease, self.record.id, trial_number=number, stage=stage, seed=seed, params=params
         )
-        if run.id not in self._runs:
+        known = self._runs.get(run.id)
+        if known is None or (known.state.is_finished and not run.state.is_finished):
             self._runs[run.id] = run
             self._waiting.append(run.id)
 
@@ -371,17 +383,18 @@ class SearchLoop:
         """By seed, the value of each finished confirm run; None for one that failed. Cancelled runs are left out."""
         return {
             run.seed: run.value if run.state is RunState.COMPLETE else None
-            for run in self._runs.values()
-            if run.stage is Stage.CONFIRM and run.state.is_finished and run.failure is not FailureKind.CANCELLED
+            for run in self._confirm_runs()
+            if run.state.is_finished and not (run.failure and run.failure.is_withdrawn)
         }
 
     def cancelled_seeds(self) -> set[int]:
         """Seeds of the confirm runs that were cancelled."""
-        return {
-            run.seed
-            for run in self._runs.values()
-            if run.stage is Stage.CONFIRM and run.failure is FailureKind.CANCELLED
-        }
+        return {run.seed for run in self._confirm_runs() if run.failure is FailureKind.CANCELLED}
+
+    def _confirm_runs(self) -> list[RunRecord]:
+        """Those of the trials that are chosen now: an extended study may have others."""
+        chosen = {run.trial_number for run in select(self._search_runs(), self._definition)}
+        return [run for run in self._runs.values() if run.stage is Stage.CONFIRM and run.trial_number in chosen]
 
 
 def select(runs: Sequence[RunRecord], definition: StudyDefinition) -> list[RunRecord]:

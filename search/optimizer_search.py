@@ -223,6 +223,11 @@ class OptimizerSearch(Strict):
         description="Settings of the first trials, one entry for each; parameters left out are drawn. Also "
         "'paper-best': the paper's best settings of this task and model.",
     )
+    n_trials: Annotated[Count, Field(ge=1, le=100_000)] | None = Field(
+        default=None,
+        description="Trials of this optimizer in place of `budget.trials_per_optimizer`. Budgets are then unequal, and "
+        "the comparison says so.",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -18,7 +18,13 @@ from tasks.engine.protocol import Cost
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRecord:
-    """One row of studies. `data_fingerprint` is that of its data (`search.placement.check`), where it is known."""
+    """One row of studies. `data_fingerprint` is that of its data (`search.placement.check`), where it is known.
+
+    Attributes:
+        n_extensions: how often it was extended after its end.
+        n_seen: those of them before which verdicts could be seen.
+        ended_s: seconds for which it had ended before it was extended.
+    """
 
     id: str
     name: str
@@ -29,6 +35,9 @@ class StudyRecord:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     data_fingerprint: str | None = None
+    n_extensions: int = 0
+    n_seen: int = 0
+    ended_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

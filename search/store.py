@@ -110,7 +110,10 @@ class Store(Protocol):
         seed: int,
         params: Mapping[str, Any],
     ) -> RunRecord:
-        """The run with this key, created WAITING where there is none."""
+        """The run with this key, created WAITING where there is none.
+
+        One that had been cancelled before the study was extended (failure REPLACED) is WAITING again.
+        """
         ...
 
     def start_attempt(self, lease: Lease, run_id: int) -> RunRecord:

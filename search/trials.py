@@ -22,7 +22,7 @@ from search.optimizer_search import PlannedSearch
 from search.optuna_samplers import FAILURE_KIND
 from search.records import Point, RunRecord
 from search.space import draw, fit
-from search.states import RunState
+from search.states import FailureKind, RunState
 
 _STATES = {
     RunState.COMPLETE: TrialState.COMPLETE,
@@ -84,8 +84,16 @@ class Trials:
                 self.tell(run)
 
     def enqueue(self, params: Mapping[str, Any]) -> None:
-        """Queue this configuration for `ask`, unless a driver that died has queued it."""
-        self._study.enqueue_trial(dict(params), skip_if_exists=True)
+        """Queue this configuration for `ask`, unless it is queued or was tried.
+
+        One that was dropped when its search ended, or cancelled, is queued again.
+        """
+        for trial in self._study.get_trials(deepcopy=False):
+            kind = trial.user_attrs.get(FAILURE_KIND, FailureKind.CANCELLED)
+            was_dropped = trial.state is TrialState.FAIL and kind == FailureKind.CANCELLED
+            if not was_dropped and trial.system_attrs.get("fixed_params", trial.params) == params:
+                return
+        self._study.enqueue_trial(dict(params))
         self._look()
 
     def ask(self) -> tuple[int, dict[str, Any]]:

@@ -26,6 +26,7 @@ _COMMANDS: dict[str, dict[str, str]] = {
         "annotate": "admeta.cli.studies:annotate",
         "cancel": "admeta.cli.studies:cancel",
         "clone": "admeta.cli.studies:clone",
+        "extend": "admeta.cli.studies:extend",
         "delete": "admeta.cli.studies:delete",
     },
     "Results": {
@@ -58,7 +59,7 @@ _COMMANDS: dict[str, dict[str, str]] = {
 _GROUPS: dict[str, dict[str, str]] = {
     "Results": {"paper": "admeta.cli.paper:build"},
     "Tasks, optimizers, machines": {"new": "admeta.cli.new:build"},
-    "The service": {"token": "service.cli.tokens:build", "db": "service.cli.database:build"},
+    "The service": {"token": "service.cli.database:build_tokens", "db": "service.cli.database:build_tables"},
 }
 """Groups of commands by panel, each with the function that makes its typer application."""
 

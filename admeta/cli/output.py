@@ -103,8 +103,8 @@ def show_comparison(view: ComparisonView, *, searches: Searches = Searches.TOGET
     show(tables.comparison(view), *each, *own, *([tables.pairs(view)] if view.pairs else []))
     if view.recipe_note:
         say(f"\n{view.recipe_note}")
-    for edge in view.edges:
-        say(f"\n{edge.sentence}.")
+    for remark in [*view.remarks, *(f"{edge.sentence}." for edge in view.edges)]:
+        say(f"\n{remark}")
     if view.edges:
         changes = " ".join(f"--set {edge.change}" for edge in view.edges)
         say(f"To search further: admeta clone {view.study} {(view.wider or {}).get('name', 'NAME')} {changes}")

@@ -1,4 +1,4 @@
-"""Commands on studies: submit, list, show, watch, pause, resume, cancel, clone, delete."""
+"""Commands on studies: submit, list, show, watch, pause, resume, cancel, clone, extend, delete."""
 
 from __future__ import annotations
 
@@ -62,6 +62,9 @@ def show(study: StudyArgument, url: Url = None, output: OutputOption = Output.TA
         say(f"study {view.name} ({view.id}) on {on} is {view.state}{reason}")
         for warning in view.warnings:
             say(f"warning: {warning}", err=True)
+        for one in view.extensions:
+            by = f" by {one.by}" if one.by else ""
+            say(f"extended {tables.moment(one.at)}{by}: {'; '.join(one.changes) or 'it went on'}")
     emit(view, output, table=tables.searches)
 
 
@@ -195,6 +198,65 @@ def clone(
         new = studyfile.with_changes(old, changes or [])
         changed = {key: value for key, value in new.items() if key not in old or value != old[key]}
         report(client, client.clone(study, name, changes=changed), wait=wait, timeout_s=timeout, output=output)
+
+
+def extend(
+    study: StudyArgument,
+    trials: Annotated[int | None, typer.Option(help="Trials of each optimizer in all.", min=1)] = None,
+    trials_of: Annotated[
+        list[str] | None,
+        typer.Option(help="Trials of one optimizer in all. May be repeated.", metavar="LABEL=N"),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Confirm seeds of each in all; until decided: at most.", min=1)
+    ] = None,
+    optimizer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Add this optimizer: a name, or an object as in a study: '{name: adan, space: {…}}'. May be repeated.",
+            autocompletion=optimizer_names,
+        ),
+    ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(help="Another limit of the budget, null for none: max_hours=48.", metavar="NAME=VALUE"),
+    ] = None,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Let a study that has ended go on, with more trials, more seeds or further optimizers; nothing is repeated.
+
+    Of a study that was cancelled or failed, what is left is done.
+    """
+    from admeta.client import studyfile
+
+    added = [studyfile.parse(one, source="--optimizer") if "{" in one else one for one in optimizer or []]
+    with connect(url) as client:
+        view = client.extend(
+            study,
+            trials=trials,
+            trials_of=dict(map(_label_and_number, trials_of or [])),
+            seeds=seeds,
+            optimizers=added,
+            limits=studyfile.with_changes({}, limit or []),
+        )
+        told = f"study {view.name} has all that already and is {view.state}"
+        if view.state == StudyState.QUEUED and view.extensions:
+            told = f"study {view.name} is extended: {'; '.join(view.extensions[-1].changes) or 'it goes on'}"
+        say(told, err=output is not Output.TABLE or wait)
+        if wait:
+            _finish(client, _follow(client, view.id, timeout_s=timeout), output)
+        elif output is not Output.TABLE:
+            emit(view, output, table=str)
+
+
+def _label_and_number(text: str) -> tuple[str, int]:
+    label, equals, number = text.rpartition("=")
+    if not equals or not label or not number.isdecimal():
+        raise typer.BadParameter(f"'{text}' must be LABEL=N, for example adan=40", param_hint="--trials-of")
+    return label, int(number)
 
 
 def watch(study: StudyArgument, timeout: Timeout = None, url: Url = None, output: OutputOption = Output.TABLE) -> None:

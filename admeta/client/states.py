@@ -100,15 +100,23 @@ class FailureKind(StrEnum):
     CANCELLED = "cancelled"
     """A request cancelled the trial or the study."""
 
+    REPLACED = "replaced"
+    """Cancelled before the study was extended: then another trial, or the same confirm run, takes its place."""
+
     @property
     def is_accident(self) -> bool:
         """Whether the failure says nothing about the settings: the same configuration may train well another time."""
-        return self in (FailureKind.ERROR, FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.CANCELLED)
+        return self.is_withdrawn or self in (FailureKind.ERROR, FailureKind.LOST, FailureKind.PREEMPTED)
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another trial takes the place of one that ended so: its machine failed, not its training."""
-        return self in (FailureKind.LOST, FailureKind.PREEMPTED)
+        """Whether another trial takes the place of one that ended so: its training did not fail."""
+        return self in (FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.REPLACED)
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether the run was cancelled, which is no result."""
+        return self in (FailureKind.CANCELLED, FailureKind.REPLACED)
 
 
 class Direction(StrEnum):

@@ -87,7 +87,7 @@ class PairVerdict:
         interval = ""
         if self.low is not None and self.high is not None:
             low, high = (self.low, self.high) if self.better in (None, self.a) else (-self.high, -self.low)
-            interval = f" ({self.confidence:.0%} interval {low:.4g} to {high:.4g})"
+            interval = f" ({100 * self.confidence:.4g}% interval {low:.4g} to {high:.4g})"
         note = f". {self.note}" if self.note else ""
         if self.verdict is Verdict.BETTER:
             worse = self.b if self.better == self.a else self.a

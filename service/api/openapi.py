@@ -30,6 +30,7 @@ STUDY: dict[str, Any] = {
     "confirm": {"top_k": 1, "seeds": [0, 1, 2]},
 }
 CLONE: dict[str, Any] = {"name": "digits-second", "changes": {"budget": {"trials_per_optimizer": 40}}}
+EXTEND: dict[str, Any] = {"trials": 40, "seeds": 5, "optimizers": ["adan"]}
 TOKEN: dict[str, Any] = {"name": "ci", "scope": "write", "expires_in_s": 7_776_000}
 
 PARAMETERS: dict[str, Any] = {

@@ -73,6 +73,12 @@ Database = Annotated[Engine, Depends(_engine)]
 Limits = Annotated[Quotas, Depends(_quotas)]
 
 
+def caller(request: Request) -> str | None:
+    """Name of the access token that the request came with; None on an open service."""
+    bearer = request.scope.get("state", {}).get("bearer")
+    return None if bearer is None else bearer.name
+
+
 async def read_json(request: Request) -> dict[str, Any]:
     """The request's JSON object.
 

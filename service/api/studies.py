@@ -1,10 +1,11 @@
-"""Studies and their trials: submit, list, read, change, cancel, pause, resume, clone, compare, delete."""
+"""Studies and their trials: submit, list, read, change, cancel, pause, resume, extend, clone, compare, delete."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
@@ -16,6 +17,7 @@ from admeta.client.models import (
     CloneRequest,
     ComparisonView,
     ErrorView,
+    ExtendRequest,
     FieldError,
     Page,
     StudyChanges,
@@ -25,11 +27,12 @@ from admeta.client.models import (
 from admeta.errors import ImportPathError
 from admeta.imports import check_allowed
 from search.definition import StudyDefinition, expand_names
+from search.extension import extended
 from search.named_spaces import with_space
 from search.states import RunState, SignificanceTest, StudyState
 from service.api.errors import invalid_definition
-from service.api.invalid import definition_fields
-from service.api.openapi import CLONE, STUDY_BODY, json_body, refusals
+from service.api.invalid import definition_fields, query_fields
+from service.api.openapi import CLONE, EXTEND, STUDY_BODY, json_body, refusals
 from service.api.requests import (
     Database,
     Filters,
@@ -37,6 +40,7 @@ from service.api.requests import (
     Limits,
     PageFilters,
     RequestKey,
+    caller,
     check_in_thread,
     parse_body,
 )
@@ -171,6 +175,27 @@ async def clone_study(
     return await _create(engine, limits, response, definition, key)
 
 
+@router.post(
+    "/{study}/extend",
+    openapi_extra=json_body(ExtendRequest, example=EXTEND),
+    responses={
+        **_NOT_FOUND,
+        **refusals(400, 413, 415, 422, 429),
+        409: {"model": ErrorView, "description": "The study has not ended, or its last runs are still being stopped."},
+    },
+)
+async def extend_study(
+    engine: Database, limits: Limits, request: Request, study: str, key: RequestKey, raw: JsonBody
+) -> StudyView:
+    """Let a study that has ended go on, with more trials, more seeds or further optimizers.
+
+    No trial is repeated and none is lost; what was cancelled is done after all. The best trials are chosen again among
+    all, and confirm runs of those that stay chosen are kept. 409 unless it is COMPLETED, FAILED or CANCELLED.
+    """
+    asked = parse_body(ExtendRequest, raw)
+    return await check_in_thread(request, partial(extend, engine, limits, study, asked, by=caller(request), key=key))
+
+
 @router.delete("/{study}", status_code=204, responses=_NOT_NOW, response_model=None)
 def remove_study(engine: Database, request: Request, study: str) -> None:
     """Delete an ended study with all results and checkpoints. 409 until it has ended and its last run has stopped."""
@@ -214,6 +239,39 @@ def get_comparison(
 ) -> ComparisonView:
     """The study's optimizers, best first: validation selects, test is only reported, both over the confirm seeds."""
     return queries.comparison(engine, study, test=test)
+
+
+def extend(
+    engine: Engine,
+    limits: Quotas,
+    study: str,
+    asked: ExtendRequest,
+    *,
+    by: str | None,
+    key: IdempotencyKey | None = None,
+) -> StudyView:
+    """Extend a study, after its extended definition was checked as a new one's is; raises ApiError.
+
+    The request of its last extension asks for nothing more.
+    """
+    view = queries.get_study_view(engine, study)
+    last = view.extensions[-1].request if view.extensions else None
+    wanted = ExtendRequest() if last == asked.model_dump(mode="json", exclude_defaults=True) else asked
+    before = view.definition or {}
+    definition = _extended_definition(before, wanted)
+    check_limits(definition, limits)
+    return studies.extend_study(
+        engine, view.id, definition, before=before, request=asked, by=by, max_queued=limits.max_queued, key=key
+    )
+
+
+def _extended_definition(before: Mapping[str, Any], asked: ExtendRequest) -> StudyDefinition:
+    try:
+        raw = extended(parse_definition(dict(before)), asked)
+    except ValidationError as error:
+        fields = query_fields(error.errors(include_url=False), known=list(ExtendRequest.model_fields))
+        raise invalid_definition(fields, hint="/docs shows the fields; numbers are totals.") from None
+    return parse_definition(raw)
 
 
 async def _create(

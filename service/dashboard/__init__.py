@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from service.dashboard import explorer, pages, plots, profiles, results, study_pages, submit
+from service.dashboard import explorer, pages, plots, results, study_pages, submit
 
 router = APIRouter(include_in_schema=False)
-for module in (pages, plots, profiles, results, study_pages, explorer, submit):
+for module in (pages, plots, results, study_pages, explorer, submit):
     router.include_router(module.router)

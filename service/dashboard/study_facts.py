@@ -91,7 +91,10 @@ def _spent(study: StudyView, comparison: ComparisonView, budget: dict[str, Any])
     finished, planned = sum(map(tables.n_finished, study.searches)), sum(s.n_trials for s in study.searches)
     counted = all(s.max_epochs is s.max_gpu_hours is None for s in study.searches)
     found = [f"{finished} of {planned} trials used" if counted else f"{_n(finished, 'trial')} used"]
-    used = {"hours": elapsed_s(study) / 3600, "GPU hours": sum(row.gpu_s for row in comparison.rows) / 3600}
+    used = {
+        "hours": study.elapsed_s(datetime.now(UTC)) / 3600,
+        "GPU hours": sum(row.gpu_s for row in comparison.rows) / 3600,
+    }
     for name, words in (("max_hours", "hours"), ("gpu_hours", "GPU hours")):
         limit = budget.get(name)
         if limit is not None:
@@ -132,13 +135,6 @@ def resources_in_words(resources: dict[str, Any]) -> list[str]:
 
 def _n(n: int, one: str, many: str | None = None) -> str:
     return f"{n} {one if n == 1 else many or one + 's'}"
-
-
-def elapsed_s(study: StudyView) -> float:
-    """Seconds since the study started, until its end where it has ended."""
-    if study.started_at is None:
-        return 0.0
-    return ((study.finished_at or datetime.now(UTC)) - study.started_at).total_seconds()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +206,7 @@ def remaining(study: StudyView, spans: Sequence[AttemptSpan], *, now: datetime) 
     left = work / n_at_once + at_the_end
     max_hours = ((study.definition or {}).get("budget") or {}).get("max_hours")
     if max_hours is not None:
-        left = min(left, max(0.0, 3600 * max_hours - elapsed_s(study)))
+        left = min(left, max(0.0, 3600 * max_hours - study.elapsed_s(now)))
     return Remaining(
         seconds=left,
         n_trials=sum(n_trials.values()),

@@ -18,6 +18,7 @@ from admeta.client import studyfile
 from admeta.client.models import (
     ComparisonRow,
     ComparisonView,
+    ExtendRequest,
     SearchView,
     SensitivityView,
     SpreadView,
@@ -30,10 +31,12 @@ from admeta.client.terminal import tables
 from admeta.registry import construction, known_optimizers
 from search import run_log
 from search.errors import SearchError, StudyConflictError
+from search.extension import LIMITS
 from search.states import Direction, RunState, StudyState, Verdict
 from service.api.health import get_cluster
-from service.api.requests import Database, Filters, parse_body
-from service.api.studies import remove_study
+from service.api.requests import Database, Filters, Limits, caller, parse_body
+from service.api.studies import extend, remove_study
+from service.dashboard.form import Filled
 from service.dashboard.pages import page, part
 from service.dashboard.study_facts import LATEST, remaining, resources_in_words, study_facts
 from service.dashboard.submit import Form
@@ -130,6 +133,7 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
         else None,
         failures=_all_failed(engine, view),
         sensitivity=_sensitivity(engine, view),
+        addable=sorted(set(known_optimizers()) - {search.label for search in view.searches}),
     )
 
 
@@ -137,8 +141,9 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
 def act_on_study(
     request: Request,
     engine: Database,
+    limits: Limits,
     study: str,
-    action: Literal["pause", "resume", "cancel", "delete", "annotate"],
+    action: Literal["pause", "resume", "cancel", "extend", "delete", "annotate"],
     filled: Form,
 ) -> Response:
     """Do what a button of the study's page says, and show the page again; the list of studies after a deletion."""
@@ -151,6 +156,8 @@ def act_on_study(
                 studies.request_resume(engine, study)
             case "cancel":
                 studies.request_cancel(engine, study)
+            case "extend":
+                extend(engine, limits, study, _extension(filled), by=caller(request))
             case "delete":
                 remove_study(engine, request, study)
                 target = "/"
@@ -159,7 +166,7 @@ def act_on_study(
                 changes = {"notes": notes.replace("\r\n", "\n"), "tags": tags.replace(",", " ").split()}
                 studies.change_study(engine, study, parse_body(StudyChanges, changes))
     except StudyConflictError:  # the study has changed since the page was read; show its state now
-        if action == "delete":  # it may have ended long ago, and only the message says what it waits for
+        if action in ("delete", "extend"):  # it may have ended long ago, and only the message says what it waits for
             raise
     return RedirectResponse(target, status_code=303)
 
@@ -172,6 +179,25 @@ def _sensitivity(engine: Engine, study: StudyView) -> SensitivityView | None:
         return queries.sensitivity(engine, study.id)
     except SearchError:  # the definition is another version's
         return None
+
+
+def _extension(filled: Filled) -> ExtendRequest:
+    """What the form asks for; numbers that it shows as they are change nothing."""
+    first = {name: values[0] for name, values in filled.items() if values and values[0]}
+    asked: dict[str, Any] = {name: _number(first[name]) for name in ("trials", "seeds") if name in first}
+    limits = {name: _number(first[name]) for name in LIMITS if name in first}
+    optimizers = [first["optimizer"]] if "optimizer" in first else []
+    return parse_body(ExtendRequest, {**asked, "limits": limits, "optimizers": optimizers})
+
+
+def _number(text: str) -> float | int | str:
+    """The number in a field; the text itself where it is none, which the request's check then names."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _all_failed(engine: Engine, study: StudyView) -> dict[str, StudyRunView]:

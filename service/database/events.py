@@ -53,6 +53,7 @@ class EventKind(StrEnum):
 
     STUDY_CREATED = "study.created"
     STUDY_STATE = "study.state"
+    STUDY_EXTENDED = "study.extended"  # a study that had ended goes on; its state follows as another event
     STUDY_DELETED = "study.deleted"
     TRIAL_CREATED = "trial.created"
     TRIAL_STARTED = "trial.started"
@@ -83,9 +84,9 @@ class StoredEvent:
         return self.kind == EventKind.STUDY_STATE and StudyState(json.loads(self.data)["state"]).is_terminal
 
 
-def record_study(session: Session, kind: EventKind, row: Study) -> None:
-    """Record an event of a study, with the row's state."""
-    record(session, row.id, kind, {"name": row.name, "state": row.state.value, "reason": row.reason})
+def record_study(session: Session, kind: EventKind, row: Study, **more: Any) -> None:
+    """Record an event of a study, with the row's state and further fields."""
+    record(session, row.id, kind, {"name": row.name, "state": row.state.value, "reason": row.reason, **more})
 
 
 def record_run(session: Session, change: str, run: Run, *, study_id: str, label: str, **more: Any) -> None:

@@ -111,7 +111,8 @@ class Study(Timed, Base):
 
     `origin` is what its training starts from, a file or STUDY/LABEL/TRIAL; None: fresh weights. `recipe` is the hash of
     what makes results comparable (search.definition); None where an earlier release's definition cannot be read. It has
-    `data_fingerprint`, that of the data's files, where a worker has found it (search.placement).
+    `data_fingerprint`, that of the data's files, where a worker has found it (search.placement). `extensions` has what
+    `service.database.studies.extend_study` kept of each time that it was extended after its end, the last one last.
     """
 
     __tablename__ = "admeta_studies"
@@ -141,9 +142,26 @@ class Study(Timed, Base):
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    extensions: Mapped[list[dict[str, Any]]] = mapped_column(JsonText, default=list)
     lease_owner: Mapped[str | None] = mapped_column(Name(200))
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     searches: Mapped[list[Search]] = relationship(back_populates="study", order_by="Search.position", lazy="raise")
+
+    @property
+    def n_extensions(self) -> int:
+        """How often it was extended."""
+        return len(self.extensions)
+
+    @property
+    def n_seen(self) -> int:
+        """Extensions before which verdicts could be seen."""
+        return sum(one["verdicts_seen"] for one in self.extensions)
+
+    @property
+    def ended_s(self) -> float:
+        """Seconds for which it had ended before it was extended."""
+        ends = [(one["ended_at"], one["at"]) for one in self.extensions if one["ended_at"] is not None]
+        return sum((datetime.fromisoformat(at) - datetime.fromisoformat(end)).total_seconds() for end, at in ends)
 
 
 class Search(Base):

@@ -82,7 +82,7 @@ class SqlStore:
         self.policy = policy
         self._clock = clock
         self._optuna: optuna.storages.BaseStorage | None = None
-        self._definitions: dict[str, StudyDefinition] = {}
+        self._definitions: dict[tuple[str, str], StudyDefinition] = {}
         self._labels: dict[int, str] = {}
         self._searches: set[tuple[str, int]] = set()
 
@@ -247,9 +247,13 @@ class SqlStore:
             insert = insert_for(self.engine.dialect.name)
             new = insert(Run).values(**key, **content).on_conflict_do_nothing().returning(Run)
             row: Run | None = session.execute(new).scalar_one_or_none()
-            if row is None:
-                return session.execute(select(Run).filter_by(**key)).scalar_one().record(RunRecord)
-            self._record(session, "created", row, lease)
+            if row is not None:
+                self._record(session, "created", row, lease)
+                return row.record(RunRecord)
+            row = session.execute(select(Run).filter_by(**key)).scalar_one()
+            if row.failure == FailureKind.REPLACED:
+                row.state, row.failure, row.error, row.finished_at = RunState.WAITING, None, None, None
+                self._record(session, "waiting", row, lease)
             return row.record(RunRecord)
 
     @_retried
@@ -362,14 +366,15 @@ class SqlStore:
             self._searches.add((lease.study_id, search_id))
 
     def _definition(self, row: Study) -> StudyDefinition:
-        if row.id not in self._definitions:
+        key = row.id, row.definition_sha256  # an extended study has another one
+        if key not in self._definitions:
             try:
-                self._definitions[row.id] = StudyDefinition.model_validate(row.definition)
+                self._definitions[key] = StudyDefinition.model_validate(row.definition)
             except ValidationError as error:
                 raise SearchError(
                     f"the definition of study '{row.name}' cannot be read by this version: {error}"
                 ) from error
-        return self._definitions[row.id]
+        return self._definitions[key]
 
 
 def _n_rows(result: Any) -> int:

@@ -1,4 +1,4 @@
-"""What requests and the supervisor do with studies: create, cancel, pause, resume, delete, find those to drive.
+"""What requests and the supervisor do with studies: create, extend, cancel, pause, resume, delete, find those to drive.
 
 A driver sees a changed state when it next renews its lease. The functions hold no state, and wait a few seconds for a
 database that cannot be used.
@@ -9,19 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from optuna.storages._rdb import models as optuna_models
 from pydantic import ValidationError
-from sqlalchemy import Engine, Select, case, delete, func, select, text
+from sqlalchemy import Engine, Select, case, delete, func, select, text, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from admeta.client.models import StudyChanges, StudyView, TrialView
+from admeta.client.models import ExtendRequest, StudyChanges, StudyView, TrialView
 from search.definition import StudyDefinition
 from search.errors import StudyConflictError
+from search.extension import changes_in_words
 from search.recipe import recipe_of
 from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
 from service.database import events, idempotency
@@ -30,13 +31,15 @@ from service.database.errors import QueueFullError
 from service.database.events import EventKind
 from service.database.idempotency import Answer, IdempotencyKey
 from service.database.lease import close_attempt, lease_is_free
-from service.database.models import RUN_IS_UNFINISHED, Run, Search, Study
+from service.database.models import CONFIRM, RUN_IS_UNFINISHED, Run, Search, Study
 from service.database.queries import detectable, get_study_view, get_trial
+from service.database.queries.best import WITHDRAWN
 from service.database.queries.lookup import by_name, find_study
 from service.database.queries.studies import study_view
 from service.database.retry import REQUEST, retried
 
 _UNFINISHED = tuple(state for state in StudyState if not state.is_terminal)
+_FINISHED = tuple(state for state in RunState if state.is_finished)
 _QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: one submission at a time counts the queue and adds to it
 
 
@@ -83,7 +86,7 @@ def _create(
             session.add_all(_search_rows(row.id, definition))
             session.flush()
             events.record_study(session, EventKind.STUDY_CREATED, row)
-        elif row.definition_sha256 != digest and not _is_same(row.definition, definition):
+        elif row.definition_sha256 != digest and not any(_is_same(one, definition) for one in _definitions_of(row)):
             raise StudyConflictError(
                 f"study '{definition.name}' exists with another definition (id {row.id}, {row.state}); "
                 "choose another name, or submit exactly the same definition to get that study"
@@ -92,6 +95,124 @@ def _create(
         answer = Answer(status=201 if is_new else 200, location=f"/v1/studies/{row.id}", body=view.model_dump_json())
         idempotency.keep(session, key, answer)
     return view, is_new
+
+
+@retried(REQUEST)
+def extend_study(
+    engine: Engine,
+    study: str,
+    definition: StudyDefinition,
+    *,
+    before: Mapping[str, Any],
+    request: ExtendRequest,
+    by: str | None,
+    max_queued: int | None = None,
+    key: IdempotencyKey | None = None,
+) -> StudyView:
+    """Let a study that has ended go on with an extended definition; QUEUED until a driver takes it.
+
+    Trials and runs that have a result stay as they are. Others take the places of those that had been cancelled.
+
+    Args:
+        definition: made from `before` by `search.extension.extended`.
+        before: the study's definition as it was read.
+        request: what was asked for, for the history.
+        by: name of the access token.
+        max_queued, key: see `create_study`.
+
+    Returns:
+        The study; as it was, where the definition is the present one and was not cut off by a cancellation or failure.
+
+    Raises:
+        StudyNotFoundError: no study has this id or name.
+        StudyConflictError: it has not ended, its driver is still stopping its runs, or its definition has changed.
+        QueueFullError, AnsweredBeforeError, KeyReusedError: as `create_study`.
+    """
+    content = definition.to_json()
+    with writing(engine) as session:
+        idempotency.check(session, key)
+        row = _locked(session, study)
+        if row.definition != before:
+            raise StudyConflictError(f"study '{row.name}' was extended by another request meanwhile; look at it again.")
+        old = StudyDefinition.model_validate(before)
+        if definition != old or row.state in (StudyState.FAILED, StudyState.CANCELLED):
+            _check_can_extend(session, row, engine)
+            if max_queued is not None:
+                _check_queue(session, max_queued)
+            changes = changes_in_words(old, definition)
+            row.extensions = [*row.extensions, _extension(session, row, changes, request=request, by=by)]
+            row.definition, row.definition_sha256 = content, definition_sha256(content)
+            row.state, row.reason, row.finished_at = StudyState.QUEUED, None, None
+            _extend_searches(session, row, definition)
+            events.record_study(session, EventKind.STUDY_EXTENDED, row, changes=changes, by=by)
+            events.record_study(session, EventKind.STUDY_STATE, row)
+            session.flush()
+        view = study_view(session, row)
+        idempotency.keep(session, key, Answer(status=200, location=None, body=view.model_dump_json()))
+    return view
+
+
+def _check_can_extend(session: Session, row: Study, engine: Engine) -> None:
+    if not row.state.is_terminal:
+        raise StudyConflictError(
+            f"study '{row.name}' is {row.state}; only COMPLETED, FAILED or CANCELLED studies can be extended. Wait for "
+            "its end, or cancel it first."
+        )
+    _check_released(session, row, engine)
+
+
+def _check_released(session: Session, row: Study, engine: Engine) -> None:
+    if session.execute(select(Study.id).where(Study.id == row.id, lease_is_free(engine))).first() is None:
+        raise StudyConflictError(
+            f"study '{row.name}' is {row.state}, but its driver is still stopping its runs; repeat the request "
+            "in a few seconds."
+        )
+
+
+def _extension(
+    session: Session, row: Study, changes: list[str], *, request: ExtendRequest, by: str | None
+) -> dict[str, Any]:
+    """What is kept of an extension: the fields of `ExtensionView`, and the definition until then."""
+    has_result = select(Run.search_id).distinct().join(Search, Search.id == Run.search_id)
+    has_result = has_result.where(Search.study_id == row.id, Run.stage == CONFIRM, Run.state.in_(_FINISHED))
+    confirmed = session.execute(has_result.where(Run.failure.is_(None) | Run.failure.not_in(WITHDRAWN))).all()
+    return {
+        "at": datetime.now(UTC).isoformat(),
+        "by": by,
+        "changes": changes,
+        "request": request.model_dump(mode="json", exclude_defaults=True),
+        "state": row.state.value,
+        "reason": row.reason,
+        "ended_at": None if row.finished_at is None or row.started_at is None else row.finished_at.isoformat(),
+        "verdicts_seen": len(confirmed) > 1,
+        "definition": row.definition,
+    }
+
+
+def _extend_searches(session: Session, row: Study, definition: StudyDefinition) -> None:
+    """Give the searches their new numbers and places, add those of new optimizers, and let cancelled runs be replaced.
+
+    A driver that died may have left unfinished runs: the next one continues them.
+    """
+    known = {one.label: one for one in session.execute(select(Search).where(Search.study_id == row.id)).scalars()}
+    for new in _search_rows(row.id, definition):
+        old = known.get(new.label)
+        if old is None:
+            session.add(new)
+        else:
+            old.position, old.n_trials, old.n_confirm_runs = new.position, new.n_trials, new.n_confirm_runs
+    cancelled = Run.search_id.in_([one.id for one in known.values()]), Run.failure == FailureKind.CANCELLED
+    session.execute(
+        update(Run)
+        .where(*cancelled, Run.state == RunState.FAIL)
+        .values(failure=FailureKind.REPLACED)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def _definitions_of(row: Study) -> list[dict[str, Any]]:
+    """The study's definition, and those that it had before it was extended."""
+    return [row.definition, *(one["definition"] for one in row.extensions)]
 
 
 def _is_same(stored: dict[str, Any], definition: StudyDefinition) -> bool:
@@ -175,7 +296,7 @@ def _change(
             states = f"{', '.join(first)} or {last}" if first else last
             raise StudyConflictError(
                 f"study '{row.name}' is {row.state}; only {states} studies can be {verb}."
-                + (" Submit it again under another name to start a new one." if row.state.is_terminal else "")
+                + (" Extend it, or submit it again under another name." if row.state.is_terminal else "")
             )
         row.state, row.reason = target(row), reason
         if row.state.is_terminal:
@@ -258,11 +379,7 @@ def delete_study(engine: Engine, study: str) -> str:
                 f"study '{row.name}' is {row.state}; only COMPLETED, FAILED or CANCELLED studies can be deleted. "
                 "Cancel it first."
             )
-        if session.execute(select(Study.id).where(Study.id == row.id, lease_is_free(engine))).first() is None:
-            raise StudyConflictError(
-                f"study '{row.name}' is {row.state}, but its driver is still stopping its runs; repeat the request "
-                "in a few seconds."
-            )
+        _check_released(session, row, engine)
         _check_unused(session, row)
         events.record_study(session, EventKind.STUDY_DELETED, row)
         _delete_optuna_studies(session, select(Search.optuna_name).where(Search.study_id == row.id))

@@ -12,6 +12,7 @@ import optuna
 
 from search.definition import StudyDefinition
 from search.errors import LeaseLostError, StudyNotFoundError
+from search.optimizer_search import OptimizerSearch
 from search.recipe import recipe_of
 from search.records import (
     AttemptStart,
@@ -49,17 +50,35 @@ class MemoryStore:
             created_at=datetime.now(UTC),
         )
         self.studies[study.id] = study
-        self._searches[study.id] = [
+        self._searches[study.id] = []
+        for search in definition.planned_searches():
+            self._add_search(study.id, search.optimizer)
+        return study
+
+    def extend(self, study_id: str, definition: StudyDefinition, *, n_seen: int = 1) -> StudyRecord:
+        """Let a study that has ended go on, as `service.database.studies.extend_study` does."""
+        old = self.studies[study_id]
+        counts = {"n_extensions": old.n_extensions + 1, "n_seen": n_seen}
+        self.studies[study_id] = replace(old, definition=definition, state=StudyState.QUEUED, **counts)
+        known = {search.label for search in self._searches[study_id]}
+        for search in definition.planned_searches():
+            if search.optimizer.label not in known:
+                self._add_search(study_id, search.optimizer)
+        for run in self.runs(study_id):
+            if run.failure is FailureKind.CANCELLED:
+                self.all_runs[run.id] = replace(run, failure=FailureKind.REPLACED)
+        return self.studies[study_id]
+
+    def _add_search(self, study_id: str, spec: OptimizerSearch) -> None:
+        self._searches[study_id].append(
             SearchRecord(
-                id=100 * len(self.studies) + i,
-                study_id=study.id,
+                id=100 * (1 + list(self.studies).index(study_id)) + len(self._searches[study_id]),
+                study_id=study_id,
                 label=spec.label,
                 optimizer=spec.name,
-                optuna_name=f"{definition.name}/{spec.label}",
+                optuna_name=f"{self.studies[study_id].name}/{spec.label}",
             )
-            for i, spec in enumerate(search.optimizer for search in definition.planned_searches())
-        ]
-        return study
+        )
 
     def optuna_storage(self) -> optuna.storages.BaseStorage:
         return self._optuna
@@ -120,7 +139,7 @@ class MemoryStore:
                     if run.stage is not Stage.SEARCH or run.state is not RunState.COMPLETE:
                         continue
                     confirm = [r for r in runs if r.stage is Stage.CONFIRM and r.trial_number == run.trial_number]
-                    confirm = [r for r in confirm if r.failure is not FailureKind.CANCELLED]
+                    confirm = [r for r in confirm if not (r.failure and r.failure.is_withdrawn)]
                     if any(r.state is not RunState.COMPLETE for r in confirm):
                         continue
                     value = mean(r.value or 0.0 for r in confirm) if confirm else run.value or 0.0
@@ -164,6 +183,8 @@ class MemoryStore:
         self._check(lease)
         for run in self.all_runs.values():
             if (run.search_id, run.trial_number, run.stage, run.seed) == (search_id, trial_number, stage, seed):
+                if run.failure is FailureKind.REPLACED:
+                    return self._update(lease, run.id, state=RunState.WAITING, failure=None, error=None)
                 return run
         run = RunRecord(
             id=len(self.all_runs) + 1,

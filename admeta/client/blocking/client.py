@@ -190,6 +190,44 @@ class Client:
         """
         return self._connection.read(StudyView, change("POST", f"/v1/studies/{part(study)}/resume"))
 
+    def extend(
+        self,
+        study: str,
+        *,
+        trials: int | None = None,
+        trials_of: Mapping[str, int] | None = None,
+        seeds: int | None = None,
+        optimizers: Sequence[Mapping[str, Any] | str] = (),
+        limits: Mapping[str, float | None] | None = None,
+        idempotency_key: str | None = None,
+    ) -> StudyView:
+        """Let a study that has ended go on. Numbers are totals, so that the same call again changes nothing more.
+
+        Args:
+            study: id or name.
+            trials: of each optimizer.
+            trials_of: of some, by label; the comparison then says that budgets are unequal.
+            seeds: confirm seeds of each optimizer; with `until: decided` the most that one may have.
+            optimizers: to add, as in a study's definition.
+            limits: of the budget, in place of the present ones, by name; None: no limit.
+            idempotency_key: as for `submit`.
+
+        Returns:
+            The study, QUEUED; as it was, where nothing more is asked for.
+
+        Raises:
+            ClientError: 409 until it has ended and its last run has stopped, 422 for a number below the present one.
+        """
+        asked = {
+            "trials": trials,
+            "trials_of": dict(trials_of or {}),
+            "seeds": seeds,
+            "optimizers": list(optimizers),
+            "limits": dict(limits or {}),
+        }
+        path = f"/v1/studies/{part(study)}/extend"
+        return self._connection.read(StudyView, create(path, asked, idempotency_key=idempotency_key))
+
     def delete(self, study: str) -> None:
         """Delete a study that has ended, with all its results and checkpoints.
 

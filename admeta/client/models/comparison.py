@@ -159,6 +159,11 @@ class ComparisonView(View):
         default=None,
         description="Which optimizers train with a recipe of their own, and what a verdict then compares; null: none.",
     )
+    remarks: list[str] = Field(
+        default=[],
+        description="What must be known beside the verdicts: unequal budgets, and how sure those of a study are that "
+        "was extended.",
+    )
     edges: list[EdgeView] = Field(default=[], description="What to search further; given once a search has ended.")
     wider: dict[str, Any] | None = Field(
         default=None, description="The study with the wider spaces, as POST /v1/studies takes it; null: no edge."

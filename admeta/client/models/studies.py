@@ -1,4 +1,4 @@
-"""A study with its progress and events, its trials, runs, attempts, curves and logs, and the request for a clone.
+"""A study with its progress and events, its trials, runs, attempts, curves and logs; requests to clone and extend it.
 
 The request for a new study is `search.definition.StudyDefinition`.
 """
@@ -54,6 +54,21 @@ class DetectableView(View):
     sentence: str = Field(description="All of it in words.")
 
 
+class ExtensionView(View):
+    """A time that a study was extended after its end. The study's definition is the extended one."""
+
+    at: datetime
+    by: str | None = Field(description="Name of the access token; null on an open service.")
+    changes: list[str] = Field(examples=[["40 trials of each optimizer, before 20"]], description="In words.")
+    request: dict[str, Any] = Field(description="What was asked for.")
+    state: str = Field(description="In which the study had ended.")
+    reason: str | None = Field(description="Why it had ended so.")
+    ended_at: datetime | None
+    verdicts_seen: bool = Field(
+        description="There were verdicts then: those of the extended study have half the alpha."
+    )
+
+
 class StudyView(View):
     """A study and how far it is."""
 
@@ -82,9 +97,19 @@ class StudyView(View):
         description="Of the files that the task names, from its first check on a worker; the recipe has it.",
     )
     warnings: list[str] = Field(default=[])
+    extensions: list[ExtensionView] = Field(
+        default=[], description="How it was extended after its end, the last time last; in single reads only."
+    )
     detectable: DetectableView | None = Field(
         default=None, description="In the answer to a submission: what the study can show. Null for one optimizer."
     )
+
+    def elapsed_s(self, now: datetime) -> float:
+        """Seconds since its start, until its end where it has ended; without those between an end and an extension."""
+        if self.started_at is None:
+            return 0.0
+        ended_s = sum((one.at - one.ended_at).total_seconds() for one in self.extensions if one.ended_at is not None)
+        return max(0.0, ((self.finished_at or now) - self.started_at).total_seconds() - ended_s)
 
 
 class StudyChanges(BaseModel):
@@ -107,6 +132,33 @@ class CloneRequest(BaseModel):
         description="Merged into the definition as a JSON Merge Patch (RFC 7396): objects key by key, null for the "
         "default, lists as a whole.",
         examples=[{"budget": {"trials_per_optimizer": 40}}],
+    )
+
+
+class ExtendRequest(BaseModel):
+    """With what a study that has ended goes on. Numbers are totals: the same request again changes nothing more."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    trials: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        default=None, description="Trials of each optimizer in all."
+    )
+    trials_of: dict[str, Annotated[int, Field(ge=1, le=100_000)]] = Field(
+        default={},
+        max_length=100,
+        description="By label, trials of one optimizer in all. Budgets are then unequal, and the comparison says so.",
+    )
+    seeds: Annotated[int, Field(ge=1, le=100)] | None = Field(
+        default=None,
+        description="Confirm seeds of each optimizer in all; with `until: decided` the most that one may have.",
+    )
+    optimizers: list[dict[str, Any] | str] = Field(
+        default=[], max_length=100, description="Optimizers to add, as in a study's definition."
+    )
+    limits: dict[str, float | int | None] = Field(
+        default={},
+        description="Other limits of `budget` in place of the present ones: max_hours, gpu_hours, "
+        "epochs_per_optimizer, gpu_hours_per_optimizer, target. Null: none.",
     )
 
 

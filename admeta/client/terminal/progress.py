@@ -99,8 +99,7 @@ def _headline(study: StudyView, now: float) -> Text:
     where = f"{study.task}, {study.model}" if study.model else study.task
     text = Text(f"study {study.name} ({where}) is {study.state}", style="bold")
     if study.started_at is not None:
-        end = study.finished_at or datetime.fromtimestamp(now, UTC)
-        elapsed_s = (end - study.started_at).total_seconds()
+        elapsed_s = study.elapsed_s(datetime.fromtimestamp(now, UTC))
         text.append(f"  {duration(elapsed_s)}", style="not bold")
         left_s = _time_left_s(study, elapsed_s)
         if left_s is not None:

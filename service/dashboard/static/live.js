@@ -5,7 +5,7 @@
 (() => {
   const REST_MS = 2000; // between two readings
   const KINDS = [
-    "study.created", "study.state", "study.deleted", "trial.created", "trial.started", "trial.waiting", "trial.finished",
+    "study.created", "study.state", "study.extended", "study.deleted", "trial.created", "trial.started", "trial.waiting", "trial.finished",
     "run.created", "run.started", "run.waiting", "run.finished", "metric", "gap",
   ];
   const status = document.querySelector("[data-live-status]");

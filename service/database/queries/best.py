@@ -28,6 +28,8 @@ from service.database.queries.lookup import better_first
 from service.database.retry import REQUEST, retried
 from tasks.config import with_recipe
 
+WITHDRAWN = tuple(kind for kind in FailureKind if kind.is_withdrawn)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialSummary:
@@ -81,7 +83,7 @@ def summarize(run: Run, confirm_runs: Sequence[Run], *, metric: str) -> TrialSum
 
     Runs that are not finished, or were cancelled, are not results of the settings.
     """
-    finished = [one for one in confirm_runs if one.state.is_finished and one.failure != FailureKind.CANCELLED]
+    finished = [one for one in confirm_runs if is_result(one)]
     counted = finished or [run]
     validation = spread_of([one.value if one.state == RunState.COMPLETE else None for one in counted])
     name = test_metric(metric)
@@ -94,6 +96,11 @@ def summarize(run: Run, confirm_runs: Sequence[Run], *, metric: str) -> TrialSum
         test=spread_of([one.test_metrics.get(name) if one.state == RunState.COMPLETE else None for one in tested]),
         confirmed=bool(finished),
     )
+
+
+def is_result(confirm_run: Run) -> bool:
+    """Whether the run is finished and was not cancelled."""
+    return confirm_run.state.is_finished and not (confirm_run.failure and confirm_run.failure.is_withdrawn)
 
 
 def test_metric(metric: str) -> str:
@@ -305,7 +312,7 @@ def _confirmed(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """Trials all of whose confirm runs have ended and one is complete, with their mean."""
     complete: ColumnElement[Any] = case((Run.state == RunState.COMPLETE, Run.value))
     failed: ColumnElement[Any] = case(
-        (Run.failure == FailureKind.CANCELLED, None),
+        (Run.failure.in_(WITHDRAWN), None),
         ((Run.state == RunState.COMPLETE) & Run.value.is_not(None), 0.0),
         else_=1.0,
     )
@@ -410,7 +417,8 @@ def best_settings(
             func.avg(Run.value).label("mean"),
             func.count().filter(Run.state != RunState.COMPLETE).label("n_failed"),
         )
-        .where(Run.stage == CONFIRM, Run.failure.is_distinct_from(FailureKind.CANCELLED), Run.search_id.in_(ids))
+        .where(Run.stage == CONFIRM, Run.search_id.in_(ids))
+        .where(Run.failure.is_(None) | Run.failure.not_in(WITHDRAWN))
         .group_by(Run.search_id, Run.trial_number)
         .subquery()
     )

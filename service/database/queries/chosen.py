@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ from search.records import Point
 from search.states import Direction, FailureKind, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import CONFIRM, CurvePoint, Run, Search, Study
-from service.database.queries.best import TrialSummary, best_run_id, summarize
+from service.database.queries.best import TrialSummary, best_run_id, is_result, summarize
 from service.database.queries.lookup import find_study
 from service.database.retry import REQUEST, retried
 from tasks.engine.protocol import Cost
@@ -52,6 +52,7 @@ def chosen_trials(
         searches: each with the id of its best run of stage search.
     """
     confirm: dict[int, dict[int, list[Run]]] = {search.id: defaultdict(list) for search, _ in searches}
+    study_of = {search.id: search.study_id for search, _ in searches}
     confirms = Run.search_id.in_(confirm), Run.stage == CONFIRM
     for run in session.execute(select(Run).where(*confirms)).scalars():
         confirm[run.search_id][run.trial_number].append(run)
@@ -66,9 +67,29 @@ def chosen_trials(
     chosen: dict[int, TrialSummary] = {}
     for search_id, runs in candidates.items():
         trials = confirm[search_id]
-        summaries = [_choose_and_report(run, trials[run.trial_number], study, list(trials)) for run in runs.values()]
+        if len(trials) > 1:
+            of = session.get_one(Study, study_of[search_id])
+            trials = _confirmed_now(trials, runs.values(), study=of)
+        summaries = [
+            _choose_and_report(run, trials.get(run.trial_number, []), study, list(trials)) for run in runs.values()
+        ]
         chosen[search_id] = min(summaries, key=lambda pair: _preference(pair[0], study.direction))[1]
     return chosen
+
+
+def _confirmed_now(confirm: dict[int, list[Run]], candidates: Iterable[Run], *, study: Study) -> dict[int, list[Run]]:
+    """By trial number, the confirm runs of the trials that a search has chosen.
+
+    An extended study chooses anew among all its trials, so that it may have confirmed more than `top_k`. Those chosen
+    before count until a new one has a result.
+    """
+    top_k = study.definition["confirm"].get("top_k", 1)
+    if len(confirm) <= top_k:
+        return confirm
+    has_results = [run for run in candidates if any(map(is_result, confirm.get(run.trial_number, ())))]
+    in_order = sorted(has_results, key=lambda run: run.trial_number)
+    best = study.direction.best_first(in_order, lambda run: run.value or 0.0)[:top_k]
+    return {run.trial_number: confirm[run.trial_number] for run in best}
 
 
 def _choose_and_report(

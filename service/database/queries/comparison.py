@@ -30,6 +30,7 @@ from search.analysis import (
 )
 from search.confirmation import Spread, detectable_in, rules_of
 from search.definition import Confirm, StudyDefinition
+from search.extension import looks_in_words, unequal_budgets
 from search.optimizer_search import BASELINE
 from search.recipe import own_fields, recipe_of
 from search.records import RunOutcome
@@ -108,12 +109,21 @@ def compared(session: Session, row: Study, *, test: SignificanceTest) -> tuple[C
         optimizers=_folded(row, ranked, samples, [one for one, _ in searches], values, counts) if repeated else [],
         pairs=[PairView.model_validate(pair) for pair in _verdicts(ranked, samples, rules)] if confirms else [],
         over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
+        remarks=_remarks(row),
         recipe_note=_recipe_note(row),
         **found_edges(
             session, row, {one.id: place_in_definition(row, one)["listed_as"] for one, _ in searches}, chosen
         ),
     )
     return view, _by_seed(list(confirmed), confirmed)
+
+
+def _remarks(study: Study) -> list[str]:
+    common = study.definition["budget"]["trials_per_optimizer"]
+    budgets = {one["label"]: one.get("n_trials") or common for one in study.definition["optimizers"]}
+    confirm = Confirm.model_validate(study.definition["confirm"])
+    looks = looks_in_words(confirm.confidence, study.n_seen)
+    return [remark for remark in (unequal_budgets(budgets), looks) if remark is not None]
 
 
 @retried(REQUEST)
@@ -165,7 +175,7 @@ def _rules(study: Study, samples: Mapping[str, Sample], *, test: SignificanceTes
     against = contrasts["against"] if contrasts and contrasts["against"] in samples else None
     n = max((sample.n for sample in samples.values()), default=0)
     confirm = Confirm.model_validate(study.definition["confirm"])
-    rules = rules_of(confirm, direction=study.direction, n_seeds=n, against=against, test=test)
+    rules = rules_of(confirm, direction=study.direction, n_seeds=n, against=against, test=test, n_seen=study.n_seen)
     return replace(rules, unit=unit)
 
 

@@ -18,6 +18,7 @@ from admeta.client.models import (
 )
 from search.analysis import Rules, Sample, compare
 from search.definition import Confirm
+from search.extension import alpha_after
 from search.states import SignificanceTest
 from service.database.engine import reading
 from service.database.models import Study
@@ -107,7 +108,9 @@ def _pairs(
     rules = Rules(
         direction=studies[0].direction,
         test=test,
-        alpha=1 - max(confirm.confidence for confirm in confirms),
+        alpha=min(
+            alpha_after(confirm.confidence, study.n_seen) for confirm, study in zip(confirms, studies, strict=True)
+        ),
         margin=margins.pop() if len(margins) == 1 else None,
     )
     places = {f"{study.name}/{label}": (study.name, label) for study in studies for label in samples[study.id]}

@@ -86,7 +86,7 @@ def list_studies(
     Raises:
         InvalidCursorError: the cursor is not one of this list.
     """
-    query = select(Study).options(defer(Study.definition, raiseload=True))
+    query = select(Study).options(*(defer(one, raiseload=True) for one in (Study.definition, Study.extensions)))
     query = query.order_by(Study.created_at.desc(), Study.id.desc()).limit(limit + 1)
     if state is not None:
         query = query.where(Study.state == state)
@@ -146,31 +146,34 @@ def _time(microseconds: int) -> datetime:
 def search_views(session: Session, studies: Sequence[Study]) -> dict[str, list[SearchView]]:
     """By study, its searches in their order."""
     ended = _ended_by_pool.setdefault(session.get_bind().engine.pool, _Ended())
-    views = {row.id: ended.get(row.id) for row in studies}
+    views = {row.id: ended.get(row.id, row.finished_at) for row in studies}
     read = _read(session, [row for row in studies if views[row.id] is None])
     for row in studies:
         if row.id in read and row.state.is_terminal and not any(v.n_waiting + v.n_running for v in read[row.id]):
-            ended.put(row.id, read[row.id])
+            ended.put(row.id, row.finished_at, read[row.id])
     return {study_id: read[study_id] if known is None else known for study_id, known in views.items()}
 
 
 class _Ended:
-    """Searches of studies that have ended and have no unfinished run; the latest `MAX_ENDED` read."""
+    """Searches of studies that have ended and have no unfinished run; the latest `MAX_ENDED` read.
+
+    They are known by the study's end, which is another one after the study was extended.
+    """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, list[SearchView]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, datetime | None], list[SearchView]] = OrderedDict()
         self._changing = threading.Lock()
 
-    def get(self, study_id: str) -> list[SearchView] | None:
+    def get(self, study_id: str, finished_at: datetime | None) -> list[SearchView] | None:
         with self._changing:
-            found = self._known.get(study_id)
+            found = self._known.get((study_id, finished_at))
             if found is not None:
-                self._known.move_to_end(study_id)
+                self._known.move_to_end((study_id, finished_at))
             return found
 
-    def put(self, study_id: str, views: list[SearchView]) -> None:
+    def put(self, study_id: str, finished_at: datetime | None, views: list[SearchView]) -> None:
         with self._changing:
-            self._known[study_id] = views
+            self._known[study_id, finished_at] = views
             if len(self._known) > MAX_ENDED:
                 self._known.popitem(last=False)
 

@@ -65,6 +65,17 @@ def test_clones(api: TestClient) -> None:
     assert again.json() == first.json()
 
 
+def test_extensions(api: TestClient) -> None:
+    _submit(api, "a", definition())
+    api.post("/v1/studies/first/cancel")
+    first = _submit(api, KEY, {"trials": 6}, "/v1/studies/first/extend")
+    api.post("/v1/studies/first/cancel")
+    again = _submit(api, KEY, {"trials": 6}, "/v1/studies/first/extend")
+    assert (first.status_code, again.status_code, again.headers[REPLAYED]) == (200, 200, "true")
+    assert again.json() == first.json()
+    assert api.get("/v1/studies/first").json()["state"] == "CANCELLED"
+
+
 def test_refusals_are_not_kept(api: TestClient) -> None:
     api.post("/v1/studies", json=definition())
     assert _submit(api, KEY, definition(max_failures=0)).status_code == 409

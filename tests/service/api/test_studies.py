@@ -87,6 +87,50 @@ def test_cancel_once(api: TestClient) -> None:
     assert "'first' is CANCELLED" in again.json()["detail"]
 
 
+def test_extend(api: TestClient) -> None:
+    """Totals, so that the same request again changes nothing, an added optimizer included."""
+    api.post("/v1/studies", json=definition())
+    asked = {"trials": 6, "seeds": 4, "optimizers": ["adamw"], "limits": {"max_hours": 1.5}}
+    refused = api.post("/v1/studies/first/extend", json=asked)
+    assert (refused.status_code, refused.json()["error"]) == (409, "study_conflict")
+    api.post("/v1/studies/first/cancel")
+    made = api.post("/v1/studies/first/extend", json=asked)
+    assert made.status_code == 200
+    assert (made.json()["state"], len(made.json()["searches"])) == ("QUEUED", 3)
+    assert made.json()["definition"]["budget"]["max_hours"] == 1.5
+    (entry,) = made.json()["extensions"]
+    assert (entry["by"], entry["request"]) == (None, asked)
+    assert api.post("/v1/studies/first/extend", json=asked).json() == made.json()
+    api.post("/v1/studies/first/cancel")
+    assert len(api.post("/v1/studies/first/extend", json=asked).json()["extensions"]) == 2  # to go on with it
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field"),
+    [
+        ({"trials": 3}, 422, "trials"),
+        ({"trials_of": {"sgd": 9}}, 422, "trials_of.sgd"),
+        ({"seeds": 0}, 422, "seeds"),
+        ({"limits": {"hours": 3}}, 422, "limits.hours"),
+        ({"limits": {"max_hours": -1}}, 422, "budget.max_hours"),
+        ({"optimizers": ["sgdm"]}, 422, "optimizers.2"),
+        ({"optimizers": ["nope"]}, 422, "optimizers.2.name"),
+        ({"optimizers": [3]}, 422, None),
+        ({"trials": "40"}, 422, "trials"),
+        ({"n_trials": 40}, 422, "n_trials"),
+        ({"trials": 100_000}, 422, "budget.trials_per_optimizer"),
+    ],
+)
+def test_an_extension_keeps_the_rules(api: TestClient, body: dict[str, object], status: int, field: str | None) -> None:
+    api.post("/v1/studies", json=definition())
+    api.post("/v1/studies/first/cancel")
+    response = api.post("/v1/studies/first/extend", json=body)
+    assert response.status_code == status
+    if field is not None:
+        assert [one["field"] for one in response.json()["fields"]] == [field]
+    assert api.get("/v1/studies/first").json()["extensions"] == []
+
+
 def test_clone_with_changes(api: TestClient) -> None:
     first = api.post("/v1/studies", json=definition()).json()
     changes = {"budget": {"trials_per_optimizer": 9}, "confirm": None, "name": "ignored"}

@@ -110,6 +110,28 @@ def test_cancel_of_one_trial(say: Say, study: str) -> None:
     assert say(f"cancel {study} --trial nonsense")[0] == 2
 
 
+def test_extend(say: Say, say_json: Callable[..., Any], study: str) -> None:
+    code, _, err = say(f"extend {study} --trials 6")
+    assert (code, "only COMPLETED, FAILED or CANCELLED studies can be extended" in err) == (1, True)
+    say(f"cancel {study}")
+    options = "--trials 6 --trials-of sgdm=8 --seeds 4 --optimizer adamw --limit max_hours=2"
+    added = "{name: sgd, label: plain, space: {lr: {type: float, low: 0.001, high: 0.1}}}"
+    code, out, _ = say(f"extend {study} {options}", "--optimizer", added)
+    assert code == 0
+    assert f"study {study} is extended: 6 trials of each optimizer, before 4; 8 trials of sgdm, before 4" in out
+    assert "plain added" in out
+    assert say(f"extend {study} {options}", "--optimizer", added)[1] == out  # totals: nothing more
+    shown = say_json(f"show {study}")
+    assert shown["extensions"][0]["request"]["trials_of"] == {"sgdm": 8}
+    assert {search["label"]: search["n_trials"] for search in shown["searches"]} == {
+        "admetar": 6, "sgdm": 8, "adamw": 6, "plain": 6,
+    }  # fmt: skip
+    assert "extended" in say(f"show {study}")[1]
+    say(f"cancel {study}")
+    assert say_json(f"extend {study}")["extensions"][1]["changes"] == []
+    assert say(f"extend {study} --trials-of sgdm")[0] == 2
+
+
 def test_clone(say: Say, say_json: Callable[..., Any], study: str) -> None:
     changes = ["--set", "optimizers.1.space.lr.low=1e-4", "--set", "priority=2"]
     cloned = say_json(f"clone {study} {study}-again", *changes)

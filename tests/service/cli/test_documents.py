@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 _STARTS = {"serve", "worker", "demo", "watch", "token", "doctor", "new"}
 """Run until Ctrl-C, follow a study that nobody runs here, or are of the machine: tested elsewhere, as changes are."""
-_CHANGES = {"submit", "clone", "pause", "resume", "cancel", "delete", "annotate"}
+_CHANGES = {"submit", "clone", "pause", "resume", "cancel", "delete", "annotate", "extend"}
 
 
 def commands(page: str) -> list[str]:

@@ -241,6 +241,18 @@ def test_the_buttons_of_a_study(pages: TestClient) -> None:
         answer = pages.post(f"/studies/{study}/{action}", follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (303, f"/studies/{study}")
         assert pages.get(f"/v1/studies/{study}").json()["state"] == state
+    text = pages.get(f"/studies/{study}").text
+    assert 'name="trials" min="4" max="100000" value="4"' in text
+    assert "<option>adan</option>" in text
+    assert "<option>sgdm</option>" not in text
+    asked = {"trials": "6", "seeds": "3", "optimizer": "adan"}
+    assert pages.post(f"/studies/{study}/extend", data=asked, follow_redirects=False).status_code == 303
+    assert "CANCELLED: 6 trials of each optimizer, before 4; adan added" in pages.get(f"/studies/{study}").text
+    refused = pages.post(f"/studies/{study}/extend", data={"trials": "7"})
+    assert (refused.status_code, "Wait for its end, or cancel it first" in refused.text) == (409, True)
+    pages.post(f"/studies/{study}/cancel")
+    refused = pages.post(f"/studies/{study}/extend", data={"trials": "two"})
+    assert (refused.status_code, "trials" in refused.text) == (422, True)
     pages.post(f"/studies/{study}/annotate", data={"notes": "too high\r\nby far", "tags": "a, b"})
     view = pages.get(f"/v1/studies/{study}").json()
     assert (view["notes"], view["tags"]) == ("too high\nby far", ["a", "b"])

@@ -24,7 +24,9 @@ from tests.service.proxies import proxied
 
 ROOT = "/admeta"
 _LINK = re.compile(r"""\b(?:href|src|action|hx-get|hx-post|data-(?:source|events|history|trials))=["']([^"']*)["']""")
-_NO_PAGE = re.compile(r"/events\b|/(pause|resume|cancel|delete|annotate|compose|check|signout)$|/(trials/[^/]*|runs)/$")
+_NO_PAGE = re.compile(
+    r"/events\b|/(pause|resume|cancel|extend|delete|annotate|compose|check|signout)$|/(trials/[^/]*|runs)/$"
+)
 """Streams, targets of forms, and beginnings of addresses that scripts complete."""
 _HTML = {"Accept": "text/html"}
 

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, update
@@ -46,9 +47,9 @@ def confirm(store: SqlStore, lease: Lease, search: SearchRecord, number: int, *o
         run(store, lease, search, number, outcome, stage=Stage.CONFIRM, seed=seed)
 
 
-def filled(store: SqlStore, name: str = "digits") -> tuple[Lease, list[SearchRecord]]:
+def filled(store: SqlStore, name: str = "digits", **changes: Any) -> tuple[Lease, list[SearchRecord]]:
     """admetar: 0.5, 0.7, pruned at 0.99, diverged. sgdm: one complete at 0.6, one running."""
-    lease, (admetar, sgdm) = leased(store, definition(name))
+    lease, (admetar, sgdm) = leased(store, definition(name, **changes))
     for number, outcome in enumerate([complete(0.5), complete(0.7), PRUNED, DIVERGED]):
         run(store, lease, admetar, number, outcome, points=curve(0.1, 0.2, train_s=2.0))
     run(store, lease, sgdm, 0, complete(0.6))
@@ -135,7 +136,7 @@ def test_settings_that_failed_with_every_seed_have_no_rank(store: SqlStore, engi
 
 def test_best_confirmed_of_several(store: SqlStore, engine: Engine) -> None:
     """top_k = 2: the second seed chooses the trial, the first reports it, so that the luckiest is not reported."""
-    lease, (admetar, _) = filled(store)
+    lease, (admetar, _) = filled(store, confirm={"top_k": 2, "seeds": [0, 1]})
     confirm(store, lease, admetar, 1, complete(0.55), complete(0.57))
     confirm(store, lease, admetar, 0, complete(0.65), complete(0.63))
     row = next(row for row in comparison(engine, "digits").rows if row.label == "admetar")

@@ -113,7 +113,9 @@ def test_cancel_pause_resume(engine: Engine) -> None:
     view = request_cancel(engine, "digits")
     assert (view.state, view.reason) == ("CANCELLED", "cancelled on request")
     assert view.finished_at is not None
-    with pytest.raises(StudyConflictError, match=r"is CANCELLED; only QUEUED, RUNNING or PAUSED.* Submit it again"):
+    with pytest.raises(
+        StudyConflictError, match=r"is CANCELLED; only QUEUED, RUNNING or PAUSED.* Extend it, or submit"
+    ):
         request_cancel(engine, view.id)
     for verb in (request_cancel, request_pause, request_resume):
         with pytest.raises(StudyNotFoundError, match="nope"):

@@ -1,0 +1,205 @@
+"""Extending studies that have ended: what becomes of rows, views, verdicts and the history."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from admeta.client.models import ExtendRequest, StudyView
+from search.definition import StudyDefinition
+from search.errors import StudyConflictError
+from search.extension import extended
+from search.records import Lease, SearchRecord
+from search.states import FailureKind, RunState, Stage, StudyState
+from service.database import SqlStore, events
+from service.database.errors import QueueFullError
+from service.database.lease import close_unfinished
+from service.database.queries import comparison, get_study_view, list_studies
+from service.database.queries.best import best
+from service.database.studies import create_study, extend_study, request_cancel
+from tests.service.database.fill import complete, definition, leased, run
+
+
+def extend(
+    engine: Engine, study: str, *, by: str | None = "ann", max_queued: int | None = None, **asked: Any
+) -> StudyView:
+    before = get_study_view(engine, study).definition or {}
+    request = ExtendRequest(**asked)
+    new = StudyDefinition.model_validate(extended(StudyDefinition.model_validate(before), request))
+    return extend_study(engine, study, new, before=before, request=request, by="ann", max_queued=max_queued)
+
+
+def ended(store: SqlStore, study: StudyDefinition, *, seeds: int = 3) -> tuple[Lease, list[SearchRecord]]:
+    """Two trials of each optimizer, of which the second is confirmed; admetar is better by far."""
+    lease, searches = leased(store, study)
+    for search, value in zip(searches, (0.95, 0.80), strict=False):
+        for number in range(2):
+            run(store, lease, search, number, complete(value + 0.01 * number))
+        for seed in range(seeds):
+            run(
+                store,
+                lease,
+                search,
+                1,
+                complete(value + 0.001 * seed),
+                stage=Stage.CONFIRM,
+                seed=seed,
+                params={"lr": 0.2},
+            )
+    store.set_study_state(lease, StudyState.COMPLETED)
+    store.release_lease(lease)
+    return lease, searches
+
+
+def two_trials(name: str = "digits", **changes: Any) -> StudyDefinition:
+    return definition(name, budget={"trials_per_optimizer": 2}, **changes)
+
+
+def test_a_study_goes_back_to_the_queue_with_its_past(store: SqlStore, engine: Engine) -> None:
+    lease, _ = ended(store, two_trials(baseline=["sgdm"]))
+    first_end = get_study_view(engine, "digits").finished_at
+    view = extend(engine, "digits", trials=6, seeds=5, optimizers=["adamw"])
+    assert (view.state, view.reason, view.finished_at) == ("QUEUED", None, None)
+    assert [(search.label, search.n_trials, search.n_confirm_runs) for search in view.searches] == [
+        ("admetar", 6, 5),
+        ("sgdm", 6, 5),
+        ("adamw", 6, 5),
+        ("sgdm.defaults", 1, 5),
+    ]
+    (entry,) = view.extensions
+    assert (entry.by, entry.state, entry.verdicts_seen, entry.ended_at) == ("ann", "COMPLETED", True, first_end)
+    assert entry.changes == ["6 trials of each optimizer, before 2", "5 confirm seeds, before 3", "adamw added"]
+    assert (view.definition or {})["budget"]["trials_per_optimizer"] == 6
+    record = store.get_study(lease.study_id)
+    assert (record.n_extensions, record.n_seen, len(store.runs(lease.study_id))) == (1, 1, 10)
+    assert record.ended_s == pytest.approx((entry.at - first_end).total_seconds())  # type: ignore[operator]
+    told = [event for event in events.read_events(engine, after=0) if event.kind == "study.extended"]
+    assert [json.loads(event.data)["changes"] for event in told] == [entry.changes]
+    assert events.read_events(engine, after=told[0].id)[0].kind == "study.state"
+
+
+def test_the_definition_as_it_was_before_finds_the_extended_study(store: SqlStore, engine: Engine) -> None:
+    ended(store, two_trials())
+    extend(engine, "digits", trials=6)
+    view, created = create_study(engine, two_trials())
+    assert (view.state, created) == ("QUEUED", False)
+    with pytest.raises(StudyConflictError, match="exists with another definition"):
+        create_study(engine, definition(budget={"trials_per_optimizer": 3}))
+
+
+def test_the_same_totals_again_change_nothing(store: SqlStore, engine: Engine) -> None:
+    ended(store, two_trials())
+    first = extend(engine, "digits", trials=6)
+    assert extend(engine, "digits", trials=6) == first
+    with pytest.raises(StudyConflictError, match="is QUEUED; only COMPLETED, FAILED or CANCELLED studies can be"):
+        extend(engine, "digits", trials=7)
+
+
+def test_two_requests_at_once_are_not_mixed(store: SqlStore, engine: Engine) -> None:
+    ended(store, two_trials())
+    before = get_study_view(engine, "digits").definition or {}
+    extend(engine, "digits", trials=6)
+    with pytest.raises(StudyConflictError, match="was extended by another request meanwhile"):
+        extend_study(engine, "digits", two_trials(), before=before, request=ExtendRequest(), by=None)
+
+
+def test_not_before_its_driver_has_let_go_and_not_into_a_full_queue(store: SqlStore, engine: Engine) -> None:
+    lease, _ = leased(store, two_trials())
+    request_cancel(engine, "digits")
+    with pytest.raises(StudyConflictError, match="its driver is still stopping its runs"):
+        extend(engine, "digits", trials=6)
+    store.release_lease(lease)
+    create_study(engine, definition("waiting"))
+    with pytest.raises(QueueFullError, match="1 studies are queued"):
+        extend(engine, "digits", trials=6, max_queued=1)
+    assert extend(engine, "digits", trials=6).state == "QUEUED"
+
+
+def test_what_was_cancelled_is_replaced(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, sgdm) = leased(store, two_trials())
+    run(store, lease, admetar, 0, complete(0.9))
+    run(store, lease, admetar, 1, None)
+    run(store, lease, sgdm, 0, complete(0.8))
+    confirm = run(store, lease, sgdm, 0, None, stage=Stage.CONFIRM, seed=0)
+    request_cancel(engine, "digits")
+    store.release_lease(lease)
+    assert close_unfinished(store, lease.study_id)
+    view = extend(engine, "digits")
+    assert view.extensions[0].changes == []
+    assert not view.extensions[0].verdicts_seen
+    assert [search.n_trials for search in view.searches] == [3, 2]  # another one in place of the cancelled one
+    assert store.cancelled_runs(lease.study_id) == set()
+    again = store.acquire_lease(lease.study_id, owner="second", ttl_s=60)
+    assert again is not None
+    key = {"trial_number": 0, "stage": Stage.CONFIRM, "seed": 0, "params": {"lr": 0.1}}
+    revived = store.create_run(again, sgdm.id, **key)  # type: ignore[arg-type]
+    assert (revived.id, revived.state, revived.failure, revived.attempt) == (confirm.id, RunState.WAITING, None, 1)
+    assert store.create_run(again, sgdm.id, **key) == revived  # type: ignore[arg-type]
+    assert store.start_attempt(again, revived.id).attempt == 2
+    failures = {one.failure for one in store.runs(lease.study_id) if one.state is RunState.FAIL}
+    assert failures == {FailureKind.REPLACED}
+
+
+def test_what_was_remembered_of_an_ended_study_is_forgotten(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, _) = ended(store, two_trials())
+    for _ in range(2):
+        assert [search.stage for search in list_studies(engine).items[0].searches] == ["done", "done"]
+    extend(engine, "digits", trials=3)
+    assert [search.n_trials for search in list_studies(engine).items[0].searches] == [3, 3]
+    again = store.acquire_lease(lease.study_id, owner="second", ttl_s=60)
+    assert again is not None
+    store.set_study_state(again, StudyState.RUNNING)
+    run(store, again, admetar, 2, complete(0.5))
+    store.set_study_state(again, StudyState.COMPLETED)
+    assert [search.n_complete for search in list_studies(engine).items[0].searches] == [3, 2]
+
+
+def test_verdicts_after_an_extension_have_half_the_alpha_and_say_so(store: SqlStore, engine: Engine) -> None:
+    ended(store, two_trials())
+    before = comparison(engine, "digits")
+    assert (before.pairs[0].confidence, before.remarks) == (0.95, [])
+    extend(engine, "digits", seeds=5)
+    after = comparison(engine, "digits")
+    assert after.pairs[0].confidence == pytest.approx(0.975)
+    assert "(97.5% interval" in after.pairs[0].sentence
+    (remark,) = after.remarks
+    assert remark.startswith("The study was extended once after its verdicts could be seen.")
+
+
+def test_unequal_budgets_are_told(store: SqlStore, engine: Engine) -> None:
+    ended(store, two_trials(), seeds=1)
+    extend(engine, "digits", trials_of={"sgdm": 6})
+    assert (
+        comparison(engine, "digits")
+        .remarks[0]
+        .startswith("The budgets are unequal (6 trials: sgdm; 2 trials: admetar)")
+    )
+
+
+def test_the_trial_chosen_before_stays_until_the_one_chosen_now_has_a_result(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, _) = ended(store, two_trials())
+    extend(engine, "digits", trials=3)
+    again = store.acquire_lease(lease.study_id, owner="second", ttl_s=60)
+    assert again is not None
+    store.set_study_state(again, StudyState.RUNNING)
+
+    def chosen() -> tuple[int | None, int]:
+        row = next(row for row in comparison(engine, "digits").rows if row.label == "admetar")
+        return row.trial, row.validation.n
+
+    run(store, again, admetar, 2, complete(0.99))
+    assert chosen() == (1, 3)
+    key = {"trial_number": 2, "stage": Stage.CONFIRM, "seed": 0, "params": {"lr": 0.3}}
+    store.create_run(again, admetar.id, **key)  # type: ignore[arg-type]
+    assert chosen() == (1, 3)
+    run(store, again, admetar, 2, complete(0.9), stage=Stage.CONFIRM, seed=0, params={"lr": 0.3})
+    assert chosen() == (2, 1)  # though the one before was better by its confirm runs
+    for seed in (1, 2):
+        run(store, again, admetar, 2, complete(0.9), stage=Stage.CONFIRM, seed=seed, params={"lr": 0.3})
+    assert chosen() == (2, 3)
+    known = best(engine, task="digits", optimizer="admetar")
+    assert known is not None
+    assert known.trial == 1  # the record of it stays
