@@ -345,7 +345,7 @@ class StudyDefinition(Strict):
             return {**raw, "objective": raw.get("objective") or {"metric": "unknown", "direction": "maximize"}}
         config = _valid_task(task)
         raw = share_recipe(begin_at_papers_best(raw, info, model=None if config is None else config.model), config)
-        raw = with_space(raw, info.space)
+        raw = with_space(raw, info.space if config is None else config.space(info.space))
         objective = raw.get("objective")
         objective = {} if objective is None else objective
         if not isinstance(objective, dict):

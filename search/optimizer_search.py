@@ -214,7 +214,7 @@ class OptimizerSearch(Strict):
     space: Space = Field(
         description="Parameters to search, or the name of a space: 'default', 'finetune', 'paper' or 'paper-best' (the "
         "space that the paper searched, starting with its best settings). Default: 'finetune' if the task trains a "
-        "pretrained model, otherwise 'default'."
+        "whole pretrained model, otherwise 'default'."
     )
     fixed: dict[str, JsonValue] = Field(description="Parameters with a constant value. Default: the registry's.")
     first: list[dict[str, JsonValue]] = Field(

@@ -251,6 +251,10 @@ class TaskConfig(Part):
         """The import paths ("module:name") in this configuration, by field: what an operator must allow."""
         return {}
 
+    def space(self, own: str) -> str:
+        """Which of an optimizer's spaces is searched where a study names none; `own` is the task's."""
+        return own
+
     @field_validator("model", check_fields=False)
     @classmethod
     def _model_is_known(cls, model: str) -> str:

@@ -13,6 +13,7 @@ import transformers
 from pydantic import ValidationError
 
 import admeta
+from search.definition import StudyDefinition
 from tasks.data.pretrained import FROZEN, build_model, find_model
 from tasks.engine import checkpoint
 from tasks.engine.run import TrainingRun
@@ -218,6 +219,13 @@ def test_random_weights_and_wrong_values_are_refused() -> None:
             config(lora=lora)
     assert config(lora={"layers": "query"}).lora.layers == ("query",)
     assert config(lora={}).lora.model_dump() == {"rank": 8, "alpha": 16.0, "dropout": 0.0, "layers": "attention"}
+
+
+def test_adapters_are_searched_in_the_default_spaces() -> None:
+    for lora, low in ((None, 1e-5), ({}, 1e-4)):
+        task = {"name": "cola", "model": "minilm", "lora": lora}
+        study = StudyDefinition.model_validate({"name": "x", "task": task, "optimizers": ["adamw"]})
+        assert study.optimizers[0].space["lr"].low == low  # type: ignore[union-attr]
 
 
 @pytest.mark.gpu
