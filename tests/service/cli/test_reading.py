@@ -119,7 +119,7 @@ def test_recipes_are_told_with_what_a_verdict_then_compares(capsys: pytest.Captu
 def test_a_list_is_the_page_that_rest_answers(filled: str, say_json: Callable[..., Any], line: str) -> None:
     address = {"list": "", "trials digits-four": "/digits-four/trials", "runs digits-four": "/digits-four/runs"}[line]
     for limit in (2, 500):
-        rest = httpx.get(f"{filled}/v1/studies{address}?limit={limit}").json()
+        rest = httpx.get(f"{filled}/v1/studies{address}?limit={limit}", timeout=120).json()
         if rest["next_cursor"] is None or limit < 100:
             assert say_json(f"{line} --limit {limit}") == rest
 

@@ -93,7 +93,11 @@ def test_signing_in_keeps_the_path(filled_home: Path) -> None:
     engine = make_engine(settings.database_url)
     token = create_token(engine, name="me", scope=Scope.WRITE).token
     engine.dispose()
-    with live(settings) as url, proxied(url, ROOT, strip=False) as address, httpx.Client(trust_env=False) as http:
+    with (
+        live(settings) as url,
+        proxied(url, ROOT, strip=False) as address,
+        httpx.Client(timeout=120, trust_env=False) as http,
+    ):
         asked = http.get(f"{address}/studies/running?a=1", headers=_HTML)
         assert asked.status_code == 401
         assert f'action="{ROOT}/signin"' in asked.text
