@@ -158,7 +158,7 @@ def test_a_searched_recipe_is_beside_the_settings(store: SqlStore, engine: Engin
     assert comparison(engine, plain.study_id).recipe_note is None
     trials = list_trials(engine, lease.study_id).items
     columns = export.columns(study.to_json())
-    (row, _) = export.rows(trials, columns)
+    (row, _) = export.rows(trials, [], columns)
     assert (row["settings.recipe.batch_size"], row["settings.recipe.grad_clip"]) == (16.0, 1.0)
     assert get_run(engine, trials[0].runs[0].id).training["batch_size"] == 16
 
