@@ -347,7 +347,7 @@ def test_cursors_that_no_list_gave_out(engine: Engine) -> None:
 
 
 def test_a_thousand_trials_of_a_hundred_points(store: SqlStore, engine: Engine) -> None:
-    """optuna-dashboard issue 479. The bound is a second where the unit of work takes 0.005 s."""
+    """optuna-dashboard issue 479. The slowest of these takes 12 units of work."""
     _lease, (search, _) = leased(store, definition())
     many_trials(engine, search.id, n_trials=1000, n_points=100)
     for read in (
@@ -360,7 +360,7 @@ def test_a_thousand_trials_of_a_hundred_points(store: SqlStore, engine: Engine) 
     ):
         unit, began = unit_s(), time.thread_time()
         read()
-        assert (time.thread_time() - began) / unit < 200
+        assert (time.thread_time() - began) / unit < 50
 
 
 def test_searches_of_ended_studies_are_remembered_only_when_nothing_is_open(store: SqlStore) -> None:
