@@ -1,6 +1,7 @@
-"""What is said of a search beside its best settings, and how often it is wrong: importance and the edge of the space.
+"""What is said of a search beside its best settings, and how often it is wrong: importance, the edge of the space, and
+whether further trials would gain anything.
 
-    python -m benchmarks.answers --data DIR          both tables (about ten minutes on two cores)
+    python -m benchmarks.answers --data DIR          all tables (about a quarter of an hour on two cores)
     python -m benchmarks.answers edge                one of them
 
 DIR holds `tuning-runs.jsonl.xz`: random searches of others with learning curves, whose true importance is that of all
@@ -21,9 +22,10 @@ from pathlib import Path
 import numpy as np
 import optuna
 from optuna.distributions import FloatDistribution
+from optuna.terminator import EMMREvaluator, RegretBoundEvaluator
 from optuna.trial import TrialState, create_trial
 
-from benchmarks.verdicts import show, wilson
+from benchmarks.verdicts import final_values, show, wilson
 from search import pruners, samplers
 from search.edge import EDGE, End, gets_better_towards
 from search.importance import importance
@@ -38,7 +40,7 @@ UNIT = FloatParameter(type="float", low=0, high=1)
 
 
 def main() -> None:
-    parts: dict[str, Callable[[Path], None]] = {"importance": of_parameters, "edge": edge}
+    parts: dict[str, Callable[[Path], None]] = {"importance": of_parameters, "edge": edge, "stopping": stopping}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all")
     parser.add_argument("--data", type=Path, default=Path(), help="folder of the public results")
@@ -180,6 +182,123 @@ def _warns(sampler: samplers.Sampler, optimum: float | None, n: int, rng: np.ran
     best = max(seen, key=lambda pair: pair[1])[0]
     end: End | None = "high" if best >= 1 - EDGE else "low" if best <= EDGE else None
     return end is not None and gets_better_towards(UNIT, end, seen, direction=Direction.MAXIMIZE)
+
+
+N_PLANNED, N_FIRST = 40, 10
+"""Trials of a search, and those before which it is not stopped early."""
+
+MIN_GAIN = 0.002
+
+
+def stagnates(n: int, values: np.ndarray) -> bool:
+    """Whether the last n trials have gained less than MIN_GAIN."""
+    return len(values) > n and values.max() - values[:-n].max() < MIN_GAIN
+
+
+def gains_little(values: np.ndarray) -> bool:
+    """Whether all trials that are left would gain less than MIN_GAIN, if they were drawn as the ones before.
+
+    The upper third of the values has a generalized Pareto distribution (probability-weighted moments, Hosking and
+    Wallis 1987).
+    """
+    if len(values) < N_FIRST:
+        return False
+    highest = np.sort(values)[::-1]
+    k = max(5, len(values) // 3)
+    beyond = highest[:k] - highest[k]
+    mean = beyond.mean()
+    if mean <= 0:
+        return True
+    weighted = (np.sort(beyond) * (1 - (np.arange(1, k + 1) - 0.35) / k)).mean()
+    spread = mean - 2 * weighted
+    shape, scale = (2 - mean / spread, 2 * mean * weighted / spread) if spread > 0 else (0.0, mean)
+    gain = np.linspace(0, 10 * scale, 400)
+    at = (beyond[0] + gain) / scale
+    tail = np.exp(-at) if abs(shape) < 1e-6 else np.clip(1 + shape * at, 0, None) ** (-1 / shape) * (1 + shape * at > 0)
+    above = 1 - (1 - np.clip(k / len(values) * tail, 0, 1)) ** (N_PLANNED - len(values))
+    return float(np.trapezoid(above, gain)) < MIN_GAIN
+
+
+def branin(*x: float) -> float:
+    """Branin's function on the unit square, scaled: the best is about 0."""
+    a, b = 15 * x[0] - 5, 15 * x[1]
+    valley = (b - 5.1 / (4 * math.pi**2) * a * a + 5 / math.pi * a - 6) ** 2
+    return -(valley + 10 * (1 - 1 / (8 * math.pi)) * math.cos(a) + 10 - 0.397887) / 300
+
+
+def bowl(*x: float) -> float:
+    """A quadratic of four parameters that matter less and less; the best is 0."""
+    return -sum(w * (a - c) ** 2 for w, a, c in zip((0.3, 0.15, 0.05, 0.02), x, (0.6, 0.4, 0.7, 0.2), strict=True))
+
+
+SURFACES: dict[str, tuple[Callable[..., float], int]] = {"Branin": (branin, 2), "bowl": (bowl, 4)}
+
+
+def stopping(data: Path) -> None:
+    """Searches that are stopped once further trials seem to gain little, against a smaller budget from the start."""
+    rng = np.random.default_rng(0)
+    searches = {
+        f"random, {name}": [rng.choice(of, N_PLANNED, replace=False) for _ in range(300)]
+        for name, of in final_values(data).items()
+    }
+    studies = {name: [_study(*surface, seed=seed) for seed in range(60)] for name, surface in SURFACES.items()}
+    searches |= {f"TPE, {name}": [_values(study) for study in of] for name, of in studies.items()}
+    rules: dict[str, Callable[[np.ndarray], bool]] = {
+        "10 trials without a gain": lambda values: stagnates(10, values),
+        "15 trials without a gain": lambda values: stagnates(15, values),
+        "expected gain of all left": gains_little,
+    }
+    rows = []
+    for name, of in searches.items():
+        for title, stops in rules.items():
+            ns = [next((n for n in range(N_FIRST, N_PLANNED) if stops(one[:n])), N_PLANNED) for one in of]
+            n_fixed = round(float(np.mean(ns)))
+            cells = [f"{100 * (1 - np.mean(ns) / N_PLANNED):.0f}"]
+            for lengths in (ns, [n_fixed] * len(of)):
+                lost = np.array([one.max() - one[:n].max() for one, n in zip(of, lengths, strict=True)])
+                cells += [
+                    f"{lost.mean():.4f} ± {lost.std() / len(of) ** 0.5:.4f}",
+                    wilson((lost > MIN_GAIN).sum(), len(of)),
+                ]
+            rows.append(f"{name} | {title} | {' | '.join(cells)}")
+    show(
+        f"Searches of {N_PLANNED} trials that end at a gain below {MIN_GAIN:g}",
+        f"search | ends after | trials saved, % | best value lost | lost more than {MIN_GAIN:g}, % | "
+        "lost by as many fewer trials for all | more, %",
+        rows,
+    )
+    _bounds(studies)
+
+
+def _bounds(studies: dict[str, list[optuna.Study]]) -> None:
+    """What Optuna's evaluators say that is still to be gained, beside what the rest of 40 trials gains."""
+    rows = []
+    for name, of in studies.items():
+        for evaluator in (RegretBoundEvaluator(seed=0), EMMREvaluator(seed=0)):
+            cells = []
+            for n in (10, 20, 30):
+                told = [evaluator.evaluate(study.trials[:n], study.direction) for study in of[:10]]
+                gained = [_values(study).max() - _values(study)[:n].max() for study in of[:10]]
+                cells.append(f"{np.mean(told):.3f} (least {min(told):.3f}); {np.mean(gained):.4f}")
+            rows.append(f"{name} | {type(evaluator).__name__} | {' | '.join(cells)}")
+    header = "surface | evaluator | after 10 trials: told; gained by the rest | 20 | 30"
+    show("Optuna's evaluators, 10 TPE searches each", header, rows)
+
+
+def _values(study: optuna.Study) -> np.ndarray:
+    return np.array([trial.value for trial in study.trials])
+
+
+def _study(surface: Callable[..., float], n_parameters: int, *, seed: int) -> optuna.Study:
+    """A search of 40 trials by TPE; the noise between seeds has a standard deviation of 0.002."""
+    study, rng = optuna.create_study(direction="maximize"), np.random.default_rng(seed)
+    space = {f"x{i}": UNIT for i in range(n_parameters)}
+    for number in range(N_PLANNED):
+        study.sampler = build(samplers.TpeSampler(seed=seed), {**space}, label="a", trial_number=number)
+        trial = study.ask()
+        at = [parameter.suggest(trial, name) for name, parameter in space.items()]
+        study.tell(trial, surface(*at) + 0.002 * rng.standard_normal())
+    return study
 
 
 if __name__ == "__main__":
