@@ -101,6 +101,30 @@ def test_trials_that_lie_there_are_not_trained_again() -> None:
     assert sorted((run.params["lr"], run.seed) for run in runs_of(store, study)) == [(0.001, 0), (0.1, 0)]
 
 
+def test_an_extended_study_varies_what_it_then_chooses() -> None:
+    store = MemoryStore()
+    lr = {"type": "categorical", "choices": [0.1, 0.03, 0.01]}
+    sgdm = {
+        "name": "sgdm",
+        "space": {"lr": lr, "momentum": {**LR, "high": 0.9}},
+        "first": [{"lr": 0.1}, {"lr": 0.03}, {"lr": 0.01}],
+    }
+    varied = {"parameter": "momentum", "points": 3, "span": 1.5}
+
+    def with_trials(n: int) -> StudyDefinition:
+        return asked(optimizers=[sgdm], budget={"trials_per_optimizer": n}, sensitivity=varied)
+
+    study = store.add_study(with_trials(2))
+    Cluster(coordinator_for(store, study)).run()
+    before = runs_of(store, study)
+    assert {run.params["lr"] for run in before} == {0.03}
+    Cluster(coordinator_for(store, store.extend(study.id, with_trials(3)))).run()
+    after = runs_of(store, study)
+    assert after[: len(before)] == before
+    assert {run.params["lr"] for run in after[len(before) :]} == {0.01}
+    assert [run.trial_number for run in after] == [*range(len(after))]
+
+
 def test_confirm_runs_choose_around_which_trial() -> None:
     """The search likes 0.001 best, the confirm runs 0.01."""
     space = {"lr": {"type": "categorical", "choices": [0.001, 0.01]}, "weight_decay": LR}

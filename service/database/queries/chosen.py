@@ -231,7 +231,7 @@ def found_edges(
     }
 
 
-MAX_TRIALS = 5_000
+MAX_TRIALS = 1_000
 """Trials of a search among which those are looked for that differ from the chosen one in the parameter alone."""
 
 
