@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
 from admeta.client.models import ExtendRequest, StudyView
+from search.coordinator import Coordinator, Workplace
 from search.definition import StudyDefinition
 from search.errors import StudyConflictError
 from search.extension import extended
-from search.records import Lease, SearchRecord
+from search.records import Capacity, Lease, SearchRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore, events
 from service.database.errors import QueueFullError
@@ -20,6 +23,8 @@ from service.database.lease import close_unfinished
 from service.database.queries import comparison, get_study_view, list_studies
 from service.database.queries.best import best
 from service.database.studies import create_study, extend_study, request_cancel
+from tests.chaos.ledger import look
+from tests.search.workers import Cluster, define
 from tests.service.database.fill import complete, definition, leased, run
 
 
@@ -203,3 +208,43 @@ def test_the_trial_chosen_before_stays_until_the_one_chosen_now_has_a_result(sto
     known = best(engine, task="digits", optimizer="admetar")
     assert known is not None
     assert known.trial == 1  # the record of it stays
+
+
+@pytest.mark.parametrize("kill_after", [1, 4, 8, 11])
+def test_drivers_that_are_killed_in_an_extended_study_lose_nothing(
+    store: SqlStore, engine: Engine, tmp_path: Path, kill_after: int
+) -> None:
+    """A cancelled study is extended, and two of its drivers end at any point; each starts from SQL alone."""
+    study_id = create_study(engine, define(confirm={"top_k": 1, "seeds": [0, 1]}))[0].id
+    snapshots = []
+    for owner, n_rounds in (("first", 5), ("second", kill_after), ("third", kill_after), ("last", None)):
+        lease = store.acquire_lease(study_id, owner=owner, ttl_s=60)
+        assert lease is not None
+        store.set_study_state(lease, StudyState.RUNNING)
+        each = Capacity(cpus=1, gpus=0)
+        workplace = Workplace(storage="checkpoints", data_dir=None, each=each, slots=lambda: 2)
+        record = store.get_study(study_id)
+        cluster = Cluster(
+            Coordinator(store=store, lease=lease, study=record, workplace=workplace, elapsed_s=lambda: 0.0)
+        )
+        for n in cluster.rounds():
+            if n == n_rounds:
+                break
+        if owner == "first":
+            request_cancel(engine, study_id)
+            cluster.coordinator.cancel()
+        store.release_lease(lease)
+        snapshots.append(look(engine, study_id, storage=tmp_path, killed=set()))
+        if owner == "first":
+            extend(engine, study_id, trials=6, seeds=3, optimizers=["adam"])
+    runs = store.runs(study_id)
+    replaced = [run for run in runs if run.failure is FailureKind.REPLACED]
+    assert len(replaced) == 2
+    assert {run.state for run in runs if run not in replaced} == {RunState.COMPLETE}
+    labels = {search.id: search.label for search in store.searches(study_id)}
+    made = Counter((labels[run.search_id], run.stage) for run in runs if run not in replaced)
+    assert {made[label, Stage.SEARCH] for label in labels.values()} == {6}
+    assert {row.validation.n for row in comparison(engine, study_id).rows} == {3}
+    for snapshot in snapshots:
+        attempts = {run.id: run.attempt for run in runs}
+        assert {one: attempts[one] for one in snapshot.finished} == dict(snapshot.finished)
