@@ -53,6 +53,8 @@ class NoSupervisor:
 
     def stop(self) -> None: ...
 
+    def notice(self, study_id: str) -> None: ...
+
     def ray_status(self) -> str:
         return "ok"
 

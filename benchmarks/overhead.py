@@ -23,7 +23,8 @@ import optuna
 from ray import tune
 
 from search.definition import StudyDefinition
-from search.driver import TUNE_ENVIRONMENT, DriverOptions, drive
+from search.driver import DriverOptions, drive
+from search.tuning import TUNE_ENVIRONMENT
 from service.database.schema import prepare
 from service.database.studies import create_study
 from service.ray.cluster import start_embedded

@@ -111,6 +111,7 @@ class Coordinator:
         self._live: dict[str, _LiveRun] = {}
         self._confirming: str | None = None
         self._told: str | None = None
+        self._has_reported = False
         self._false_starts: Counter[int] = Counter()
         self._alone: set[int] = set()
         self._closed = False
@@ -157,7 +158,9 @@ class Coordinator:
 
     def tell_why_waiting(self) -> None:
         """Store in the study's reason what it waits for, if that has changed."""
-        reason = self._workplace.why_none_fits() or self._why_no_worker_starts() or self._confirming
+        reason = (
+            self._workplace.why_none_fits() or self._why_no_worker_starts() or self._first_epoch() or self._confirming
+        )
         if reason != self._told:
             self._told = reason
             self._store.set_study_state(self._lease, StudyState.RUNNING, reason=reason)
@@ -173,6 +176,16 @@ class Coordinator:
             "look at the service's log and at `ray status`, and restart Ray if this continues"
         )
 
+    def _first_epoch(self) -> str | None:
+        """What this driver's runs do before the first of them reports, in words; None once one has."""
+        if self._has_reported:
+            return None
+        if any(live.start_epoch is not None for live in self._live.values()):
+            return "its first runs read the data, build the model and train their first epoch"
+        if not self._live and not self._room():
+            return "waits for CPUs or cards, which studies of higher priority use"
+        return "starts its first workers"
+
     def begin(self, ticket: str) -> None:
         """Count a new attempt: the run's worker starts."""
         if (live := self._live.get(ticket)) is None:
@@ -180,12 +193,17 @@ class Coordinator:
         live.run = run = self._store.start_attempt(self._lease, live.run.id)
         live.start_epoch = run.epoch
         live.loop.update(run)
+        if not self._has_reported:
+            self.tell_why_waiting()
         logger.info("%s: attempt %d starts", _named(live.loop, run), run.attempt, extra=_about(live.loop, run))
 
     def report(self, ticket: str, report: Report) -> bool:
         """Record a worker's report. Returns whether the run is over: by itself, by the pruner or by the budget."""
         if (live := self._live.get(ticket)) is None:
             return True  # cancelled meanwhile
+        if not self._has_reported:
+            self._has_reported = True
+            self.tell_why_waiting()
         loop, run, end = live.loop, live.run, report.end
         if end is None:
             loop.report(run, report.points, start=report.start)

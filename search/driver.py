@@ -1,29 +1,26 @@
 """Runs one study to its end over Ray Tune, resuming from the state in SQL, in a detached Ray actor.
 
-Owns the lease and its renewal, the Tune experiment, and the study's final state. A driver may die at any moment; the
-next one resumes from SQL alone. Its actor outlives the service that started it. The database's address is passed to
-`run` alone, neither to the actor's creation, which Ray keeps, nor to a file.
+Owns the lease and its renewal, and the study's final state. A driver may die at any moment; the next one resumes from
+SQL alone. Its actor outlives the service that started it. The database's address is passed to `run` alone, neither to
+the actor's creation, which Ray keeps, nor to a file.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import optuna
 import ray
-from ray import tune
 
 from admeta.errors import ImportPathError
 from admeta.imports import DEFAULT_IMPORTS, check_allowed
 from search import placement
-from search.assignment import Assignment
 from search.coordinator import Coordinator, Workplace, run_folder
 from search.definition import NO_CARD
 from search.errors import LeaseLostError
@@ -31,31 +28,17 @@ from search.records import Lease, StudyRecord
 from search.retention import Retention
 from search.states import RunState, Stage, StudyState
 from search.store import Store
-from search.trainable import TrialWorker
-from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher
 from tasks.config import TrialRef
-from tasks.engine.folders import inside, private_folder
+from tasks.engine.folders import inside
 from tasks.errors import ConfigError, TaskError
+
+if TYPE_CHECKING:
+    from search.tuning import StopSwitch
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-TUNE_ENVIRONMENT = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # curves are in SQL; no csv, json and tensorboard files a trial
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a missing metric fails its run, not the whole experiment
-    "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # Tune's own snapshots are never restored from
-    "TUNE_MAX_PENDING_TRIALS_PG": "10000",  # the coordinator counts what fits; Tune's 1 would start workers in turn
-    "TUNE_WARN_THRESHOLD_S": "10",
-    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # recorded with the attempt
-    "TUNE_FORCE_TRIAL_CLEANUP_S": "10",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
-}
-
-
 NAMESPACE = "admeta"
-SCRATCH_PREFIX = "admeta-tune-"
-"""Of the name of a driver's folder for Tune."""
 LINGER_S = 2.0
 """Until a driver's actor ends itself, so that its result can still be read."""
 
@@ -88,6 +71,9 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
     Returns:
         The study's state then; None if another driver holds the study.
     """
+    # Brings Ray Tune, which the service has no use for.
+    from search.tuning import StopSwitch, run_experiment
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     lease = store.acquire_lease(study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
     if lease is None:
@@ -95,8 +81,12 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
     study = store.get_study(study_id)
     stop = StopSwitch()
     with _Renewal(store, lease, stop) as renewal:
+
+        def tell(phase: str) -> None:
+            store.set_study_state(lease, StudyState.RUNNING, reason=phase)
+
         try:
-            store.set_study_state(lease, StudyState.RUNNING)
+            tell("reads the study, its runs and its origin")
             study = store.get_study(study_id)
             try:
                 _check_imports(study, options.allow_imports)
@@ -106,6 +96,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     data_dir=options.data_dir,
                     origins=origins,
                     is_stopping=lambda: stop.is_stopping,
+                    tell=tell,
                 )
             except TaskError as error:
                 state = _pause_or_raise(store, lease, error)
@@ -115,12 +106,12 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     store=store,
                     lease=lease,
                     study=study,
-                    workplace=_workplace(study, store, options, stop, origins),
+                    workplace=_workplace(study, store, options, stop, origins, tell),
                     elapsed_s=_clock_since(study.started_at, without_s=study.ended_s),
                 )
                 with Retention(store, study.id, storage=options.storage) as retention:
                     if renewal.state is StudyState.RUNNING:
-                        _run_experiment(study, coordinator, stop)
+                        run_experiment(coordinator, stop)
                     state = _conclude(store, lease, coordinator, retention, stop, renewal.state)
         except TaskError as error:
             state = store.set_study_state(lease, StudyState.FAILED, reason=str(error))
@@ -176,49 +167,16 @@ def _conclude(
     return wanted  # PAUSED; or RUNNING, if it was resumed while its runs were stopping: the next driver runs it
 
 
-def _run_experiment(study: StudyRecord, coordinator: Coordinator, stop: StopSwitch) -> None:
-    os.environ.update(TUNE_ENVIRONMENT)
-    logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)  # looks for files we don't write
-    worker = tune.with_resources(TrialWorker, _resources)
-    worker.__qualname__ = TrialWorker.__qualname__  # Ray calls processes by it: ray::TrialWorker.train
-    with private_folder(SCRATCH_PREFIX) as folder:  # Tune needs one; nothing in it is read back
-        tune.Tuner(
-            worker,
-            tune_config=tune.TuneConfig(
-                search_alg=StudySearcher(coordinator, stop),
-                scheduler=StudyScheduler(coordinator, stop),
-                num_samples=-1,
-                reuse_actors=True,
-                trial_name_creator=lambda trial: trial.trial_id,
-                trial_dirname_creator=lambda trial: trial.trial_id,
-            ),
-            run_config=tune.RunConfig(
-                name="study",
-                storage_path=str(folder),
-                stop=stop,
-                callbacks=[AttemptCallback(coordinator, stop)],
-                failure_config=tune.FailureConfig(max_failures=0),  # retries are ours, counted in SQL
-                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
-                verbose=0,
-            ),
-        ).fit()
-
-
-def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """The resources of the assignment's worker, in Tune's form."""
-    assignment = Assignment.from_config(config)
-    return tune.PlacementGroupFactory([{"CPU": assignment.cpus, "GPU": assignment.gpus}])
-
-
 def _workplace(
     study: StudyRecord,
     store: Store,
     options: DriverOptions,
     stop: StopSwitch,
     origins: tuple[str, ...],
+    tell: Callable[[str], None],
 ) -> Workplace:
     definition = study.definition
-    placed = placement.place(definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping)
+    placed = placement.place(definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping, tell=tell)
     logger.info("study %s: %s", study.id, placed.reason)
     if definition.budget.only_gpu_hours and not placed.each.gpus:
         raise ConfigError(f"budget.gpu_hours_per_optimizer {NO_CARD} ({placed.reason}). Clone the study with that")

@@ -70,7 +70,12 @@ def why_none_fits(each: Capacity) -> str | None:
 
 
 def check(
-    definition: StudyDefinition, *, data_dir: str | None, origins: Sequence[str], is_stopping: Callable[[], bool]
+    definition: StudyDefinition,
+    *,
+    data_dir: str | None,
+    origins: Sequence[str],
+    is_stopping: Callable[[], bool],
+    tell: Callable[[str], None],
 ) -> str | None:
     """Check that a study can be trained: its data, its initial weights, its optimizers that are not our own or torch's.
 
@@ -80,6 +85,7 @@ def check(
 
     Args:
         origins: checkpoint folders of the trial that the study starts from.
+        tell: is given what happens now, in words, before what takes time.
 
     Returns:
         The fingerprint of the data that the task names, as the worker sees them; None where it names none.
@@ -93,7 +99,9 @@ def check(
     trains = tasks.registry.get(definition.task.name).target is not None or bool(definition.task.imports())
     if not trains and not foreign:
         return None  # there is nothing to check
-    ask = ray.remote(_check).options(num_cpus=0)
+    tell("reads the task's data on a worker, and checks them, the model and the optimizers")
+    # A process that held another package's code runs nothing else: it could have changed what it imports.
+    ask = ray.remote(num_cpus=0, max_calls=1 if foreign or definition.imports() else 0)(_check)
     task = definition.task.model_dump(mode="json") if trains else None
     recipes = _recipes(definition.optimizers)
     asked = ask.remote(task, foreign, data_dir, origins, definition.objective.metric, recipes)
@@ -101,8 +109,17 @@ def check(
     return found
 
 
-def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Callable[[], bool]) -> Placement:
+def place(
+    definition: StudyDefinition,
+    *,
+    data_dir: str | None,
+    is_stopping: Callable[[], bool],
+    tell: Callable[[str], None],
+) -> Placement:
     """The study's resources; for `gpus: auto` as many runs on a card as increase the throughput.
+
+    Args:
+        tell: is given what happens now, in words, before what takes time.
 
     Raises:
         TaskError: one run does not fit on a card.
@@ -122,6 +139,7 @@ def place(definition: StudyDefinition, *, data_dir: str | None, is_stopping: Cal
     ask = ray.remote(_measure).options(num_cpus=0, num_gpus=1)
     task, settings = with_largest_batch(definition), typical_settings(spec)
     asked = ask.remote(task, spec.name, settings, data_dir, runs_beside(definition, cluster))
+    tell("measures on a free card how many runs train best at once, which takes one to three minutes")
     packing = _answer(asked, is_stopping=is_stopping, timeout_s=FREE_CARD_TIMEOUT_S)
     if packing is None:
         reason = f"one run a card: no card was free for a measurement within {FREE_CARD_TIMEOUT_S:.0f} s"

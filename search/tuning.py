@@ -1,11 +1,14 @@
-"""What Ray Tune calls for a study: a searcher, a scheduler, a callback and a stopper that forward to one coordinator.
+"""A study's experiment in Ray Tune, and what Tune calls: a searcher, a scheduler, a callback and a stopper.
 
-Tune pickles them into its experiment folder, so they are pickled without content: no store, no address, no password.
+They forward to one coordinator. Tune pickles them into its experiment folder, so they are pickled without content: no
+store, no address, no password.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
+import os
 import pickle
 import threading
 import time
@@ -15,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import ray
-from ray import cloudpickle
+from ray import cloudpickle, tune
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from ray.tune import Callback, Stopper, TuneError
 from ray.tune.experiment import Trial
@@ -26,14 +29,64 @@ from admeta.imports import in_words
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle
 from search.states import FailureKind
-from search.trainable import PreemptedError
+from search.trainable import PreemptedError, TrialWorker
+from tasks.engine.folders import private_folder
 from tasks.errors import OutOfMemory
 
 T = TypeVar("T")
 
+TUNE_ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # curves are in SQL; no csv, json and tensorboard files a trial
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a missing metric fails its run, not the whole experiment
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # Tune's own snapshots are never restored from
+    "TUNE_MAX_PENDING_TRIALS_PG": "10000",  # the coordinator counts what fits; Tune's 1 would start workers in turn
+    "TUNE_WARN_THRESHOLD_S": "10",
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # recorded with the attempt
+    "TUNE_FORCE_TRIAL_CLEANUP_S": "10",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+}
+
 CANCEL_POLL_S = 1.0
+SCRATCH_PREFIX = "admeta-tune-"
+"""Of the name of a driver's folder for Tune."""
 _NODE_DIED = "its node has died"
 """In the message of Ray's ActorDiedError, which gives the reason nowhere else."""
+
+
+def run_experiment(coordinator: Coordinator, stop: StopSwitch) -> None:
+    """Run the coordinator's runs in workers until there are none, or the switch stops them."""
+    os.environ.update(TUNE_ENVIRONMENT)
+    logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)  # looks for files we don't write
+    worker = tune.with_resources(TrialWorker, _resources)
+    worker.__qualname__ = TrialWorker.__qualname__  # Ray calls processes by it: ray::TrialWorker.train
+    with private_folder(SCRATCH_PREFIX) as folder:  # Tune needs one; nothing in it is read back
+        tune.Tuner(
+            worker,
+            tune_config=tune.TuneConfig(
+                search_alg=StudySearcher(coordinator, stop),
+                scheduler=StudyScheduler(coordinator, stop),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=lambda trial: trial.trial_id,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name="study",
+                storage_path=str(folder),
+                stop=stop,
+                callbacks=[AttemptCallback(coordinator, stop)],
+                failure_config=tune.FailureConfig(max_failures=0),  # retries are ours, counted in SQL
+                checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
+                verbose=0,
+            ),
+        ).fit()
+
+
+def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """The resources of the assignment's worker, in Tune's form."""
+    assignment = Assignment.from_config(config)
+    return tune.PlacementGroupFactory([{"CPU": assignment.cpus, "GPU": assignment.gpus}])
 
 
 class _PickledEmpty:

@@ -108,7 +108,7 @@ async def submit_study(
     """Submit a study. 201 the first time, 200 for the same definition again, 409 for another under the same name."""
     wanted = raw if asked.space is None else with_space(expand_names(raw), asked.space)
     definition = await check_in_thread(request, parse_definition, wanted)
-    return await _create(engine, limits, response, definition, key)
+    return await _create(engine, limits, request, response, definition, key)
 
 
 @router.get("")
@@ -119,8 +119,10 @@ def list_studies(engine: Database, filters: Annotated[StudyFilters, Query()]) ->
 
 @router.get("/{study}", responses=_NOT_FOUND)
 def get_study(engine: Database, study: str) -> StudyView:
-    """A study by id or name: its state and how far each optimizer's search is."""
-    return queries.get_study_view(engine, study)
+    """A study by id or name: its state, how far each optimizer's search is, and how long it will still take."""
+    view = queries.get_study_view(engine, study)
+    left = queries.time_left(engine, view)
+    return view if left is None else view.model_copy(update={"remaining_s": round(left.seconds)})
 
 
 @router.patch(
@@ -172,7 +174,7 @@ async def clone_study(
     old = await run_in_threadpool(queries.get_study_view, engine, study)
     wanted = merged(old.definition or {}, asked.changes) | {"name": asked.name}
     definition = await check_in_thread(request, parse_definition, wanted)
-    return await _create(engine, limits, response, definition, key)
+    return await _create(engine, limits, request, response, definition, key)
 
 
 @router.post(
@@ -275,12 +277,19 @@ def _extended_definition(before: Mapping[str, Any], asked: ExtendRequest) -> Stu
 
 
 async def _create(
-    engine: Engine, limits: Quotas, response: Response, definition: StudyDefinition, key: IdempotencyKey | None
+    engine: Engine,
+    limits: Quotas,
+    request: Request,
+    response: Response,
+    definition: StudyDefinition,
+    key: IdempotencyKey | None,
 ) -> StudyView:
     check_limits(definition, limits)
     view, created = await run_in_threadpool(
         studies.create_study, engine, definition, max_queued=limits.max_queued, key=key
     )
+    if created:
+        await run_in_threadpool(request.app.state.supervisor.notice, view.id)
     response.status_code = 201 if created else 200
     response.headers["Location"] = f"/v1/studies/{view.id}"
     return view

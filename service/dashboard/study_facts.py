@@ -1,23 +1,15 @@
-"""What a study's page says in words: what the study is, how much of its budget is used, how long it will still take."""
+"""What a study's page says in words: what the study is, and how much of its budget is used."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from statistics import fmean
 from typing import Any
 
 from admeta.client.models import ComparisonView, StudyView
 from admeta.client.terminal import tables
 from search.recipe import own_fields
-from search.states import AttemptState, Stage, StudyState
 from service.dashboard.pages import duration
-from service.database.queries import AttemptSpan
-
-LATEST = 500
-"""Attempts from which the remaining time is computed: the latest, as the pace changes with what is pruned."""
 
 
 def study_facts(study: StudyView, comparison: ComparisonView) -> dict[str, str]:
@@ -135,89 +127,3 @@ def resources_in_words(resources: dict[str, Any]) -> list[str]:
 
 def _n(n: int, one: str, many: str | None = None) -> str:
     return f"{n} {one if n == 1 else many or one + 's'}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remaining:
-    """How long a RUNNING study will still take, and from what that is computed."""
-
-    seconds: float
-    n_trials: int
-    n_confirm_runs: int
-    n_sensitivity_runs: int
-    n_at_once: int
-
-
-def remaining(study: StudyView, spans: Sequence[AttemptSpan], *, now: datetime) -> Remaining | None:
-    """The time left: what is left of each search takes as long a run as its latest runs, on the slots in use now.
-
-    Pruned and failed runs are in that mean as they are, so it falls as more is pruned; a run that trains takes as much
-    more as those that took longer than it has. A confirm run is never pruned: before the first has ended, it takes as
-    long as the search's complete trials. At the end the slots do not all stop at once, which costs half a run.
-    `max_hours` limits the result.
-
-    The median error between 20 and 70 % of simulated studies is 2 % without pruning, 9 % where 60 % of the trials are
-    pruned and 14 % where pruning begins late; of elapsed time × runs left / runs ended it is 8, 20 and 27 %.
-
-    Args:
-        spans: the latest attempts of the study.
-        now: the present time.
-
-    Returns:
-        None for a study that is not RUNNING, and before three runs have ended.
-    """
-    ended = [span for span in spans if span.state in _ENDS]
-    active = [span for span in spans if span.state is AttemptState.RUNNING]
-    if study.state != StudyState.RUNNING or len(ended) < 3:
-        return None
-    seconds: dict[tuple[str | None, Stage | AttemptState], list[float]] = defaultdict(list)
-    for span in ended:
-        for label in (span.label, None):
-            seconds[label, span.stage].append(_seconds(span, now))
-            if span.stage is Stage.SEARCH:
-                seconds[label, span.state].append(_seconds(span, now))
-    kinds: dict[Stage, tuple[Stage | AttemptState, ...]] = {
-        Stage.SEARCH: (Stage.SEARCH, Stage.CONFIRM),
-        Stage.CONFIRM: (Stage.CONFIRM, AttemptState.COMPLETE, Stage.SEARCH),
-        Stage.SENSITIVITY: (Stage.CONFIRM, Stage.SENSITIVITY, AttemptState.COMPLETE, Stage.SEARCH),
-    }
-
-    def times(label: str, stage: Stage) -> list[float]:
-        known = (seconds[of, kind] for of in (label, None) for kind in kinds[stage] if (of, kind) in seconds)
-        found = next(known)
-        return found[-max(8, len(found) // 2) :]  # the latest: pruning begins when there is something to compare with
-
-    n_trials = {s.label: max(0, s.n_trials - tables.n_finished(s)) for s in study.searches}
-    n_confirms = {s.label: max(0, s.n_confirm_runs - s.n_confirm_finished) for s in study.searches}
-    n_varied = {s.label: s.n_sensitivity_runs - s.n_sensitivity_finished for s in study.searches}
-    n_active = Counter((span.label, span.stage) for span in active)
-    work = sum(
-        max(0, n - n_active[label, stage]) * fmean(times(label, stage))
-        for stage, left in ((Stage.SEARCH, n_trials), (Stage.CONFIRM, n_confirms), (Stage.SENSITIVITY, n_varied))
-        for label, n in left.items()
-        if n
-    )
-    for span in active:
-        age = _seconds(span, now)
-        work += fmean([t - age for t in times(span.label, span.stage) if t > age] or [0.0])
-    n_at_once = max(1, len(active))
-    last = Stage.CONFIRM if any(n_confirms.values()) else Stage.SEARCH
-    at_the_end = 0.5 * (1 - 1 / n_at_once) * max(fmean(times(s.label, last)) for s in study.searches)
-    left = work / n_at_once + at_the_end
-    max_hours = ((study.definition or {}).get("budget") or {}).get("max_hours")
-    if max_hours is not None:
-        left = min(left, max(0.0, 3600 * max_hours - study.elapsed_s(now)))
-    return Remaining(
-        seconds=left,
-        n_trials=sum(n_trials.values()),
-        n_confirm_runs=sum(n_confirms.values()),
-        n_sensitivity_runs=sum(n_varied.values()),
-        n_at_once=n_at_once,
-    )
-
-
-_ENDS = (AttemptState.COMPLETE, AttemptState.PRUNED, AttemptState.FAIL)
-
-
-def _seconds(span: AttemptSpan, now: datetime) -> float:
-    return max(0.0, ((span.finished_at or now) - span.started_at).total_seconds())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -38,7 +37,7 @@ from service.api.requests import Database, Filters, Limits, caller, parse_body
 from service.api.studies import extend, remove_study
 from service.dashboard.form import Filled
 from service.dashboard.pages import page, part
-from service.dashboard.study_facts import LATEST, remaining, resources_in_words, study_facts
+from service.dashboard.study_facts import resources_in_words, study_facts
 from service.dashboard.submit import Form
 from service.database import events, queries, studies
 from service.database.errors import TrialNotFoundError
@@ -128,9 +127,7 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
         facts=study_facts(view, comparison),
         spaces={one["label"]: one for one in (view.definition or {}).get("optimizers", [])},
         active=queries.active_runs(engine, study_id=view.id, limit=100),
-        remaining=remaining(view, queries.attempt_spans(engine, view.id, limit=LATEST), now=datetime.now(UTC))
-        if view.state == StudyState.RUNNING
-        else None,
+        remaining=queries.time_left(engine, view),
         failures=_all_failed(engine, view),
         sensitivity=_sensitivity(engine, view),
         addable=sorted(set(known_optimizers()) - {search.label for search in view.searches}),

@@ -150,6 +150,7 @@ def submit(request: Request, engine: Database, limits: Limits, filled: Form, ver
         return _page(request, None, text, verdict, status=422)
     try:
         view, _ = studies.create_study(engine, verdict.definition, max_queued=limits.max_queued)
+        request.app.state.supervisor.notice(view.id)
     except StudyConflictError as error:
         return _page(request, _shown_by(text), text, Verdict(problem=f"{error}."), status=409)
     except QueueFullError as error:

@@ -18,6 +18,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
+from sqlalchemy.exc import SQLAlchemyError
 
 from admeta.client.models import NodeView
 from search.driver import DriverOptions, find_driver, launch_driver
@@ -48,6 +49,10 @@ OUTAGE_RETRY_S = 5.0
 """Until the next driver, after one that failed because of an outage."""
 SILENCE_S = 120.0
 """How long a driver may run without a lease, as it starts or in an outage of the database. Then it is killed."""
+
+RAY_STARTS = "waits for Ray, which starts"
+DRIVER_STARTS = "its driver starts"
+DRIVER_PREPARES = "its driver starts; Ray prepares the runtime environment first, which may take minutes"
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ class Supervisor:
         self._fault: DatabaseFileError | None = None
         self._check_file_at = 0.0
         self._ended = threading.Event()
+        self._woken = threading.Event()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
@@ -96,8 +102,16 @@ class Supervisor:
     def stop(self) -> None:
         """Stop the thread. With an embedded Ray the drivers and workers end too; their studies can be resumed."""
         self._ended.set()
+        self._woken.set()
         self._thread.join()
         self._engine.dispose()
+
+    def notice(self, study_id: str) -> None:
+        """Look at a study at once that was just submitted; while Ray is not there, tell that it waits for it."""
+        if not ray.is_initialized():
+            with suppress(DatabaseUnavailableError):
+                set_waiting_reason(self._engine, study_id, self._why_no_ray())
+        self._woken.set()
 
     def ray_status(self) -> str:
         """`ok`, `starting`, or what is wrong."""
@@ -132,12 +146,14 @@ class Supervisor:
                 what = str(error) if known else type(error).__name__
                 if not ray.is_initialized() or isinstance(error, RayError):
                     self._ray_status = f"unavailable: {what}"
+                    self._tell_all(self._why_no_ray())
                 logger.error("supervisor: %s; trying again", what, exc_info=not known)
                 n_faults = 0 if ray.is_initialized() else n_faults + 1
                 self._ended.wait(
                     min(LONGEST_PAUSE_S, 2.0 ** max(1, n_faults))
                 )  # a failed start leaves processes behind
-            self._ended.wait(TICK_S)
+            self._woken.wait(TICK_S)
+            self._woken.clear()
         if ray.is_initialized() and not self._needs_new_process:  # Ray's core ends a process that leaves a dead node
             cluster.leave(self._settings)
 
@@ -156,6 +172,7 @@ class Supervisor:
     def _has_ray(self) -> bool:
         """Whether Ray works. One that was lost is left, and started or joined again at the next call."""
         if not ray.is_initialized():
+            self._tell_all(self._why_no_ray())
             cluster.join(self._settings)
             self._clock.reset()
         elif time.monotonic() - self._ray_checked_at > RAY_CHECK_S:
@@ -224,6 +241,14 @@ class Supervisor:
         if crashes is not None and time.monotonic() < crashes.retry_at:
             return "waits a few seconds after its driver failed; the service's log says why"
         return None
+
+    def _why_no_ray(self) -> str:
+        return RAY_STARTS if self._ray_status == "starting" else f"waits for Ray, which is {self._ray_status}"
+
+    def _tell_all(self, reason: str) -> None:
+        with suppress(DatabaseUnavailableError, SQLAlchemyError):  # without a database no study runs anyway
+            for study_id in runnable_studies(self._engine):
+                self._tell_waiting(study_id, reason)
 
     def _tell_waiting(self, study_id: str, reason: str) -> None:
         if self._told_waiting.get(study_id) != reason:
@@ -294,6 +319,8 @@ class Supervisor:
             data_dir=str(settings.data),
             allow_imports=settings.quotas.allow_imports,
         )
+        prepares = settings.runtime_env is not None or code is not None
+        self._tell_waiting(study_id, DRIVER_PREPARES if prepares else DRIVER_STARTS)
         driver = launch_driver(study_id, runtime_env=code)
         answer = driver.run.remote(
             study_id,

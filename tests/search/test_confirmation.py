@@ -140,7 +140,7 @@ def test_a_driver_that_takes_over_tells_what_the_study_waits_for() -> None:
     study = store.add_study(three(min_effect=None))
     cluster = Cluster(coordinator_for(store, study), noisy(0.03))
     for _ in cluster.rounds():
-        if told := store.get_study(study.id).reason:
+        if (told := str(store.get_study(study.id).reason)).startswith("confirmation"):
             break
     second = coordinator_for(store, study, owner="second")
     store.set_study_state(Lease(study_id=study.id, owner="second", ttl_s=10), StudyState.RUNNING)

@@ -632,6 +632,26 @@ def test_a_study_whose_workers_do_not_start_says_so() -> None:
         assert ("has waited 2 min for Ray to start a worker" in (store.get_study(study.id).reason or "")) is told
     coordinator.begin("t0")
     coordinator.tell_why_waiting()
+    assert (
+        store.get_study(study.id).reason == "its first runs read the data, build the model and train their first epoch"
+    )
+
+
+def test_what_precedes_the_first_epoch_is_told() -> None:
+    """By the driver that began the study and by the next one; nothing once a run has reported."""
+    store = MemoryStore()
+    study = store.add_study(define())
+    for slots in (0, 1):
+        coordinator = coordinator_for(store, study, slots=slots)
+        coordinator.next("t0")
+        coordinator.tell_why_waiting()
+        wanted = (
+            "starts its first workers" if slots else "waits for CPUs or cards, which studies of higher priority use"
+        )
+        assert str(store.get_study(study.id).reason).startswith(wanted)
+    coordinator.begin("t0")
+    assert str(store.get_study(study.id).reason).startswith("its first runs read the data")
+    coordinator.report("t0", Report(points=[Point(epoch=1, step=1, value=0.5, metrics={"val_accuracy": 0.5}, lr=0.1)]))
     assert store.get_study(study.id).reason is None
 
 

@@ -16,9 +16,10 @@ import ray
 
 from search import driver, placement
 from search.definition import StudyDefinition
-from search.driver import SCRATCH_PREFIX, DriverOptions, drive
+from search.driver import DriverOptions, drive
 from search.records import Lease, StudyRecord
 from search.states import RunState, Stage, StudyState
+from search.tuning import SCRATCH_PREFIX
 from tasks.engine import checkpoint
 from tasks.engine.folders import private_folder
 from tests.machine import PATIENCE_S, wait_until
@@ -238,7 +239,10 @@ def test_a_study_that_no_machine_has_room_for_says_what_it_waits_for(tmp_path: P
     options = DriverOptions(owner="test", storage=str(tmp_path))
     with ThreadPoolExecutor(1) as pool:
         driven = pool.submit(drive, study.id, store=store, options=options)
-        wait_until(lambda: store.get_study(study.id).reason is not None, what="it says what it waits for")
+        wait_until(
+            lambda: str(store.get_study(study.id).reason).startswith("waits for a machine"),
+            what="it says what it waits for",
+        )
         waiting = store.get_study(study.id)
         store.set_study_state(Lease(study_id=study.id, owner="test", ttl_s=15), StudyState.CANCELLED)
         assert driven.result(PATIENCE_S) is StudyState.CANCELLED

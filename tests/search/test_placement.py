@@ -50,10 +50,10 @@ def test_own_code_gets_a_card_where_there_are_any(
     """Its throughput is not measured, as its epochs may take hours; a toy surface gets none."""
     monkeypatch.setattr(placement, "cluster_capacity", lambda: Capacity(cpus=4, gpus=gpus))
     own = define(task={"name": "python", "run": "my_module:train"}, objective={"metric": "val_loss"})
-    placed = placement.place(own, data_dir=None, is_stopping=lambda: False)
+    placed = placement.place(own, data_dir=None, is_stopping=lambda: False, tell=print)
     assert placed.each == Capacity(cpus=1, gpus=expected)
     surface = define(task={"name": "synthetic"}, objective={})
-    toy = placement.place(surface, data_dir=None, is_stopping=lambda: False)
+    toy = placement.place(surface, data_dir=None, is_stopping=lambda: False, tell=print)
     assert toy.each == Capacity(cpus=1, gpus=0)
 
 

@@ -33,6 +33,8 @@ class FakeSupervisor:
     def stop(self) -> None:
         self.stopped = True
 
+    def notice(self, study_id: str) -> None: ...
+
     def ray_status(self) -> str:
         return "ok"
 

@@ -89,6 +89,11 @@ def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str])
             assert search.n_confirm_finished == search.n_confirm_runs == 3
             assert search.best_params is not None
 
+        told = [event.data["reason"] for event in client.events(study.id) if event.kind == "study.state"]
+        first_epoch = "its first runs read the data, build the model and train their first epoch"
+        phases = ["its driver starts", "starts its first workers", first_epoch]
+        assert [text for text in told if text in phases] == phases, told
+
         trials = list(client.trials("e2e"))
         assert len(trials) == 12
         assert {trial.state for trial in trials} <= {"COMPLETE", "PRUNED", "FAIL"}

@@ -78,8 +78,8 @@ class StudyView(View):
     model: str | None
     state: str
     reason: str | None = Field(
-        description="Why it FAILED, was CANCELLED or PAUSED, or waits while it is RUNNING; which searches "
-        "were cut short or had no trial but failed ones, once it is COMPLETED."
+        description="Why it FAILED, was CANCELLED or PAUSED; what it waits for or does before its first epoch; which "
+        "searches were cut short or had no trial but failed ones, once it is COMPLETED."
     )
     metric: str
     direction: str
@@ -88,6 +88,11 @@ class StudyView(View):
     started_at: datetime | None
     finished_at: datetime | None
     searches: list[SearchView]
+    remaining_s: float | None = Field(
+        default=None,
+        description="Seconds that a RUNNING study will still take, from its latest runs; until three have ended, from "
+        "those of the last study of its recipe or from its first epochs. In single reads only.",
+    )
     notes: str = Field(default="", description="What somebody wrote about the study.")
     tags: list[str] = Field(default=[], description="Words to find it by.")
     definition: dict[str, Any] | None = Field(default=None, description="In single reads only.")

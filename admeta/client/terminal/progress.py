@@ -80,6 +80,8 @@ class _Lines:
         self._tell("", f"study {study.name} is {study.state}{because}")
         if phase := starting(study):
             self._tell("phase", phase)
+        if study.remaining_s is not None and "left" not in self._shown:
+            self._tell("left", f"about {rough_duration(study.remaining_s)} left")
         for search in study.searches:
             self._tell(search.label, f"{search.label:>12}  {_told(search)}")
 
@@ -101,9 +103,8 @@ def _headline(study: StudyView, now: float) -> Text:
     if study.started_at is not None:
         elapsed_s = study.elapsed_s(datetime.fromtimestamp(now, UTC))
         text.append(f"  {duration(elapsed_s)}", style="not bold")
-        left_s = _time_left_s(study, elapsed_s)
-        if left_s is not None:
-            text.append(f", about {rough_duration(left_s)} left", style="not bold")
+        if study.remaining_s is not None:
+            text.append(f", about {rough_duration(study.remaining_s)} left", style="not bold")
     if because := printable(study.reason or "") or starting(study):
         text.append(f"\n{because}", style="not bold")
     return text
@@ -116,20 +117,10 @@ def starting(study: StudyView) -> str:
         return ""
     if study.state == "QUEUED":
         return "waiting for Ray to start, or for other studies to end"
-    if study.state != "RUNNING":
+    n_running = sum(search.n_running for search in study.searches)
+    if study.state != "RUNNING" or not n_running:
         return ""
-    if n_running := sum(search.n_running for search in study.searches):
-        return f"{n_running} first trial{'s' if n_running > 1 else ''} in training; none has ended"
-    if any(search.n_waiting for search in study.searches):
-        return "starting workers, which read the data and train the first trials"
-    return "starting the study's driver, which checks the task and its data"
-
-
-def _time_left_s(study: StudyView, elapsed_s: float) -> float | None:
-    """Seconds that the rest takes at the speed so far; None before the first trial has ended, or after the end."""
-    done = sum(_done(search) for search in study.searches)
-    left = sum(_total(search) for search in study.searches) - done
-    return elapsed_s * left / done if study.state == "RUNNING" and done and left else None
+    return f"{n_running} first trial{'s' if n_running > 1 else ''} in training; none has ended"
 
 
 def _table(study: StudyView) -> Table:

@@ -4,7 +4,7 @@ SQL does the counting, ordering and paging; nothing here loads a study's trials 
 Only COMPLETE runs with a finite value compete.
 """
 
-from service.database.queries.activity import Totals, active_runs, queued_studies, totals
+from service.database.queries.activity import Totals, active_runs, queued_studies, time_left, totals
 from service.database.queries.best import BestResult, best, best_results, longest_recipes
 from service.database.queries.chosen import sensitivity
 from service.database.queries.comparison import comparison, detectable
@@ -72,6 +72,7 @@ __all__ = [
     "study_curves",
     "study_names",
     "study_state",
+    "time_left",
     "totals",
     "trial_files",
 ]

@@ -209,7 +209,10 @@ def _on(curve: _Curve, xs: Sequence[float]) -> list[tuple[float, float | None]]:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptSpan:
-    """When and where one attempt of a run trained; node and device are None until its worker has reported them."""
+    """When and where one attempt of a run trained; node and device are None until its worker has reported them.
+
+    `epoch` is the run's last one.
+    """
 
     label: str
     trial: int
@@ -221,6 +224,7 @@ class AttemptSpan:
     device: str | None
     started_at: datetime
     finished_at: datetime | None
+    epoch: int = 0
 
 
 def attempt_spans(engine: Engine, study_id: str, *, limit: int | None = None) -> list[AttemptSpan]:
@@ -228,7 +232,7 @@ def attempt_spans(engine: Engine, study_id: str, *, limit: int | None = None) ->
     query = (
         select(
             *(Search.label, Run.trial_number.label("trial"), Run.stage, Run.seed, Attempt.attempt, Attempt.state),
-            *(Attempt.node, Attempt.device, Attempt.started_at, Attempt.finished_at),
+            *(Attempt.node, Attempt.device, Attempt.started_at, Attempt.finished_at, Run.epoch),
         )
         .join(Run, Run.id == Attempt.run_id)
         .join(Run.search)

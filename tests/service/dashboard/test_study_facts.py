@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
@@ -13,8 +14,8 @@ import pytest
 
 from admeta.client.models import SearchView, StudyView
 from search.states import AttemptState, Stage, StudyState
-from service.dashboard.study_facts import remaining
 from service.database.queries import AttemptSpan
+from service.database.queries.activity import remaining
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 FULL_S, PRUNED_S, N_TRIALS, N_SEEDS = 100.0, 25.0, 40, 5
@@ -107,7 +108,35 @@ def test_the_remaining_time_ends_with_the_hours() -> None:
     assert found.seconds == pytest.approx(36)
 
 
-def test_there_is_none_before_three_runs_have_ended() -> None:
+@pytest.mark.parametrize("n_slots", [1, 4, 8])
+@pytest.mark.parametrize(
+    ("rate", "most", "of_epochs"), [("none", 0.08, 1.1), ("constant", 0.15, 2.0), ("late", 0.15, 2.1)]
+)
+def test_an_early_estimate_is_of_an_earlier_study_or_of_the_first_epochs(
+    n_slots: int, rate: str, most: float, of_epochs: float
+) -> None:
+    """Before and after the workers start. From the first epochs alone it is too long by what will be pruned."""
+    errors, ratios = [], []
+    for seed in range(10):
+        spans, earlier = (simulated(n_slots=n_slots, seed=seed + more, rate=rate) for more in (0, 100))
+        total_s = (max(span.finished_at for span in spans if span.finished_at) - START).total_seconds()
+        study, _ = seen_at(spans, START)
+        found = remaining(study, [], earlier=earlier, now=START)
+        assert found is not None
+        now = START + timedelta(seconds=10)
+        study, there = seen_at(spans, now)
+        there = [replace(span, epoch=1) for span in there]
+        ten_epochs = study.model_copy(update={"definition": {"task": {"epochs": 10}, "budget": {}}})
+        alone, both = (remaining(ten_epochs, there, earlier=more, now=now) for more in ((), earlier))
+        assert alone is not None
+        assert both is not None
+        errors += [abs(found.seconds / total_s - 1), abs(both.seconds / (total_s - 10) - 1)]
+        ratios.append(alone.seconds / (total_s - 10))
+    assert median(errors) < most
+    assert 0.9 < median(ratios) < of_epochs
+
+
+def test_there_is_none_before_the_first_epoch() -> None:
     spans = simulated(n_slots=2, seed=0)
     study, there = seen_at(spans, START + timedelta(seconds=10))
     assert remaining(study, there, now=START + timedelta(seconds=10)) is None

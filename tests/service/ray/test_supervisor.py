@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from service.database.queries import get_study_view
 from service.database.store import SqlStore
 from service.database.studies import create_study, request_cancel, request_pause
 from service.ray import supervisor as module
-from service.ray.node import ClockWatch
+from service.ray.node import ClockWatch, JoinError
 from service.ray.supervisor import Driver, Supervisor
 from service.settings import Settings
 from tests.machine import wait_until
@@ -118,6 +119,32 @@ def test_what_ray_cannot_recover_from_needs_a_new_process_and_frees_the_studies(
     engine.dispose()
 
 
+def test_a_study_that_waits_for_ray_says_so(
+    settings: Settings, cluster: FakeCluster, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once where it is submitted meanwhile: the thread that starts Ray looks at no study."""
+    release, joining = threading.Event(), threading.Event()
+
+    def join(_: Settings) -> None:
+        joining.set()
+        if not release.wait(30):
+            raise JoinError("nothing answers.", hint="h")
+        cluster.connected = True
+
+    monkeypatch.setattr(cluster, "join", join)
+    before, _ = create_study(engine, StudyDefinition.model_validate(definition("before")))
+    supervisor = Supervisor(settings)
+    supervisor.start()
+    assert joining.wait(30)
+    after, _ = create_study(engine, StudyDefinition.model_validate(definition("after")))
+    supervisor.notice(after.id)
+    for study in (before, after):
+        assert get_study_view(engine, study.id).reason == "waits for Ray, which starts"
+    release.set()
+    wait_until(lambda: supervisor.ray_status() == "ok", what="ok")
+    supervisor.stop()
+
+
 def test_a_study_that_waits_says_for_what(
     settings: Settings, cluster: FakeCluster, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,10 +154,8 @@ def test_a_study_that_waits_says_for_what(
     other = Lease(study_id="another", owner="x", ttl_s=9)
     supervisor._drivers["another"] = Driver(actor=None, answer=None, lease=other)
     study, _ = create_study(engine, StudyDefinition.model_validate(definition()))
-    wait_until(lambda: get_study_view(engine, study.id).reason is not None, what="the study says why it waits")
-    assert get_study_view(engine, study.id).reason == (
-        "waits for another study to end: the service runs 1 at a time (--max-running)"
-    )
+    reason = "waits for another study to end: the service runs 1 at a time (--max-running)"
+    wait_until(lambda: get_study_view(engine, study.id).reason == reason, what="the study says why it waits")
     supervisor.stop()
     store = SqlStore(engine)
     lease = store.acquire_lease(study.id, owner="driver", ttl_s=60)
