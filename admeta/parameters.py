@@ -36,9 +36,14 @@ class FloatDomain:
     high_open: bool = False
 
     def accepts(self, value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
             return False
-        number = float(value)
+        try:
+            number = float(value)
+        except OverflowError:  # an integer beyond a float's range
+            return False
+        if not math.isfinite(number):
+            return False
         above = number > self.low if self.low_open else number >= self.low
         below = number < self.high if self.high_open else number <= self.high
         return above and below

@@ -7,6 +7,7 @@ the others' optimizer begin with `others.`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -30,7 +31,16 @@ from admeta.spaces import RECIPE
 from search.errors import field_error
 from search.named_spaces import find_named_space, resolve_spaces
 from search.recipe import RECIPE_SCHEMA, recipe_parameters
-from search.space import CategoricalParameter, Space, Strict, as_drawn, check_conditions, from_registry, why_not
+from search.space import (
+    CategoricalParameter,
+    IntParameter,
+    Space,
+    Strict,
+    as_drawn,
+    check_conditions,
+    from_registry,
+    why_not,
+)
 from tasks.config import Count, Number
 
 _FIELDS = {"matrices": ("space", "fixed"), "others": ("name", "space", "fixed")}
@@ -351,9 +361,16 @@ class OptimizerSearch(Strict):
             values = [float(f"{at * asked.span ** (i / half):.4g}") for i in range(-half, half + 1) if i]
         else:
             return []
-        if isinstance(at, int):
-            values = map(round, values)
+        if self._is_whole(name, at):
+            values = map(round, filter(math.isfinite, values))
         return sorted({at, *(value for value in values if self._accepts(name, value, params))})
+
+    def _is_whole(self, name: str, at: float) -> bool:
+        """Whether the parameter has whole numbers alone; 1 may also be how a learning rate of 1.0 was written."""
+        if name in self.space:
+            return isinstance(self.space[name], IntParameter)
+        known = admeta.registry.get(self.name).parameters.get(name)
+        return isinstance(at, int) and (known is None or not known.domain.accepts(float(at)))
 
     def _accepts(self, name: str, value: float, params: Mapping[str, Any]) -> bool:
         if name.startswith(RECIPE):  # the definition's rules hold for what is searched

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import PchipInterpolator, UnivariateSpline
+from scipy.interpolate import PchipInterpolator, splev, splrep
 
 from search.analysis.summary import AnalysisError, finite_or_none, is_maximize
 from search.states import Direction
@@ -218,7 +218,8 @@ class GoodRange:
         tolerance: in the metric's unit.
         low, high: the ends of the range.
         deviation: mean of what is lost against the best over all values that were measured, in the metric's unit; 0 is
-            best (the learning rate sensitivity of Wortsman et al., 2023).
+            best (the learning rate sensitivity of Wortsman et al., 2023). None where runs diverged and no result is
+            known that is worse than the best.
     """
 
     best: float
@@ -226,12 +227,14 @@ class GoodRange:
     tolerance: float
     low: Edge
     high: Edge
-    deviation: float
+    deviation: float | None
 
 
 _STEPS = 400
 _CAPPED_AT = 6.0
 _SURE = 2.0
+_LARGEST = 1e100
+"""Results beyond it count as divergences: what is computed from them would overflow."""
 
 
 def good_range(
@@ -265,13 +268,13 @@ def good_range(
     Returns:
         None where fewer than three values were measured, or all diverged.
     """
-    points = sorted((point for point in points if point[1]), key=lambda point: point[0])
+    points = _with_distance((point for point in points if point[1]), log=log)
     x = np.array([value for value, _ in points])
+    std = std if std is None or std <= _LARGEST else None
     cost = np.array([_mean_cost(runs, direction) for _, runs in points])
     error = (std or 0.0) / np.sqrt([len(runs) for _, runs in points])
     if len(points) < 3 or not np.isfinite(cost).any():
         return None
-    x = np.log(x) if log else x
     first, last = _finite_around(cost, int(np.argmin(cost)))
     inside = slice(first, last + 1)
     slack = within * abs(float(cost.min())) if margin is None else margin
@@ -291,18 +294,29 @@ def good_range(
         for step, block in ((-1, first), (1, last))
     ]
     to_value = math.exp if log else float
+    ceiling = None if worst is None or abs(worst) > _LARGEST else direction.cost(worst)
     return GoodRange(
         best=direction.cost(best),
         best_at=to_value(grid[place]),
         tolerance=tolerance,
         low=edges[0],
         high=edges[1],
-        deviation=_mean_loss(x, cost, grid, curve, worst=None if worst is None else direction.cost(worst)),
+        deviation=_mean_loss(x, cost, grid, curve, worst=ceiling),
     )
 
 
+def _with_distance(
+    points: Iterable[tuple[float, Sequence[float | None]]], *, log: bool
+) -> list[tuple[float, Sequence[float | None]]]:
+    """The points by place on the axis, in order; those at values too near to one another to tell apart are one."""
+    found: dict[float, list[float | None]] = {}
+    for value, runs in sorted(points, key=lambda point: point[0]):
+        found.setdefault(math.log(value) if log else float(value), []).extend(runs)
+    return list(found.items())
+
+
 def _mean_cost(runs: Sequence[float | None], direction: Direction) -> float:
-    finished = [value for value in runs if value is not None]
+    finished = [value for value in runs if value is not None and abs(value) <= _LARGEST]
     return direction.cost(statistics.fmean(finished)) if len(finished) == len(runs) else math.inf
 
 
@@ -323,8 +337,8 @@ def _smoothed(
     if len(x) < 4 or not error.all():
         return cost
     capped = np.minimum(cost, cost.min() + cap)
-    spline = UnivariateSpline(x, capped, w=1 / error, s=len(x))
-    return np.asarray(spline(x) + cost - capped)
+    spline, *_ = splrep(x, capped, w=1 / error, s=len(x), full_output=True, quiet=True)  # without warnings
+    return np.asarray(splev(x, spline) + cost - capped)
 
 
 def _edge(
@@ -384,10 +398,12 @@ def _mean_loss(
     curve: NDArray[np.float64],
     *,
     worst: float | None,
-) -> float:
+) -> float | None:
     """Mean distance from the best over the measured range; divergences count as the worst from their middle on."""
     best, finite = float(curve.min()), cost[np.isfinite(cost)]
     ceiling = max(float(finite.max()), best if worst is None else worst)
+    if len(finite) < len(cost) and ceiling <= best:
+        return None
     everywhere = np.linspace(x[0], x[-1], _STEPS)
     known = np.interp(everywhere, grid, np.minimum(curve, ceiling))
     nearest = cost[np.abs(everywhere[:, None] - x[None, :]).argmin(axis=1)]

@@ -64,6 +64,7 @@ CASES = [
     (optimizer(space="papr"), "optimizers.0.space", "did you mean 'paper'?"),
     (optimizer(fixed={"lambd": 2}), "optimizers.0.fixed.lambd", "(0, 1)"),
     (optimizer(fixed={"eps": math.inf}), "optimizers.0.fixed.eps", "finite"),
+    (optimizer(fixed={"eps": 10**309}), "optimizers.0.fixed.eps", "finite"),  # beyond a float
     (optimizer(space={"lr": FLOAT}, fixed={"lr": 0.1}), "optimizers.0.fixed.lr", "in both 'space' and 'fixed'"),
     ({"objective": {"metric": "val_acc"}}, "objective.metric", "did you mean 'val_accuracy'?"),
     ({"objective": {"direction": "up"}}, "objective.direction", "'maximize' or 'minimize'"),

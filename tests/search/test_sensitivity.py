@@ -208,6 +208,9 @@ def test_cancelling_the_study_ends_them() -> None:
             {"lambd": {"type": "categorical", "choices": [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]}}, {}, {"lambd": 0.2},
             "lambd", [0.1, 0.2, 0.3, 0.4],
         ),
+        # 1 is how somebody wrote 1.0; the others are not rounded as it is
+        ({"lr": {"type": "categorical", "choices": [0.3, 1, 3]}}, {}, {"lr": 1}, "lr", [0.3, 1, 3]),
+        ({"lr": LR}, {"weight_decay": 1}, {"lr": 0.1}, "weight_decay", [0.01, 0.1, 1, 10, 100]),
         ({"betas": {"type": "categorical", "choices": [[0.9, 0.99]]}}, {}, {"betas": [0.9, 0.99]}, "betas", []),
     ],
 )  # fmt: skip

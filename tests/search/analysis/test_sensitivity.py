@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pytest
 
@@ -112,3 +113,20 @@ def test_one_value_that_did_not_diverge() -> None:
     found = good_range(points, direction=Direction.MINIMIZE, within=0.01, std=0.1)
     assert found is not None
     assert (found.low.at, found.best_at, found.high.at) == pytest.approx((10**0.5, 10, 10**1.5))
+    assert found.deviation is None  # nothing is known of how bad a divergence is
+    known = good_range(points, direction=Direction.MINIMIZE, within=0.01, worst=2.5)
+    assert known is not None
+    assert known.deviation is not None
+    assert known.deviation > 0.5
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("std", [None, 0.0, 1e-320, 1e-9, 1.0, 1e308])
+def test_results_of_any_size(direction: Direction, std: float | None) -> None:
+    nearly = math.nextafter(0.1, 1)
+    values = (1e308, -1e308, math.nan, 1e-320, 1.0, 1.1, 0.9)
+    points = list(zip((1e-300, 0.001, 0.01, 0.1, nearly, 1.0, 1e300), ([one] for one in values), strict=True))
+    with warnings.catch_warnings(action="error"):
+        found = good_range(points, direction=direction, within=0.01, std=std, worst=1e308)
+    assert found is not None
+    assert all(map(math.isfinite, (found.best, found.best_at, found.tolerance, found.low.at, found.high.at)))
