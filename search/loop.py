@@ -260,12 +260,13 @@ class SearchLoop:
     def _n_to_ask(self) -> int:
         """The budget's trials, and another one for each that was lost with its machine, at most as many again.
 
-        Where the study was extended, also for each that had been cancelled.
-        Settings that are lost a second time are not replaced again: they may be what kills the worker.
+        Settings that are lost a second time are not replaced again: they may be what kills the worker. Where the study
+        was extended, each trial that had been cancelled is replaced, however often that was.
         """
         runs = self._search_runs()
-        lost = {_key(run.params) for run in runs if run.failure is not None and run.failure.is_replaced}
-        return self._n_trials + min(len(lost), self._n_trials)
+        lost = {_key(run.params) for run in runs if run.failure is not None and run.failure.is_lost}
+        n_cancelled = sum(run.failure is FailureKind.REPLACED for run in runs)
+        return self._n_trials + min(len(lost), self._n_trials) + n_cancelled
 
     def _ask(self) -> RunRecord:
         """Create the next trial and its run. A trial that a dead driver created without a run gets its run first."""

@@ -194,7 +194,7 @@ def is_result(trial: FrozenTrial) -> bool:
 def is_lost(trial: FrozenTrial) -> bool:
     """Whether a trial failed with its machine, so that another one takes its place (`search.loop`)."""
     kind = trial.user_attrs.get(FAILURE_KIND)
-    return kind is not None and FailureKind(kind).is_replaced
+    return kind is not None and FailureKind(kind).is_lost
 
 
 def with_last_value(trial: FrozenTrial) -> FrozenTrial:

@@ -109,9 +109,9 @@ class FailureKind(StrEnum):
         return self.is_withdrawn or self in (FailureKind.ERROR, FailureKind.LOST, FailureKind.PREEMPTED)
 
     @property
-    def is_replaced(self) -> bool:
-        """Whether another trial takes the place of one that ended so: its training did not fail."""
-        return self in (FailureKind.LOST, FailureKind.PREEMPTED, FailureKind.REPLACED)
+    def is_lost(self) -> bool:
+        """Whether another trial takes the place of one that ended so: its machine failed, not its training."""
+        return self in (FailureKind.LOST, FailureKind.PREEMPTED)
 
     @property
     def is_withdrawn(self) -> bool:

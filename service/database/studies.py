@@ -42,6 +42,9 @@ _UNFINISHED = tuple(state for state in StudyState if not state.is_terminal)
 _FINISHED = tuple(state for state in RunState if state.is_finished)
 _QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: one submission at a time counts the queue and adds to it
 
+MAX_EXTENSIONS = 50
+"""Of one study: each is kept with the definition before it, which a submission under the study's name looks at."""
+
 
 @retried(REQUEST)
 def create_study(
@@ -121,27 +124,30 @@ def extend_study(
         max_queued, key: see `create_study`.
 
     Returns:
-        The study; as it was, where the definition is the present one and was not cut off by a cancellation or failure.
+        The study; as it was, where the definition is the present one and nothing of it was cut off.
 
     Raises:
         StudyNotFoundError: no study has this id or name.
         StudyConflictError: it has not ended, its driver is still stopping its runs, or its definition has changed.
         QueueFullError, AnsweredBeforeError, KeyReusedError: as `create_study`.
     """
-    content = definition.to_json()
+    content, old = definition.to_json(), StudyDefinition.model_validate(before)
+    changes = changes_in_words(old, definition)
     with writing(engine) as session:
         idempotency.check(session, key)
         row = _locked(session, study)
         if row.definition != before:
             raise StudyConflictError(f"study '{row.name}' was extended by another request meanwhile; look at it again.")
-        old = StudyDefinition.model_validate(before)
-        if definition != old or row.state in (StudyState.FAILED, StudyState.CANCELLED):
+        was_cut_off = row.state in (StudyState.FAILED, StudyState.CANCELLED) or (
+            row.state is StudyState.COMPLETED and request == ExtendRequest() and _has_cancelled(session, row)
+        )
+        if definition != old or was_cut_off:
             _check_can_extend(session, row, engine)
             if max_queued is not None:
                 _check_queue(session, max_queued)
-            changes = changes_in_words(old, definition)
             row.extensions = [*row.extensions, _extension(session, row, changes, request=request, by=by)]
             row.definition, row.definition_sha256 = content, definition_sha256(content)
+            row.recipe = recipe_of(definition, data_fingerprint=row.data_fingerprint)
             row.state, row.reason, row.finished_at = StudyState.QUEUED, None, None
             _extend_searches(session, row, definition)
             events.record_study(session, EventKind.STUDY_EXTENDED, row, changes=changes, by=by)
@@ -158,6 +164,10 @@ def _check_can_extend(session: Session, row: Study, engine: Engine) -> None:
             f"study '{row.name}' is {row.state}; only COMPLETED, FAILED or CANCELLED studies can be extended. Wait for "
             "its end, or cancel it first."
         )
+    if len(row.extensions) >= MAX_EXTENSIONS:
+        raise StudyConflictError(
+            f"study '{row.name}' was extended {len(row.extensions)} times, which is the limit; clone it."
+        )
     _check_released(session, row, engine)
 
 
@@ -167,6 +177,13 @@ def _check_released(session: Session, row: Study, engine: Engine) -> None:
             f"study '{row.name}' is {row.state}, but its driver is still stopping its runs; repeat the request "
             "in a few seconds."
         )
+
+
+def _has_cancelled(session: Session, row: Study) -> bool:
+    """Whether a trial or a run of the study was cancelled and nothing has taken its place."""
+    cancelled = select(Run.id).join(Search, Search.id == Run.search_id)
+    cancelled = cancelled.where(Search.study_id == row.id, Run.failure == FailureKind.CANCELLED).limit(1)
+    return session.execute(cancelled).first() is not None
 
 
 def _extension(

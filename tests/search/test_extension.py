@@ -206,6 +206,22 @@ def test_a_cancelled_study_gets_all_its_trials_and_seeds_after_all(cancel_after:
             assert all(run.state.is_finished for run in own)
 
 
+def test_trials_that_are_cancelled_again_and_again_are_all_replaced() -> None:
+    """A baseline, too, which has no other settings to take the place."""
+    store = MemoryStore()
+    study = store.add_study(define(optimizers=["sgdm"], baseline=["sgdm"]))
+    for i in range(4):
+        cluster = Cluster(coordinator_for(store, study, owner=f"driver {i}", slots=4))
+        next(iter(cluster.rounds()))
+        cluster.coordinator.cancel()
+        study = store.extend(study.id, study.definition, n_seen=0)
+    Cluster(coordinator_for(store, study, owner="last")).run()
+    for label, n in (("sgdm", 4), ("sgdm.defaults", 1)):
+        ends = Counter(run.state for run in runs_of(store, study, label, Stage.SEARCH))
+        assert ends[RunState.COMPLETE] == n
+        assert ends[RunState.FAIL] >= 4
+
+
 @pytest.mark.parametrize("kill_after", range(1, 12, 2))
 def test_a_new_driver_finishes_what_the_dead_one_left_of_an_extension(kill_after: int) -> None:
     store, study = ended(define())
@@ -236,7 +252,7 @@ def test_until_decided_only_the_trial_that_is_chosen_now_counts() -> None:
     study = store.extend(study.id, grown(study.definition, trials_of={"sgdm": 4}))
     coordinator = coordinator_for(store, study)
     coordinator.tell_why_waiting()
-    assert store.get_study(study.id).reason is None  # the look that was taken before says nothing now
+    assert store.get_study(study.id).reason == "starts its first workers"  # and not the look that was taken before
     Cluster(coordinator, score).run()
     confirmed = Counter(run.trial_number for run in runs_of(store, study, "sgdm", Stage.CONFIRM))
     assert confirmed[1] == 3

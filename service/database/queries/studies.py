@@ -194,7 +194,7 @@ def _read(session: Session, studies: Sequence[Study]) -> dict[str, list[SearchVi
     for search in found:
         study = by_id[search.study_id]
         known = {**_NO_RUNS, **search._asdict(), **counts.get(search.id, {})}
-        known["n_trials"] += min(known["n_lost"], known["n_trials"])  # as `search.loop` replaces them
+        known["n_trials"] += min(known["n_lost"], known["n_trials"]) + known["n_replaced"]  # as `search.loop` does
         if known["n_trials"] > 1 and study.id in budgets:  # one trial: a baseline's, or a space of one configuration
             known |= budgets[study.id]
             known["n_trials"] = _expected_trials(known, ended=study.state.is_terminal)
@@ -261,8 +261,9 @@ _COUNTED = {
     "n_failed": RunState.FAIL,
 }
 _FOLLOWED = "n_confirm_finished", "n_sensitivity_runs", "n_sensitivity_finished"
-_NO_RUNS = dict.fromkeys([*_COUNTED, "n_lost", "n_confirm_created", *_FOLLOWED, "n_epochs", "gpu_hours"], 0)
-_REPLACED = tuple(kind for kind in FailureKind if kind.is_replaced)
+_NO_RUNS = dict.fromkeys(
+    [*_COUNTED, "n_lost", "n_replaced", "n_confirm_created", *_FOLLOWED, "n_epochs", "gpu_hours"], 0
+)
 
 
 @cache
@@ -272,8 +273,10 @@ def _counts() -> Select[*tuple[Any, ...]]:
         func.count().filter(Run.stage == Stage.SEARCH, Run.state == state).label(name)
         for name, state in _COUNTED.items()
     ]
-    lost = (Run.stage == Stage.SEARCH) & (Run.state == RunState.FAIL) & Run.failure.in_(_REPLACED)
+    failed = (Run.stage == Stage.SEARCH) & (Run.state == RunState.FAIL)
+    lost = failed & Run.failure.in_([kind for kind in FailureKind if kind.is_lost])
     n_lost = func.count(distinct(Run.params)).filter(lost).label("n_lost")
+    n_replaced = func.count().filter(failed & (Run.failure == FailureKind.REPLACED)).label("n_replaced")
     confirms = Run.stage == Stage.CONFIRM
     created = func.count().filter(confirms).label("n_confirm_created")
     finished = func.count().filter(confirms, Run.state.in_(_FINISHED)).label("n_confirm_finished")
@@ -286,5 +289,5 @@ def _counts() -> Select[*tuple[Any, ...]]:
         func.count().filter(varies, is_finished).label("n_sensitivity_finished"),
     )
     chosen = Run.search_id.in_(bindparam("searches", expanding=True))
-    columns = (*n_trials, n_lost, created, finished, *varied, n_epochs, gpu_hours)
+    columns = (*n_trials, n_lost, n_replaced, created, finished, *varied, n_epochs, gpu_hours)
     return select(Run.search_id, *columns).where(chosen).group_by(Run.search_id)

@@ -15,14 +15,15 @@ from search.coordinator import Coordinator, Workplace
 from search.definition import StudyDefinition
 from search.errors import StudyConflictError
 from search.extension import extended
+from search.recipe import recipe_of
 from search.records import Capacity, Lease, SearchRecord
 from search.states import FailureKind, RunState, Stage, StudyState
-from service.database import SqlStore, events
+from service.database import SqlStore, events, studies
 from service.database.errors import QueueFullError
 from service.database.lease import close_unfinished
 from service.database.queries import comparison, get_study_view, list_studies
 from service.database.queries.best import best
-from service.database.studies import create_study, extend_study, request_cancel
+from service.database.studies import create_study, extend_study, request_cancel, request_cancel_trial
 from tests.chaos.ledger import look
 from tests.search.workers import Cluster, define
 from tests.service.database.fill import complete, definition, leased, run
@@ -146,6 +147,46 @@ def test_what_was_cancelled_is_replaced(store: SqlStore, engine: Engine) -> None
     assert store.start_attempt(again, revived.id).attempt == 2
     failures = {one.failure for one in store.runs(lease.study_id) if one.state is RunState.FAIL}
     assert failures == {FailureKind.REPLACED}
+
+
+def test_what_was_cancelled_in_a_completed_study_is_done_where_nothing_else_is_asked_for(
+    store: SqlStore, engine: Engine
+) -> None:
+    lease, (admetar, _) = leased(store, two_trials())
+    run(store, lease, admetar, 0, complete(0.9))
+    run(store, lease, admetar, 1, None)
+    request_cancel_trial(engine, "digits", "admetar", 1)
+    store.set_study_state(lease, StudyState.COMPLETED)
+    store.release_lease(lease)
+    view = extend(engine, "digits")
+    assert (view.state, view.searches[0].n_trials) == ("QUEUED", 3)
+    assert extend(engine, "digits") == view
+
+
+def test_an_added_optimizer_with_a_recipe_of_its_own_is_part_of_the_studys_recipe(
+    store: SqlStore, engine: Engine
+) -> None:
+    lease, _ = leased(store, two_trials())
+    store.set_data_fingerprint(lease, "f" * 64)
+    request_cancel(engine, "digits")
+    store.release_lease(lease)
+    warmup = {"schedule.warmup": {"type": "float", "low": 0.0, "high": 0.2}}
+    view = extend(engine, "digits", optimizers=[{"name": "adamw", "recipe": warmup}])
+    new = StudyDefinition.model_validate(view.definition)
+    assert (
+        view.recipe == recipe_of(new, data_fingerprint="f" * 64) != recipe_of(two_trials(), data_fingerprint="f" * 64)
+    )
+
+
+def test_a_study_is_not_extended_without_end(store: SqlStore, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(studies, "MAX_EXTENSIONS", 2)
+    create_study(engine, two_trials())
+    for n in (3, 4):
+        request_cancel(engine, "digits")
+        extend(engine, "digits", trials=n)
+    request_cancel(engine, "digits")
+    with pytest.raises(StudyConflictError, match="was extended 2 times, which is the limit"):
+        extend(engine, "digits", trials=5)
 
 
 def test_what_was_remembered_of_an_ended_study_is_forgotten(store: SqlStore, engine: Engine) -> None:
