@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,11 @@ from tasks.engine import sharing
 from tasks.engine.folders import is_remote
 
 log = logging.getLogger(__name__)
+
+PRELOADED = "search.trainable"
+"""What Ray's processes import as they start: Ray Tune and what a trial's worker and a driver need, without torch."""
+N_SPARE = 3
+"""Processes that are started after a study for the next one: its driver's and two workers'."""
 
 _SIGACTION_BYTES = 512  # struct sigaction has 152 bytes on Linux, 16 on macOS; it is only copied as a whole
 
@@ -74,7 +79,7 @@ def join(settings: Settings) -> None:
     try:
         with _handlers_kept(signal.SIGTERM, signal.SIGINT):
             if address is None:
-                start_embedded(**options)
+                start_embedded(**options, _system_config=_spare_processes())
             else:
                 ray.init(address=address, **options)
     except ConnectionError as error:
@@ -117,6 +122,36 @@ def start_embedded(**options: Any) -> None:
             include_dashboard=False,
             **options,
         )
+
+
+def _spare_processes() -> dict[str, Any]:
+    """Have Ray import what drivers and workers need as it starts processes, and keep as many as there are CPUs waiting.
+
+    Otherwise it ends those that wait while all CPUs are in use. What waits for a driver or a worker has run nothing:
+    Ray gives an actor its own process, which ends with it, and starts others for another runtime environment.
+    """
+    return {"preload_python_modules": [PRELOADED], "num_workers_soft_limit": max(N_SPARE, os.cpu_count() or 1)}
+
+
+def refill_spare(settings: Settings) -> None:
+    """Have an embedded Ray start N_SPARE processes for the next study, without waiting for them.
+
+    Ray starts a process for each task that waits. The first of these runs in the process that checked a study, and the
+    others after it, sooner than theirs start.
+    """
+    if settings.ray_address is None:
+        ask = ray.remote(_make_nothing()).options(num_cpus=0)
+        for _ in range(1 + N_SPARE):
+            ask.remote()
+
+
+def _make_nothing() -> Callable[[], None]:
+    """A task that does nothing, made here so that Ray sends it by value and no process imports this module for it."""
+
+    def nothing() -> None:
+        pass
+
+    return nothing
 
 
 @contextmanager

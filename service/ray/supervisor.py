@@ -271,6 +271,8 @@ class Supervisor:
         else:
             logger.info("study %s: driver ended, study is %s", study_id, state)
             self._crashes.pop(study_id, None)
+            if not self._drivers:
+                cluster.refill_spare(self._settings)
 
     def _note_failure(self, study_id: str, driver: Driver, error: RayError) -> None:
         """Count a driver's failure. The next driver continues, unless too many have failed without progress."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import re
@@ -103,6 +104,22 @@ def init_options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         monkeypatch.setenv(name, "")  # so that what is set here is undone
         monkeypatch.delenv(name)
     return seen
+
+
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+def test_an_embedded_ray_keeps_processes_ready(
+    init_options: dict[str, Any], tmp_path: Path, address: str | None
+) -> None:
+    """A cluster's are its operator's: Ray refuses such options of a process that joins it."""
+    cluster.join(load({}, home=tmp_path, ray_address=address))
+    options = init_options.get("_system_config")
+    if address is not None:
+        assert options is None
+        return
+    assert options is not None
+    assert options["preload_python_modules"] == ["search.trainable"]
+    assert importlib.util.find_spec("search.trainable") is not None
+    assert options["num_workers_soft_limit"] >= cluster.N_SPARE
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])

@@ -53,6 +53,9 @@ class FakeCluster:
         self.calls.append("leave")
         self.connected = False
 
+    def refill_spare(self, _: Settings) -> None:
+        self.calls.append("refill_spare")
+
     def control_is_lost(self) -> str | None:
         return self.fault
 
