@@ -35,6 +35,7 @@ from tasks.text.columns import (
     read_class_names,
     read_columns,
     read_numbers,
+    shortened,
 )
 from tasks.text.config import TableConfig
 from tasks.text.tokens import file_digest
@@ -48,6 +49,8 @@ DATA_FIELDS = {
     *("data_dir", "train_file", "val_file", "test_file", "val_fraction", "test_fraction", "split_seed"),
     *("label_column", "predict", "categorical_columns", "exclude_columns", "quotes"),
 }
+FARTHEST = 1e12
+"""Standard deviations from the mean; a network's loss on what is farther away overflows."""
 MANY = 20  # different texts: with more, a column in which most rows have one of their own is no category
 
 
@@ -102,12 +105,15 @@ class Column:
     def __str__(self) -> str:
         facts = [] if self.categories is None else [f"{len(self.categories)} categories"]
         facts += [f"{self.n_missing} missing"] if self.n_missing else []
-        return self.name + (f" ({', '.join(facts)})" if facts else "")
+        return shortened(self.name) + (f" ({', '.join(facts)})" if facts else "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableSplit:
-    """Rows: numbers (n, …) float32, categories (n, …) int64, and labels (n,), int64 of classes or float32."""
+    """Rows: numbers (n, …) float32, categories (n, …) int64, and labels (n,): int64 of classes, float32 of numbers.
+
+    Both kinds of numbers are standardised by the training rows.
+    """
 
     numbers: Tensor
     categories: Tensor
@@ -135,13 +141,6 @@ class TableTask(Task[TableConfig, TableData]):
     So the loss of numbers is a share of their variance, in any unit: always predicting the mean has a loss of 1.
     """
 
-    def __init__(self, config: TableConfig, data: TableData, *, device: torch.device) -> None:
-        super().__init__(config, data, device=device)
-        self._mean, self._std = 0.0, 1.0
-        if not data.classes:
-            labels = data.train.labels.double()
-            self._mean, self._std = float(labels.mean()), float(labels.std(correction=0))
-
     @classmethod
     def cache_key(cls, config: TableConfig) -> Hashable:
         return config.model_dump_json(include=DATA_FIELDS)
@@ -160,6 +159,8 @@ class TableTask(Task[TableConfig, TableData]):
         classes, labels = _labels(files, config)
         rows = _split_rows(labels, config, classes=classes)
         sources = {split: files.get(split, files["train"]) for split in rows}
+        if not classes:
+            labels = _standardised(labels, rows["train"], path=paths["train"])
         columns = tuple(
             _describe(files["train"], name, rows["train"], config)
             for name in files["train"].values
@@ -188,13 +189,6 @@ class TableTask(Task[TableConfig, TableData]):
             n_outputs=len(self.data.classes) or 1,
         )
 
-    def check_fit(self) -> None:
-        super().check_fit()
-        if not self.data.classes and self._std == 0.0:
-            raise DataError(
-                f"all training labels in {self.config.train_file} are {self._mean:g}; there is nothing to predict"
-            )
-
     def check_metric(self, metric: str) -> None:
         of_classes, of_numbers = ("accuracy", "f1", "mcc"), ("spearman", "pearson")
         if metric in (of_numbers if self.data.classes else of_classes):
@@ -205,7 +199,7 @@ class TableTask(Task[TableConfig, TableData]):
             )
         values = torch.unique(self.data.val.labels)
         if metric in ("f1", "mcc", *of_numbers) and len(values) < 2:
-            shown = repr(self.data.classes[int(values[0])]) if self.data.classes else f"{float(values[0]):g}"
+            shown = repr(self.data.classes[int(values[0])]) if self.data.classes else "the same"
             raise DataError(
                 f"{self.config.label_column} of all {len(self.data.val)} validation rows is {shown}, for which "
                 f"val_{metric} is undefined; add other rows, or choose another objective"
@@ -224,7 +218,7 @@ class TableTask(Task[TableConfig, TableData]):
         outputs = model(batch["numbers"], batch["categories"]).float()
         if self.data.classes:
             return nn.functional.cross_entropy(outputs, batch["labels"], label_smoothing=self.config.label_smoothing)
-        return nn.functional.mse_loss(outputs.squeeze(1), self._target(batch["labels"]))
+        return nn.functional.mse_loss(outputs.squeeze(1), batch["labels"])
 
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:
         part: TableSplit = getattr(self.data, split)
@@ -238,7 +232,7 @@ class TableTask(Task[TableConfig, TableData]):
         outputs, labels = torch.cat(pieces).float(), part.labels.to(self.device)
         if self.data.classes:
             return class_scores(outputs, labels, names=("macro_f1", "mcc"))
-        return value_scores(outputs.squeeze(1), labels, target=self._target(labels))
+        return value_scores(outputs.squeeze(1), labels, target=labels)
 
     def record(self) -> dict[str, Any]:
         columns = self.data.columns
@@ -250,9 +244,6 @@ class TableTask(Task[TableConfig, TableData]):
             "columns_of_categories": _listed([c for c in columns if c.categories is not None]),
             "data_digest": self.data.digest,
         }
-
-    def _target(self, labels: Tensor) -> Tensor:
-        return (labels - self._mean) / self._std
 
 
 def _read(path: Path, config: TableConfig, *, wanted: Sequence[str] | None) -> Columns:
@@ -271,7 +262,7 @@ def _labels(files: Mapping[str, Columns], config: TableConfig) -> tuple[tuple[st
     """The classes, none of numbers, and the labels of each file's rows."""
     name = config.label_column
     if config.predict == "number":
-        return (), {split: np.array(read_numbers(read, name), dtype=np.float32) for split, read in files.items()}
+        return (), {split: np.array(read_numbers(read, name)) for split, read in files.items()}
     names = {split: read_class_names(read, name) for split, read in files.items()}
     classes, n_rows = tuple(sorted(set(names["train"]))), len(names["train"])
     if len(classes) < 2:
@@ -314,6 +305,25 @@ def _split_rows(
     return rows
 
 
+def _standardised(labels: Mapping[str, NDArray[Any]], rows: Rows, *, path: Path) -> dict[str, NDArray[np.float32]]:
+    """Numbers to predict, by the mean and the deviation of the training rows; in float32 only then.
+
+    Raises:
+        DataError: all training rows have the same.
+    """
+    mean, std = _scale(labels["train"][rows])
+    if not std:
+        raise DataError(f"all training labels in {path} are {mean:g}; there is nothing to predict")
+    return {split: ((found - mean) / std).astype(np.float32) for split, found in labels.items()}
+
+
+def _scale(numbers: NDArray[np.float64]) -> tuple[float, float]:
+    """Mean and standard deviation, which is 0 of equal numbers, whose mean may be rounded."""
+    with np.errstate(over="ignore", invalid="ignore"):  # `read_numbers` refuses numbers that are too large
+        std = float(numbers.std()) if numbers.min() < numbers.max() else 0.0
+        return float(numbers.mean()), std
+
+
 def _describe(read: Columns, name: str, rows: Rows, config: TableConfig) -> Column:
     """What a column is, by its training rows.
 
@@ -329,11 +339,8 @@ def _describe(read: Columns, name: str, rows: Rows, config: TableConfig) -> Colu
     n_numbers = int((~np.isnan(numbers)).sum())
     chosen = normalize_name(name) in map(normalize_name, config.categorical_columns)
     if n_numbers == len(present) and not chosen:
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # `_inputs` refuses numbers that are too large, with the line
-            mean, std = float(numbers.mean()), float(numbers.std()) or 1.0
-        return Column(name=name, mean=mean, std=std, n_missing=n_missing)
+        mean, std = _scale(numbers)
+        return Column(name=name, mean=mean, std=std or 1.0, n_missing=n_missing)
     if n_numbers >= len(present) / 2 and not chosen:
         line, value = present[int(np.isnan(numbers).argmax())]
         raise DataError(
@@ -365,7 +372,14 @@ def _inputs(read: Columns, columns: Sequence[Column], rows: Rows) -> tuple[NDArr
         known = [0.0 if absent else value for absent, value in zip(missing, values, strict=True)]
         lines = [read.lines[row] for row in rows]
         found = np.array(read_numbers(Columns(read.path, lines, {column.name: known}), column.name))
-        numbers.append(np.where(missing, 0.0, (found - column.mean) / column.std))
+        scaled = np.where(missing, 0.0, (found - column.mean) / column.std)
+        if (np.abs(scaled) > FARTHEST).any():
+            row = int(np.abs(scaled).argmax())
+            raise DataError(
+                f"{read.path}, line {lines[row]}: {column.name} is {values[row]!r}, more than {FARTHEST:g} standard "
+                "deviations from the mean of the training rows; correct it, or name the column in exclude_columns"
+            )
+        numbers.append(scaled)
         if column.n_missing:
             numbers.append(missing.astype(np.float64))
     empty = np.zeros((len(rows), 0))

@@ -18,6 +18,7 @@ from tasks.errors import DataError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 _LONGEST_FIELD = 2**31 - 1  # csv refuses fields above 128 KiB by default
+_LONGEST_SHOWN = 200
 _LARGEST = 3.4e38  # float32's, in which models are trained
 Quotes = Literal["auto", "csv", "none"]
 
@@ -95,9 +96,11 @@ def _chosen(path: Path, names: Sequence[str], wanted: Sequence[str], rest_withou
     known = {normalize_name(name) for name in wanted} | set(left_out)
     chosen = [*wanted, *(name for name in names if name not in known and rest_without is not None)]
     for name in [*chosen, *left_out]:
+        if not _is_encodable(name):
+            raise DataError(f"{path}: the name of column {shortened(name)!r} has an unpaired surrogate; correct it")
         if (n := names.count(normalize_name(name))) != 1:
             raise DataError(
-                f"{path} has {n or 'no'} column{'s' if n > 1 else ''} {name!r}; its columns, divided by "
+                f"{path} has {n or 'no'} column{'s' if n > 1 else ''} {shortened(name)!r}; its columns, divided by "
                 f"{_delimiter(path)!r}, are {listed(names)}. Each column that is read must appear once: correct the "
                 "header or name another"
             )
@@ -260,14 +263,21 @@ def read_numbers(columns: Columns, name: str) -> list[float]:
 
 
 def as_number(value: object) -> float:
-    """A field as a number; NaN where it is none."""
+    """A field as a number; NaN where it is none. Python reads 1_000 as a number, but in a file it is a text."""
+    if isinstance(value, bool | list | dict) or value is None or "_" in str(value):
+        return float("nan")
     try:
-        return float("nan") if isinstance(value, bool | list | dict) or value is None else float(str(value))
+        return float(str(value))
     except (ValueError, OverflowError):
         return float("nan")
 
 
 def listed(names: Sequence[str] | dict[str, Any]) -> str:
     """The first of some names, for an error."""
-    shown = [repr(name) for name in list(names)[:20]]
+    shown = [repr(shortened(name)) for name in list(names)[:20]]
     return ", ".join(shown) + (", …" if len(names) > 20 else "")
+
+
+def shortened(name: str) -> str:
+    """A name as it is shown: a file without line ends is one long name."""
+    return name if len(name) <= _LONGEST_SHOWN else name[:_LONGEST_SHOWN] + "…"
