@@ -11,10 +11,12 @@ settled on for its own two optimizers, except AdmetaS's β = 0.4, which lies pas
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from admeta.info import OptimInfo, Requirement, Source, parameters_with
+from admeta.info import Derived, OptimInfo, Requirement, Source, parameters_with
 from admeta.parameters import FloatDomain
 from admeta.spaces import Categorical, Float
+from admeta.theory import dema_gain
 
 __all__ = ["BUILTIN"]
 
@@ -91,6 +93,19 @@ PAPER_ADAPTIVE_LR = Categorical((0.1, 0.01, 0.001))
 PAPER_SGD_LR = Categorical((0.01, 0.05, 0.1))
 PAPER_FINETUNE_LR = Categorical((5e-5, 8e-5, 1e-4, 3e-4, 5e-4, 8e-4))
 
+
+def _steady_gain(settings: Mapping[str, Any]) -> float:
+    if "released" in (settings["dema"], settings["preset"]):
+        raise ValueError("the released source has no steady state: it adds a constant in every step")
+    return 1.0 if settings["dema"] == "off" else dema_gain(settings["lambd"])
+
+
+STEADY_GAIN = Derived(
+    doc="What a constant gradient of 1 becomes: (6 − λ)/(1 − λ), and 1 with dema 'off'; none as released.",
+    of=("lambd", "dema", "preset"),
+    value=_steady_gain,
+)
+
 BUILTIN: Mapping[str, OptimInfo] = {
     "admetar": OptimInfo(
         name="admetar",
@@ -99,6 +114,7 @@ BUILTIN: Mapping[str, OptimInfo] = {
         description="RAdam on a double exponential moving average of the gradients, and dynamic lookahead.",
         source=ADMETA,
         parameters=_ADMETAR,
+        derived={"steady_gain": STEADY_GAIN},
         state_tensors=4,
         default_space={"lr": Float(3e-3, 0.1, log=True), "lambd": Float(0.02, 0.4, log=True)},
         fixed=SCRATCH_ADAPTIVE,
@@ -117,6 +133,7 @@ BUILTIN: Mapping[str, OptimInfo] = {
         description="SGD along a momentum of the double exponential moving average, with dynamic lookahead.",
         source=ADMETA,
         parameters=_ADMETAS,
+        derived={"steady_gain": STEADY_GAIN},
         state_tensors=3,
         default_space={"lr": Float(5e-3, 0.1, log=True), "beta": Float(0.1, 0.3)},
         fixed={"lambd": 0.9, "weight_decay": 1e-4},

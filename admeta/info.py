@@ -6,14 +6,15 @@ Owns: OptimInfo and ParamInfo. Does not own: the list itself (admeta.builtin), t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from admeta.errors import ParameterError, nearest_name
 from admeta.parameters import PARAMETERS, Domain, FloatsDomain
 from admeta.spaces import ParamSpace
 
-__all__ = ["OTHERS", "OptimInfo", "ParamInfo", "Requirement", "Source", "of_others", "parameters_with"]
+__all__ = ["OTHERS", "Derived", "OptimInfo", "ParamInfo", "Requirement", "Source", "of_others", "parameters_with"]
 
 
 OTHERS = "others."
@@ -72,6 +73,20 @@ class Requirement:
 
 
 @dataclass(frozen=True)
+class Derived:
+    """A number that follows from an optimizer's settings, by which a study may restrict its search.
+
+    Attributes:
+        value: computes it from the settings; a ValueError where it is not defined.
+        of: the parameters that it follows from.
+    """
+
+    doc: str
+    of: tuple[str, ...]
+    value: Callable[[Mapping[str, Any]], float]
+
+
+@dataclass(frozen=True)
 class Source:
     """Where an optimizer comes from."""
 
@@ -98,6 +113,7 @@ class OptimInfo:
         graph_target_lacks: options that ``graph_target`` doesn't have; where one is true, ``target`` is used.
         state_tensors: parameter-sized tensors of state under the default options.
         requirements: what the constructor demands of two parameters together.
+        derived: by name, numbers that a study's `when` may compare besides the parameters.
         others: the optimizer of all parameters but the hidden matrices, which ``target`` alone moves; its settings are
             those named ``others.…``. Empty: ``target`` moves all. See admeta.roles.
         group_options: keys that every parameter group must have besides its parameters.
@@ -123,6 +139,7 @@ class OptimInfo:
     graph_target_lacks: tuple[str, ...] = ()
     state_tensors: int = 0
     requirements: tuple[Requirement, ...] = ()
+    derived: Mapping[str, Derived] = field(default_factory=dict)
     others: str = ""
     group_options: Mapping[str, object] = field(default_factory=dict)
     open_prefixes: tuple[str, ...] = ()

@@ -3,6 +3,7 @@ whether further trials would gain anything.
 
     python -m benchmarks.answers --data DIR          all tables (about a quarter of an hour on two cores)
     python -m benchmarks.answers edge                one of them
+    python -m benchmarks.answers conditions          samplers under a condition on their parameters (five minutes)
 
 DIR holds `tuning-runs.jsonl.xz`: random searches of others with learning curves, whose true importance is that of all
 their trainings. Seeds are fixed.
@@ -29,8 +30,9 @@ from benchmarks.verdicts import final_values, show, wilson
 from search import pruners, samplers
 from search.edge import EDGE, End, gets_better_towards
 from search.importance import importance
-from search.optuna_samplers import build
-from search.space import FloatParameter
+from search.optimizer_search import OptimizerSearch
+from search.optuna_samplers import FAILURE_KIND, build
+from search.space import FloatParameter, draw
 from search.states import Direction, ImportanceMethod
 
 EPOCHS = 36
@@ -40,7 +42,12 @@ UNIT = FloatParameter(type="float", low=0, high=1)
 
 
 def main() -> None:
-    parts: dict[str, Callable[[Path], None]] = {"importance": of_parameters, "edge": edge, "stopping": stopping}
+    parts: dict[str, Callable[[Path], None]] = {
+        "importance": of_parameters,
+        "edge": edge,
+        "stopping": stopping,
+        "conditions": conditions,
+    }
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*parts, []], help="default: all")
     parser.add_argument("--data", type=Path, default=Path(), help="folder of the public results")
@@ -299,6 +306,71 @@ def _study(surface: Callable[..., float], n_parameters: int, *, seed: int) -> op
         at = [parameter.suggest(trial, name) for name, parameter in space.items()]
         study.tell(trial, surface(*at) + 0.002 * rng.standard_normal())
     return study
+
+
+HALF = {
+    "name": "sgdm",
+    "space": {
+        "lr": {"type": "float", "low": 0.001, "high": 1.0},
+        "momentum": {"type": "float", "low": 0.001, "high": 0.999},
+    },
+}
+"""Two parameters whose sum may be 1 at most: half of the square."""
+
+
+def conditions(_data: Path) -> None:
+    """What the best trial is above the least there is, under a condition that half of the space meets.
+
+    With `when`, and without it where what does not meet the condition diverges. The value is the squared distance from
+    a point where the condition holds, or from one beyond it, so that the best is on the boundary.
+    """
+    kinds: list[tuple[samplers.Sampler, int, int]] = [
+        (samplers.RandomSampler(name="random"), 40, 100),
+        (samplers.QmcSampler(name="qmc"), 40, 20),
+        (samplers.TpeSampler(), 40, 20),
+        (samplers.CmaEsSampler(name="cmaes"), 40, 40),
+        (samplers.GpSampler(name="gp"), 16, 4),
+    ]
+    searches = {
+        "with `when`": OptimizerSearch.model_validate({**HALF, "when": "lr + momentum <= 1"}),
+        "diverges": OptimizerSearch.model_validate(HALF),
+    }
+    rows = []
+    for sampler, n, n_studies in kinds:
+        for title, optimum in (("within", (0.3, 0.4)), ("beyond", (0.8, 0.5))):
+            for way, search in searches.items():
+                found = [_regrets(sampler, search, optimum, n=n, seed=seed) for seed in range(n_studies)]
+                cells = []
+                for at in (n // 2, n):
+                    regrets = [of[at - 1] for of in found]
+                    cells.append(f"{np.mean(regrets):.2f} ± {np.std(regrets, ddof=1) / math.sqrt(n_studies):.2f}")
+                rows.append(f"{sampler.name} | {title} | {way} | {n // 2}, {n} | {' | '.join(cells)}")
+    show(
+        "Conditions", "sampler | optimum | what does not meet it | trials | 1,000 × excess after half | after all", rows
+    )
+
+
+def _regrets(
+    sampler: samplers.Sampler, search: OptimizerSearch, optimum: tuple[float, float], *, n: int, seed: int
+) -> list[float]:
+    """After each trial, 1,000 times what the best one is above the least value that meets the condition."""
+    sampler = sampler.model_copy(update={"seed": seed})
+    study, best, found = optuna.create_study(direction="minimize"), math.inf, []
+    least = max(0.0, sum(optimum) - 1) ** 2 / 2
+    for number in range(n):
+        within = search if search.when else None
+        study.sampler = build(sampler, search.space, label="a", trial_number=number, within=within)
+        trial = study.ask()
+        params = draw(trial, search.space)
+        if params["lr"] + params["momentum"] > 1:
+            trial.set_user_attr(FAILURE_KIND, "diverged")
+            study.tell(trial, state=TrialState.FAIL)
+        else:
+            value = (params["lr"] - optimum[0]) ** 2 + (params["momentum"] - optimum[1]) ** 2
+            study.tell(trial, value)
+            best = min(best, value)
+        found.append(1000 * (min(best, 1.0) - least))
+    return found
 
 
 if __name__ == "__main__":

@@ -16,6 +16,9 @@ from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
 from search.space import CategoricalParameter
 
+SMALL_SHARE = 0.1
+"""Share of a space that meets its conditions below which ranges should be narrowed."""
+
 GP_TRIALS = 500
 """Trials past which a GP suggestion takes seconds (6 s at 1,000)."""
 
@@ -26,6 +29,7 @@ def warnings_for(definition: StudyDefinition) -> list[str]:
         *_study(definition),
         *_pruner(definition),
         *(w for o in definition.optimizers for w in _search(definition, o)),
+        *_baselines(definition),
     ]
 
 
@@ -92,8 +96,25 @@ def _search(definition: StudyDefinition, search: OptimizerSearch) -> Iterator[st
     named = search.space.keys() | search.fixed.keys()
     yield from admeta.registry.cautions(search.name, {name: search.end_points(name) for name in named})
     n_trials = definition.budget.trials_per_optimizer or math.inf
+    if search.when and (share := search.share_met()) < SMALL_SHARE:
+        yield (
+            f"{search.label}: {100 * share:.2g} % of the space meets its 'when'; the others are drawn again. Ranges "
+            "that are nearer to it make the models of tpe, gp and cmaes better."
+        )
     for warning in _sampler(definition.sampler, search, n_trials=n_trials):
         yield f"{search.label}: {warning}"
+
+
+def _baselines(definition: StudyDefinition) -> Iterator[str]:
+    searches = {search.label: search for search in definition.optimizers}
+    for baseline in definition.baselines():
+        search, fixed = searches[baseline.of], baseline.optimizer.fixed
+        settings = {name: value for name, value in fixed.items() if name in search.space}
+        if not search.meets(settings):
+            yield (
+                f"{baseline.optimizer.label}: the default settings {settings} do not meet 'when' of {search.label}; "
+                "they are trained all the same."
+            )
 
 
 def _sampler(sampler: samplers.Sampler, search: OptimizerSearch, *, n_trials: float) -> Iterator[str]:

@@ -26,7 +26,7 @@ import tasks.registry
 from admeta.imports import is_path
 from search import pruners, samplers
 from search.errors import field_error, nearest_hint
-from search.named_spaces import begin_at_papers_best, with_space
+from search.named_spaces import begin_at_papers_best, lift_conditions, with_space
 from search.optimizer_search import NAME_PATTERN, Name, OptimizerSearch, PlannedSearch, Sensitivity
 from search.recipe import MAX_CHECKED, RECIPE_SCHEMA, batch_sizes, check_recipe, share_recipe
 from search.space import Strict
@@ -45,12 +45,16 @@ def expand_names(raw: Any) -> Any:
         return raw
     named = {field: _as_object(raw[field]) for field in ("task", "sampler", "pruner") if field in raw}
     if isinstance(raw.get("optimizers"), list):
-        named["optimizers"] = [_as_object(one) for one in raw["optimizers"]]
+        named["optimizers"] = [_as_search(one) for one in raw["optimizers"]]
     return {**raw, **named}
 
 
 def _as_object(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
+
+
+def _as_search(value: Any) -> Any:
+    return lift_conditions(value) if isinstance(value, dict) else _as_object(value)
 
 
 def _parse_task(value: Any) -> Any:
@@ -448,7 +452,12 @@ class StudyDefinition(Strict):
 
     def _check_grid(self, i: int, optimizer: OptimizerSearch) -> None:
         try:
-            samplers.grid_size(optimizer.space)
+            size = samplers.grid_size(optimizer.space)
+            if optimizer.when and size > samplers.MAX_LISTED:
+                raise ValueError(
+                    f"the grid has {size:,} combinations; with 'when' at most {samplers.MAX_LISTED:,} can be listed. "
+                    "Use larger steps or fewer choices."
+                )
         except ValueError as error:
             raise field_error("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
 
@@ -501,7 +510,7 @@ class StudyDefinition(Strict):
             return 1
         limit = optimizer.n_trials or self.budget.most_trials
         if isinstance(self.sampler, samplers.GridSampler) or self.budget.trials_per_optimizer is None:
-            return int(min(limit, samplers.n_configurations(optimizer.space)))
+            return int(min(limit, optimizer.n_configurations))
         return limit
 
     @property

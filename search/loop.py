@@ -6,6 +6,7 @@ It resumes from SQL alone and knows nothing of Ray: the coordinator says when a 
 from __future__ import annotations
 
 import json
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from itertools import count
@@ -30,6 +31,8 @@ from search.space import fit
 from search.states import FailureKind, RunState, Stage
 from search.store import Store
 from search.trials import Trials
+
+logger = logging.getLogger(__name__)
 
 
 class SearchLoop:
@@ -300,7 +303,9 @@ class SearchLoop:
         )
         for settings in known:
             params = fit(settings, self.spec.space)
-            if params:
+            if params and not self.spec.share_met(params):
+                logger.info("%s: %s is not taken over: it does not meet %s", self.record.label, params, self.spec.when)
+            elif params:
                 self._trials.enqueue(params)
 
     def _fail_unstarted(self) -> None:

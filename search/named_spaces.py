@@ -1,7 +1,8 @@
-"""Search spaces by name: what `space: finetune` or `space: paper-best` in a raw study is replaced by.
+"""What a raw search is replaced by before it is checked: its named space, its `roles`, and a `when` inside its space.
 
-`paper-best` makes a search begin with the paper's best settings of its task, model and optimizer. All of it happens
-before a definition is checked (search.definition).
+`paper-best` makes a search begin with the paper's best settings of its task, model and optimizer. `roles` say which
+optimizer moves the hidden matrices and which the other parameters: what is stored has one name, `a+b`, one space and
+one set of constants, in which the settings of the others' optimizer begin with `others.`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 import admeta.registry
 from admeta.errors import AdmetaError
-from admeta.info import OptimInfo
+from admeta.info import OTHERS, OptimInfo
 from admeta.spaces import ParamSpace, split_recipe
 from search.errors import SearchError, field_error, nearest_hint
 from search.paper.setups import PaperSettings, all_settings, best_settings, model_id, paper_models
@@ -223,3 +224,127 @@ def _reaching(parameter: Parameter | None, value: float) -> Parameter:
 
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
+
+
+_FIELDS = {"matrices": ("space", "fixed"), "others": ("name", "space", "fixed")}
+_TYPES: Mapping[str, tuple[type, ...]] = {"name": (str,), "space": (dict, str), "fixed": (dict,)}
+
+ROLES_SCHEMA: dict[str, Any] = {
+    "description": "For optimizers of hidden matrices, such as Muon: `others` is the optimizer of all other parameters "
+    "(embeddings, norms, biases, the output layer), with a space of its own; `matrices` may hold the space and the "
+    "constants of this one. A stored definition has the name `this+other`, and settings named `others.lr`.",
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        role: {
+            "anyOf": [
+                {
+                    "type": "object",
+                    "additionalProperties": False,
+                    "properties": {
+                        "space": {"anyOf": [{"type": "object"}, {"type": "string"}]},
+                        "fixed": {"type": "object"},
+                        **({"name": {"type": "string"}} if "name" in fields else {}),
+                    },
+                },
+                *([{"type": "string"}] if "name" in fields else []),
+            ]
+        }
+        for role, fields in _FIELDS.items()
+    },
+}
+
+
+def resolve_roles(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The raw search without `roles`: its parts are in `name`, `space` and `fixed`.
+
+    Raises:
+        PydanticCustomError: a field is unknown, stated twice, or of the wrong type.
+        AdmetaError: `name` is not an optimizer.
+    """
+    rest = {key: value for key, value in raw.items() if key != "roles"}
+    if raw.get("roles") is None:
+        return rest
+    roles = _checked(raw["roles"])
+    matrices, others = roles.get("matrices", {}), roles.get("others", {})
+    for key in matrices:
+        if isinstance(rest.get(key), dict) and rest[key]:
+            message = f"is stated under 'roles.matrices' and next to 'roles'; keep one '{key}'"
+            raise field_error("twice", message, at=("roles", "matrices", key), value=matrices[key])
+    rest |= matrices
+    info = _joined(rest["name"], others)
+    fixed = rest.get("fixed") or {}
+    if isinstance(fixed, dict) and others.get("fixed"):
+        fixed = fixed | {f"{OTHERS}{key}": value for key, value in others["fixed"].items()}
+        rest["fixed"] = fixed
+    own, added = rest.get("space"), others.get("space")
+    if isinstance(own, dict) or isinstance(added, dict):
+        rest["space"] = _part(info, own, prefix="", held=fixed) | _part(info, added, prefix=OTHERS, held=fixed)
+    elif own is None and added is not None:
+        rest["space"] = added
+    return {**rest, "name": info.name}
+
+
+def _checked(roles: Any) -> dict[str, dict[str, Any]]:
+    """`roles` with a name alone as an object."""
+    if not isinstance(roles, dict):
+        raise field_error("roles", "must be an object with 'others', 'matrices' or both", at="roles", value=roles)
+    found: dict[str, dict[str, Any]] = {}
+    for role, part in roles.items():
+        if role not in _FIELDS:
+            message = f"is not a role; the roles are {' and '.join(_FIELDS)}"
+            raise field_error("roles", message, at=("roles", str(role)), value=part)
+        one = {"name": part} if isinstance(part, str) and role == "others" else part
+        if not isinstance(one, dict):
+            raise field_error("roles", "must be an object", at=("roles", role), value=part)
+        for key, value in one.items():
+            if key not in _FIELDS[role]:
+                message = f"is not a field of a role; those of {role} are {', '.join(_FIELDS[role])}"
+                raise field_error("roles", message, at=("roles", role, str(key)), value=value)
+            if value is not None and not isinstance(value, _TYPES[key]):
+                rule = {"name": "must be text", "space": "must be an object or a space's name"}.get(
+                    key, "must be an object"
+                )
+                raise field_error("roles", rule, at=("roles", role, key), value=value)
+        found[role] = {key: value for key, value in one.items() if value is not None}
+    return found
+
+
+def _joined(name: str, others: Mapping[str, Any]) -> OptimInfo:
+    """The entry of the optimizer with its others': the named one, or its own, or itself."""
+    info = admeta.registry.get(name)
+    other = others.get("name", info.others or name)
+    if other == info.others:
+        return info
+    try:
+        return admeta.registry.get(f"{name.partition('+')[0]}+{other}")
+    except AdmetaError as error:
+        raise field_error("unknown_optimizer", str(error), at=("roles", "others", "name"), value=other) from None
+
+
+def _part(info: OptimInfo, space: Any, *, prefix: str, held: Any) -> dict[str, Any]:
+    """One role's part of the space, under the names of the whole.
+
+    Args:
+        space: an object, or the name of a space, of which the parameters of this role are taken that are not held.
+    """
+    if isinstance(space, dict):
+        return {f"{prefix}{key}": one for key, one in space.items()}
+    if prefix and "" in info.open_prefixes:  # the spaces of an import path's others are the others' own
+        named = find_named_space(admeta.registry.get(info.others), space or "default").space
+        return {f"{prefix}{key}": one for key, one in from_registry(named).items() if f"{prefix}{key}" not in held}
+    chosen = from_registry(find_named_space(info, space or "default").space)
+    return {key: one for key, one in chosen.items() if key.startswith(OTHERS) == bool(prefix) and key not in held}
+
+
+def as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def lift_conditions(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The raw search with its conditions as a list, those that stand inside `space` too."""
+    space, when = raw.get("space"), as_list(raw.get("when", []))
+    if isinstance(space, dict) and isinstance(space.get("when"), str | list) and isinstance(when, list):
+        when = [*as_list(space["when"]), *when]
+        return {**raw, "space": {name: one for name, one in space.items() if name != "when"}, "when": when}
+    return {**raw, "when": when} if when else dict(raw)

@@ -1,19 +1,20 @@
-"""One optimizer of a study definition: its search space, its constant parameters, its first trials and its roles.
+"""One optimizer of a study definition: its search space with its conditions, its constant parameters, its first trials.
 
-`roles` say which optimizer moves the hidden matrices and which the other parameters. They are resolved before a
-definition is checked: what is stored has one name, `a+b`, one space and one set of constants, in which the settings of
-the others' optimizer begin with `others.`.
+Named spaces and roles are resolved before it is checked (search.named_spaces).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     JsonValue,
@@ -27,10 +28,11 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 import admeta.registry
 from admeta.errors import AdmetaError
 from admeta.info import OTHERS, OptimInfo
-from admeta.spaces import RECIPE
-from search.errors import field_error
-from search.named_spaces import find_named_space, resolve_spaces
+from admeta.spaces import RECIPE, Condition
+from search.errors import field_error, nearest_hint
+from search.named_spaces import ROLES_SCHEMA, as_list, lift_conditions, resolve_roles, resolve_spaces
 from search.recipe import RECIPE_SCHEMA, recipe_parameters
+from search.samplers import configurations, n_configurations
 from search.space import (
     CategoricalParameter,
     IntParameter,
@@ -38,121 +40,12 @@ from search.space import (
     Strict,
     as_drawn,
     check_conditions,
-    from_registry,
+    encode_choice,
+    fit,
+    ordered,
     why_not,
 )
 from tasks.config import Count, Number
-
-_FIELDS = {"matrices": ("space", "fixed"), "others": ("name", "space", "fixed")}
-_TYPES: Mapping[str, tuple[type, ...]] = {"name": (str,), "space": (dict, str), "fixed": (dict,)}
-
-ROLES_SCHEMA: dict[str, Any] = {
-    "description": "For optimizers of hidden matrices, such as Muon: `others` is the optimizer of all other parameters "
-    "(embeddings, norms, biases, the output layer), with a space of its own; `matrices` may hold the space and the "
-    "constants of this one. A stored definition has the name `this+other`, and settings named `others.lr`.",
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        role: {
-            "anyOf": [
-                {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {
-                        "space": {"anyOf": [{"type": "object"}, {"type": "string"}]},
-                        "fixed": {"type": "object"},
-                        **({"name": {"type": "string"}} if "name" in fields else {}),
-                    },
-                },
-                *([{"type": "string"}] if "name" in fields else []),
-            ]
-        }
-        for role, fields in _FIELDS.items()
-    },
-}
-
-
-def resolve_roles(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The raw search without `roles`: its parts are in `name`, `space` and `fixed`.
-
-    Raises:
-        PydanticCustomError: a field is unknown, stated twice, or of the wrong type.
-        AdmetaError: `name` is not an optimizer.
-    """
-    rest = {key: value for key, value in raw.items() if key != "roles"}
-    if raw.get("roles") is None:
-        return rest
-    roles = _checked(raw["roles"])
-    matrices, others = roles.get("matrices", {}), roles.get("others", {})
-    for key in matrices:
-        if isinstance(rest.get(key), dict) and rest[key]:
-            message = f"is stated under 'roles.matrices' and next to 'roles'; keep one '{key}'"
-            raise field_error("twice", message, at=("roles", "matrices", key), value=matrices[key])
-    rest |= matrices
-    info = _joined(rest["name"], others)
-    fixed = rest.get("fixed") or {}
-    if isinstance(fixed, dict) and others.get("fixed"):
-        fixed = fixed | {f"{OTHERS}{key}": value for key, value in others["fixed"].items()}
-        rest["fixed"] = fixed
-    own, added = rest.get("space"), others.get("space")
-    if isinstance(own, dict) or isinstance(added, dict):
-        rest["space"] = _part(info, own, prefix="", held=fixed) | _part(info, added, prefix=OTHERS, held=fixed)
-    elif own is None and added is not None:
-        rest["space"] = added
-    return {**rest, "name": info.name}
-
-
-def _checked(roles: Any) -> dict[str, dict[str, Any]]:
-    """`roles` with a name alone as an object."""
-    if not isinstance(roles, dict):
-        raise field_error("roles", "must be an object with 'others', 'matrices' or both", at="roles", value=roles)
-    found: dict[str, dict[str, Any]] = {}
-    for role, part in roles.items():
-        if role not in _FIELDS:
-            message = f"is not a role; the roles are {' and '.join(_FIELDS)}"
-            raise field_error("roles", message, at=("roles", str(role)), value=part)
-        one = {"name": part} if isinstance(part, str) and role == "others" else part
-        if not isinstance(one, dict):
-            raise field_error("roles", "must be an object", at=("roles", role), value=part)
-        for key, value in one.items():
-            if key not in _FIELDS[role]:
-                message = f"is not a field of a role; those of {role} are {', '.join(_FIELDS[role])}"
-                raise field_error("roles", message, at=("roles", role, str(key)), value=value)
-            if value is not None and not isinstance(value, _TYPES[key]):
-                rule = {"name": "must be text", "space": "must be an object or a space's name"}.get(
-                    key, "must be an object"
-                )
-                raise field_error("roles", rule, at=("roles", role, key), value=value)
-        found[role] = {key: value for key, value in one.items() if value is not None}
-    return found
-
-
-def _joined(name: str, others: Mapping[str, Any]) -> OptimInfo:
-    """The entry of the optimizer with its others': the named one, or its own, or itself."""
-    info = admeta.registry.get(name)
-    other = others.get("name", info.others or name)
-    if other == info.others:
-        return info
-    try:
-        return admeta.registry.get(f"{name.partition('+')[0]}+{other}")
-    except AdmetaError as error:
-        raise field_error("unknown_optimizer", str(error), at=("roles", "others", "name"), value=other) from None
-
-
-def _part(info: OptimInfo, space: Any, *, prefix: str, held: Any) -> dict[str, Any]:
-    """One role's part of the space, under the names of the whole.
-
-    Args:
-        space: an object, or the name of a space, of which the parameters of this role are taken that are not held.
-    """
-    if isinstance(space, dict):
-        return {f"{prefix}{key}": one for key, one in space.items()}
-    if prefix and "" in info.open_prefixes:  # the spaces of an import path's others are the others' own
-        named = find_named_space(admeta.registry.get(info.others), space or "default").space
-        return {f"{prefix}{key}": one for key, one in from_registry(named).items() if f"{prefix}{key}" not in held}
-    chosen = from_registry(find_named_space(info, space or "default").space)
-    return {key: one for key, one in chosen.items() if key.startswith(OTHERS) == bool(prefix) and key not in held}
-
 
 BASELINE = ".defaults"
 """What follows an optimizer's label in that of its baseline."""
@@ -165,6 +58,18 @@ Name = Annotated[
         description="1 to 100 letters, digits, '-', '_' or '.', not starting with a mark.",
     ),
 ]
+
+
+MAX_CONDITIONS = 3
+
+LEAST_SHARE = 0.01
+"""Share of a space that must meet its conditions: what does not is drawn again."""
+
+MAX_UNIFORM = 100_000
+"""Uniform draws among which one meets the conditions: at least 1 in 100 does, or 1 in 400 with some settings given."""
+
+N_DRAWN, ENOUGH_MET = 400, 40
+"""Uniform draws that estimate the share, and how many that meet the conditions are enough."""
 
 
 def _known_optimizer(name: str) -> str:
@@ -238,6 +143,12 @@ class OptimizerSearch(Strict):
         description="Trials of this optimizer in place of `budget.trials_per_optimizer`. Budgets are then unequal, and "
         "the comparison says so.",
     )
+    when: Annotated[list[str], BeforeValidator(as_list, json_schema_input_type=list[str] | str)] = Field(
+        default=[],
+        max_length=MAX_CONDITIONS,
+        description="What all settings of the search meet: a comparison of parameters, 'lr * steady_gain <= 3', or up "
+        "to three of them. May also be written inside 'space'.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -245,7 +156,7 @@ class OptimizerSearch(Strict):
         if not isinstance(raw, dict) or not isinstance(raw.get("name"), str):
             return raw
         try:
-            raw = resolve_roles(raw)
+            raw = resolve_roles(lift_conditions(raw))
             info = admeta.registry.get(raw["name"])
         except AdmetaError:  # the validator of `name` reports it
             return {"name": raw["name"], "label": "unknown", "space": {}, "fixed": {}}
@@ -289,6 +200,121 @@ class OptimizerSearch(Strict):
             raise ValidationError.from_exception_data("", errors)
         return self
 
+    @field_validator("when")
+    @classmethod
+    def _conditions_fit(cls, when: list[str], info: ValidationInfo) -> list[str]:
+        if not {"name", "space", "fixed"} <= info.data.keys():
+            return when
+        optimizer = admeta.registry.get(info.data["name"])
+        for i, text in enumerate(when):
+            try:
+                names = Condition(text).names
+            except ValueError as error:
+                raise field_error("condition", str(error), at=i, value=text) from None
+            for name in names:
+                if fault := _why_not_compared(name, optimizer, info.data["space"], info.data["fixed"]):
+                    raise field_error("condition", fault, at=i, value=text)
+        return when
+
+    @model_validator(mode="after")
+    def _can_be_met(self) -> Self:
+        if not self.when or not self.space:
+            return self
+        share = self.share_met()
+        if share < LEAST_SHARE:
+            message = (
+                f"only {100 * share:.2g} % of the space meets {_listed(self.when)}, and at least "
+                f"{100 * LEAST_SHARE:g} % must; change the condition, or narrow the ranges to where it holds"
+            )
+            raise field_error("empty", message, at="when", value=self.when)
+        for i, values in enumerate(self.first):
+            if not self.share_met(values):
+                message = f"no trial that begins so meets {_listed(self.when)}; change the setting or the condition"
+                raise field_error("outside", message, at=("first", i), value=values)
+        return self
+
+    @cached_property
+    def _conditions(self) -> list[Condition]:
+        return [Condition(text) for text in self.when]
+
+    @cached_property
+    def _held(self) -> dict[str, Any]:
+        """What the parameters are that a trial does not draw."""
+        parameters = admeta.registry.get(self.name).parameters
+        return {**{name: one.default for name, one in parameters.items()}, **self.fixed}
+
+    def meets(self, params: Mapping[str, Any]) -> bool:
+        """Whether these drawn parameters meet `when`. Those not drawn have their constant value or default.
+
+        A condition does not apply where a parameter that it compares has neither.
+        """
+        if not self.when:
+            return True
+        values = {**self._held, **params}
+        derived = admeta.registry.get(self.name).derived
+        for condition in self._conditions:
+            try:
+                compared = {n: derived[n].value(values) if n in derived else values.get(n) for n in condition.names}
+            except ValueError:  # a derived number is not defined here
+                return False
+            drawn = {name: value for name, value in compared.items() if value is not None}
+            if len(drawn) == len(compared) and not condition.holds(drawn):
+                return False
+        return True
+
+    def draw_meeting(self, rng: random.Random, given: Mapping[str, Any], *, at_most: int) -> dict[str, Any] | None:
+        """A uniform draw among the configurations that meet `when`, as Optuna stores it; None if none was found.
+
+        Args:
+            given: parameters that are not drawn.
+            at_most: draws to try.
+        """
+        for _ in range(at_most):
+            drawn = self.complete(given, lambda name: self.space[name].draw(rng))
+            if self.meets(drawn):
+                return drawn
+        return None
+
+    def complete(self, given: Mapping[str, Any], draw: Callable[[str], Any]) -> dict[str, Any]:
+        """All parameters of a configuration, as Optuna stores them: those given, and a draw of each other it has."""
+        params: dict[str, Any] = {}
+        for name in self._order:
+            when = self.space[name].when or {}
+            if all(parent in params and params[parent] == encode_choice(value) for parent, value in when.items()):
+                params[name] = given[name] if name in given else draw(name)
+        return params
+
+    @cached_property
+    def _order(self) -> list[str]:
+        return ordered(self.space)
+
+    def share_met(self, given: Mapping[str, Any] | None = None) -> float:
+        """Share of the space that meets `when`, estimated by `N_DRAWN` uniform draws, fewer where it is large.
+
+        Args:
+            given: parameters that all have this value.
+        """
+        rng, known, n_met = random.Random(0), fit(given or {}, self.space), 0
+        for n in range(1, N_DRAWN + 1):
+            n_met += self.draw_meeting(rng, known, at_most=1) is not None
+            if n_met == ENOUGH_MET:  # most conditions hold in much of a space
+                return n_met / n
+        return n_met / N_DRAWN
+
+    @cached_property
+    def n_configurations(self) -> float:
+        """Configurations of the space that meet `when`; infinite where they are endless or too many to list."""
+        if not self.when:
+            return n_configurations(self.space)
+        listed = self.configurations
+        return math.inf if listed is None else len(listed)
+
+    @cached_property
+    def configurations(self) -> list[dict[str, Any]] | None:
+        """All that meet `when`, as Optuna stores them; None where they are endless, conditional or more than 10,000."""
+        found = configurations(self.space)
+        return found if found is None or not self.when else [one for one in found if self.meets(one)]
+
     def end_points(self, name: str) -> list[Any]:
         """The least and the greatest value, or all choices, that a parameter can have in this search."""
         if name in self.space:
@@ -318,7 +344,7 @@ class OptimizerSearch(Strict):
         }
         met = {name for name in self.space if all({**self.fixed, **fixed}.get(p) == v for p, v in self._when(name))}
         fixed = {**{name: value for name, value in fixed.items() if name in met}, **self.fixed}
-        update = {"label": self.label + BASELINE, "space": {}, "fixed": fixed, "first": []}
+        update = {"label": self.label + BASELINE, "space": {}, "fixed": fixed, "first": [], "when": []}
         found = self.model_copy(update=update)
         if errors := list(_conflicts(found, info)):
             raise ValidationError.from_exception_data("", errors)
@@ -341,7 +367,8 @@ class OptimizerSearch(Strict):
     def values_around(self, params: Mapping[str, Any], asked: Sensitivity) -> list[float]:
         """Values of the parameter in question around that of a trial, which is one of them, in ascending order.
 
-        None that the optimizer would refuse. Empty where the parameter is no number, or decides which others are drawn.
+        None that the optimizer or `when` would refuse. Empty where the parameter is no number, or decides which others
+        are drawn.
         """
         name, half = asked.parameter, asked.points // 2
         at = self.number(name, params)
@@ -373,6 +400,8 @@ class OptimizerSearch(Strict):
         return isinstance(at, int) and (known is None or not known.domain.accepts(float(at)))
 
     def _accepts(self, name: str, value: float, params: Mapping[str, Any]) -> bool:
+        if not self.meets({**params, name: value}):
+            return False
         if name.startswith(RECIPE):  # the definition's rules hold for what is searched
             return name in self.space and why_not(self.space[name], value) is None
         info, settings = admeta.registry.get(self.name), {**self.fixed, **params}
@@ -427,6 +456,25 @@ def _conflicts(optimizer: OptimizerSearch, info: OptimInfo) -> Iterator[InitErro
                     part = "space" if name in optimizer.space else "fixed"
                     yield InitErrorDetails(type=kind, loc=(part, name), input=met)
                 break
+
+
+def _why_not_compared(name: str, info: OptimInfo, space: Space, fixed: Mapping[str, Any]) -> str:
+    """Why a condition cannot compare what has this name; empty where it can."""
+    if name in info.derived:
+        return ""
+    known = {**{key: one.default for key, one in info.parameters.items()}, **fixed}
+    if name not in known and name not in space:
+        names = (*space, *info.derived, *known)
+        return f"'{name}' is no parameter of {info.name}; {nearest_hint(name, tuple(dict.fromkeys(names)))}"
+    values = space[name].end_points() if name in space else [known[name]]
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"'{name}' can be {value!r}, which is no number; a condition compares numbers"
+    return ""
+
+
+def _listed(when: Sequence[str]) -> str:
+    return " and ".join(f"'{text}'" for text in when)
 
 
 def _unmet(name: str, values: Mapping[str, JsonValue], space: Space) -> str:

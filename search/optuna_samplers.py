@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import heapq
 import itertools
+import random
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
@@ -21,9 +22,10 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from search import samplers
+from search.optimizer_search import MAX_UNIFORM, OptimizerSearch
 from search.samplers import SEED_BITS, Sampler, configurations
 from search.space import CategoricalParameter, Parameter, Space
 from search.states import Direction, FailureKind
@@ -37,8 +39,11 @@ RESULTS = frozenset({"diverged", "no_metric", "out_of_memory"})
 
 View = Callable[[Sequence[FrozenTrial], StudyDirection], list[FrozenTrial]]
 
-MAX_REDRAWS = 20  # of the model, before a configuration not yet tried is drawn uniformly
+MAX_REDRAWS = 20  # of the model, before a configuration that was not tried, or that meets `when`, is drawn uniformly
 
+N_OUTSIDE = 10  # settings that do not meet `when`, which TPE and GP see as diverged
+
+MAX_FITS = 5  # of the GP, each of which takes half a second or more
 
 MAX_SHOWN = 2000
 """Number of latest trials that TPE models. 10,000 take a quarter of a second, and older ones have less weight."""
@@ -55,30 +60,44 @@ def build(
     trial_number: int,
     repeat: int = 0,
     first: Sequence[Mapping[str, Any]] = (),
+    within: OptimizerSearch | None = None,
 ) -> BaseSampler:
     """Optuna's sampler for the trial that comes next in this search.
 
     Args:
+        within: the search whose `when` all proposals meet; None: there are no conditions.
         label: the search's, which no other search of the study has.
         repeat: how many searches of the same optimizer come before it; QMC gives each a sequence of its own.
         first: configurations that a grid begins with, as Optuna stores them; the other samplers are queued theirs.
     """
     fixed = derive_seed(sampler.seed, label, bits=SEED_BITS)
     fresh = derive_seed(sampler.seed, label, trial_number, bits=SEED_BITS)
+    refused = [] if within is None else _outside(within, seed=fixed)
+
+    def seen(view: View, *, after: int) -> View:
+        """The view, with what was refused once the model begins to propose."""
+
+        def shown(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+            begun = bool(refused) and sum(trial.state.is_finished() for trial in trials) >= after
+            return view([*trials, *refused] if begun else trials, direction)
+
+        return shown
+
     match sampler:
         case samplers.TpeSampler():
-            return _tpe(sampler, space, seed=fresh)
+            view = seen(by_last_value, after=sampler.n_startup_trials)
+            built: BaseSampler = _tpe(sampler, space, view=view, within=within, seed=fresh)
         case samplers.GpSampler():
-            return ViewSampler(
+            built = ViewSampler(
                 optuna.samplers.GPSampler(seed=fresh, n_startup_trials=sampler.n_startup_trials),
-                view=as_complete,
+                view=seen(as_complete, after=sampler.n_startup_trials),
                 space=_joint(space),
-                configurations=configurations(space),
+                configurations=_listed(space, within),
                 seed=fresh,
             )
         case samplers.CmaEsSampler():
             numeric = {name: p for name, p in space.items() if not isinstance(p, CategoricalParameter)}
-            return ViewSampler(
+            built = ViewSampler(
                 optuna.samplers.CmaEsSampler(seed=fresh, warn_independent_sampling=False),
                 view=worst_where_diverged,
                 space=_joint(numeric),
@@ -87,11 +106,35 @@ def build(
             )
         case samplers.QmcSampler():
             shared = derive_seed(sampler.seed, "sobol", repeat, bits=SEED_BITS)
-            return SobolSampler(_joint(space), index=trial_number, seed=shared, independent_seed=fresh)
+            built = SobolSampler(_joint(space), index=trial_number, seed=shared, independent_seed=fresh, within=within)
         case samplers.RandomSampler():
-            return optuna.samplers.RandomSampler(seed=fresh)
+            built = optuna.samplers.RandomSampler(seed=fresh)
         case samplers.GridSampler():
-            return GridSampler(space, first=first, seed=fixed)
+            return GridSampler(space, first=first, seed=fixed, within=within)
+    if within is None:
+        return built
+    n_proposals = MAX_FITS if isinstance(sampler, samplers.GpSampler) else MAX_REDRAWS
+    return ConditionSampler(built, within, refused=refused, n_proposals=n_proposals, seed=fresh)
+
+
+def _outside(within: OptimizerSearch, *, seed: int) -> list[FrozenTrial]:
+    """Configurations that do not meet the conditions, as diverged trials: at most `N_OUTSIDE`, uniformly drawn."""
+    rng = random.Random(seed)
+    draws = (within.complete({}, lambda name: within.space[name].draw(rng)) for _ in range(20 * N_OUTSIDE))
+    return [_refusal(drawn, within) for drawn in itertools.islice((d for d in draws if not within.meets(d)), N_OUTSIDE)]
+
+
+def _refusal(params: Mapping[str, Any], within: OptimizerSearch) -> FrozenTrial:
+    return create_trial(
+        state=TrialState.FAIL,
+        params=dict(params),
+        distributions={name: within.space[name].distribution() for name in params},
+        user_attrs={FAILURE_KIND: FailureKind.DIVERGED.value},
+    )
+
+
+def _listed(space: Space, within: OptimizerSearch | None) -> Sequence[Mapping[str, Any]] | None:
+    return configurations(space) if within is None else within.configurations
 
 
 def _joint(space: Mapping[str, Parameter]) -> dict[str, BaseDistribution]:
@@ -100,7 +143,9 @@ def _joint(space: Mapping[str, Parameter]) -> dict[str, BaseDistribution]:
     return {name: distribution for name, distribution in distributions.items() if not distribution.single()}
 
 
-def _tpe(sampler: samplers.TpeSampler, space: Space, *, seed: int) -> BaseSampler:
+def _tpe(
+    sampler: samplers.TpeSampler, space: Space, *, view: View, within: OptimizerSearch | None, seed: int
+) -> BaseSampler:
     conditional = any(p.when for p in space.values())
     joint = sampler.multivariate and not conditional
     tpe = optuna.samplers.TPESampler(
@@ -112,9 +157,9 @@ def _tpe(sampler: samplers.TpeSampler, space: Space, *, seed: int) -> BaseSample
     )
     return ViewSampler(
         tpe,
-        view=by_last_value,
+        view=view,
         space=_joint(space) if joint else None,
-        configurations=configurations(space) if joint else None,
+        configurations=_listed(space, within) if joint else None,
         seed=seed,
     )
 
@@ -123,10 +168,19 @@ class SobolSampler(optuna.samplers.QMCSampler):  # type: ignore[misc]
     """One point of a scrambled Sobol sequence: `index`, where Optuna's starts at random and keeps count.
 
     Every search of a study has the same sequence: optimizers whose spaces have as many parameters are compared at the
-    same points of the unit cube, so none has luckier draws. Conditional parameters are drawn at random.
+    same points of the unit cube, so none has luckier draws. Conditional parameters are drawn at random. Points that
+    do not meet the search's conditions are passed over.
     """
 
-    def __init__(self, space: dict[str, BaseDistribution], *, index: int, seed: int, independent_seed: int) -> None:
+    def __init__(
+        self,
+        space: dict[str, BaseDistribution],
+        *,
+        index: int,
+        seed: int,
+        independent_seed: int,
+        within: OptimizerSearch | None = None,
+    ) -> None:
         super().__init__(
             seed=seed,
             scramble=True,
@@ -135,12 +189,26 @@ class SobolSampler(optuna.samplers.QMCSampler):  # type: ignore[misc]
         )
         self._space = space
         self._index = index
+        self._within = within
 
     def infer_relative_search_space(self, *_: object) -> dict[str, BaseDistribution]:
         return dict(self._space)
 
     def _find_sample_id(self, *_: object) -> int:
         return self._index
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        params: dict[str, Any] = super().sample_relative(study, trial, search_space)
+        if self._within is None or not search_space:
+            return params
+        wanted, self._index, n_met = self._index, -1, -1
+        while n_met < wanted:
+            self._index += 1
+            params = super().sample_relative(study, trial, search_space)
+            n_met += self._within.draw_meeting(random.Random(self._index), params, at_most=MAX_REDRAWS) is not None
+        return params
 
 
 def by_last_value(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
@@ -308,6 +376,86 @@ class ViewSampler(BaseSampler):  # type: ignore[misc]
         return dict(left[np.random.default_rng(self._seed).integers(len(left))])
 
 
+class ConditionSampler(BaseSampler):  # type: ignore[misc]
+    """A sampler of which only proposals that meet the search's conditions are taken; others are drawn again.
+
+    A uniform draw that is repeated until it meets them is uniform where they are met. What is refused is noted: TPE and
+    GP take a part of the space of which they saw nothing for unexplored, and would propose it again and again. After
+    `n_proposals` one is drawn uniformly from what meets the conditions.
+    """
+
+    def __init__(
+        self,
+        inner: BaseSampler,
+        within: OptimizerSearch,
+        *,
+        refused: list[FrozenTrial],
+        n_proposals: int,
+        seed: int,
+    ) -> None:
+        """Wrap `inner`.
+
+        Args:
+            refused: where proposals that were refused are noted, as diverged trials.
+            seed: for uniform draws.
+        """
+        self._inner = inner
+        self._within = within
+        self._refused = refused
+        self._n_proposals = n_proposals
+        self._seed = seed
+        self._drawn: dict[str, Any] = {}
+
+    def reseed_rng(self) -> None:
+        self._inner.reseed_rng()
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._inner.infer_relative_search_space(study, trial)  # type: ignore[no-any-return]
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        given = {**trial.system_attrs.get("fixed_params", {}), **trial.params}
+        self._drawn = self._draw(study, trial, search_space, given=given)
+        return {name: self._drawn[name] for name in search_space if name in self._drawn}
+
+    def _draw(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],
+        *,
+        given: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        def independently(name: str) -> Any:
+            distribution = self._within.space[name].distribution()
+            return self._inner.sample_independent(study, trial, name, distribution)
+
+        for _ in range(self._n_proposals):
+            proposed = self._inner.sample_relative(study, trial, search_space)
+            drawn = self._within.complete({**proposed, **given}, independently)
+            if self._within.meets(drawn):
+                return drawn
+            if proposed:
+                self._refused.append(_refusal(drawn, self._within))
+        found = self._within.draw_meeting(random.Random(self._seed), given, at_most=MAX_UNIFORM)
+        assert found is not None, f"{self._within.when} cannot be met with {given}"
+        return found
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._drawn[param_name]
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        self._inner.before_trial(study, trial)
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        self._inner.after_trial(study, trial, state, values)
+
+
 class GridSampler(BaseSampler):  # type: ignore[misc]
     """Every point of a finite grid once, in an order drawn by the seed.
 
@@ -315,19 +463,28 @@ class GridSampler(BaseSampler):  # type: ignore[misc]
     some points and leave out others. Here a point is known by its values. One that failed by accident comes again last.
     """
 
-    def __init__(self, space: Mapping[str, Parameter], *, first: Sequence[Mapping[str, Any]], seed: int) -> None:
+    def __init__(
+        self,
+        space: Mapping[str, Parameter],
+        *,
+        first: Sequence[Mapping[str, Any]],
+        seed: int,
+        within: OptimizerSearch | None = None,
+    ) -> None:
         """Make the sampler of a grid.
 
         Args:
             space: parameters with choices or steps, none conditional.
             first: values that the first points have, one point each, as Optuna stores them.
             seed: of the order.
+            within: the search whose `when` all points meet; others are left out.
         """
         self._space = space
         self._names = sorted(space)
         self._values = [space[name].grid_values() for name in self._names]
         self._first = first
         self._seed = seed
+        self._within = within
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         return {name: self._space[name].distribution() for name in self._names}
@@ -353,6 +510,7 @@ class GridSampler(BaseSampler):  # type: ignore[misc]
 
     def _points(self) -> list[dict[str, Any]]:
         points = [dict(zip(self._names, values, strict=True)) for values in itertools.product(*self._values)]
+        points = [point for point in points if self._within is None or self._within.meets(point)]
         order = [points[i] for i in np.random.default_rng(self._seed).permutation(len(points))]
         chosen: dict[int, dict[str, Any]] = {}
         for config in self._first:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import tasks.registry
 from admeta.builtin import BUILTIN
 from admeta.spaces import RECIPE, split_recipe
 from search.definition import StudyDefinition
-from search.optimizer_search import OptimizerSearch
+from search.optimizer_search import MAX_UNIFORM, OptimizerSearch
 from search.recipe import batch_sizes
 from search.records import Capacity, CompetingStudy
 from search.space import CategoricalParameter, FloatParameter, IntParameter
@@ -188,7 +189,11 @@ def typical_settings(spec: OptimizerSearch) -> dict[str, Any]:
 
 
 def _middle(spec: OptimizerSearch) -> dict[str, Any]:
+    """The middle of the space; where that does not meet its conditions, numbers and names that do."""
     middle = {name: middle_of(parameter) for name, parameter in spec.space.items() if parameter.when is None}
+    if not spec.meets(middle):
+        drawn = spec.draw_meeting(random.Random(0), {}, at_most=MAX_UNIFORM) or {}
+        middle |= {name: drawn[name] for name, value in middle.items() if isinstance(value, bool | int | float | str)}
     return {**spec.fixed, **middle}
 
 
@@ -225,7 +230,8 @@ def middle_of(parameter: FloatParameter | IntParameter | CategoricalParameter) -
 def corners(spec: OptimizerSearch) -> list[dict[str, Any]]:
     """Settings in the middle of an optimizer's space, and with each parameter at each of its end points in turn."""
     middle, (space, _) = typical_settings(spec), split_recipe(spec.space)
-    return [middle, *({**middle, name: value} for name in space for value in space[name].end_points())]
+    ends = ({**middle, name: value} for name in space for value in space[name].end_points())
+    return [middle, *(settings for settings in ends if spec.meets(settings))]
 
 
 def _check(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Hashable, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
@@ -75,6 +76,15 @@ class FloatParameter(_Parameter):
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
         return trial.suggest_float(name, self.low, self._last(), log=self.log, step=self.step)
 
+    def draw(self, rng: random.Random) -> float:
+        """A uniform draw, on its own scale."""
+        if self.step is not None:
+            return self.at(rng.randrange(self.grid_size()))
+        if self.log:
+            drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
+            return min(max(drawn, self.low), self.high)
+        return rng.uniform(self.low, self.high)
+
     def grid_size(self) -> int:
         if self.step is None:
             raise ValueError("a grid needs a step or choices")
@@ -120,6 +130,13 @@ class IntParameter(_Parameter):
 
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
         return trial.suggest_int(name, self.low, self._last(), log=self.log, step=self.step)
+
+    def draw(self, rng: random.Random) -> int:
+        """A uniform draw, on its own scale."""
+        if self.log:
+            drawn = round(math.exp(rng.uniform(math.log(self.low - 0.5), math.log(self.high + 0.5))))
+            return min(max(drawn, self.low), self.high)
+        return self.at(rng.randrange(self.grid_size()))
 
     def grid_size(self) -> int:
         return (self.high - self.low) // self.step + 1
@@ -167,6 +184,10 @@ class CategoricalParameter(_Parameter):
     def suggest(self, trial: optuna.Trial, name: str) -> Any:
         stored = trial.suggest_categorical(name, self.grid_values())
         return self.choices[self.grid_values().index(stored)]
+
+    def draw(self, rng: random.Random) -> Any:
+        """One of the choices, as Optuna stores it."""
+        return rng.choice(self._stored)
 
     def grid_size(self) -> int:
         return len(self.choices)

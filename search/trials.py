@@ -111,6 +111,7 @@ class Trials:
                 repeat=self._repeat,
                 trial_number=number,
                 first=[fit(values, self._spec.space) for values in self._spec.first],
+                within=self._spec if self._spec.when else None,
             )
             if queue:
                 queue.popleft()

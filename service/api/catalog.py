@@ -90,6 +90,7 @@ def _optimizer(info: OptimInfo) -> OptimizerView:
         default_space=spaces.pop("default"),
         fixed=dict(info.fixed),
         spaces=spaces,
+        derived={name: one.doc for name, one in info.derived.items()},
     )
 
 

@@ -45,6 +45,9 @@ class OptimizerView(View):
     default_space: dict[str, Any]
     fixed: dict[str, Any]
     spaces: dict[str, Any] = Field(description="Other named spaces: finetune, paper, …")
+    derived: dict[str, str] = Field(
+        default={}, description="Numbers that follow from the parameters, which a study's `when` may compare."
+    )
 
 
 class HealthView(View):

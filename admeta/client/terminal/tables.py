@@ -443,6 +443,8 @@ def parameters(optimizer: OptimizerView) -> FittedTable:
         space = optimizer.default_space.get(parameter.name)
         searched = searched_in("", space) if space else ""
         table.add_row(parameter.name, _text(parameter.default), searched, parameter.rule, parameter.doc)
+    for name, doc in optimizer.derived.items():
+        table.add_row(name, "", "", "for `when` only", doc)
     return table
 
 
