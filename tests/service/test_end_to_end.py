@@ -126,6 +126,34 @@ def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str])
         assert "admetar" in capsys.readouterr().out
 
 
+def test_each_trial_trains_with_its_own_recipe(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    study = definition(
+        "recipe",
+        task={"name": "digits", "model": "linear", "epochs": 2},
+        recipe={"batch_size": {"type": "categorical", "choices": [32, 128]}},
+        optimizers=[{"name": "adamw", "space": {}}],
+        sampler={"name": "grid"},
+        pruner={"name": "none"},
+        confirm={"top_k": 1, "seeds": [0]},
+        resources={"gpus": 0},
+    )
+    with Client(served.url) as client:
+        assert client.submit(study).wait(timeout_s=180).state == "COMPLETED"
+        trials = {trial.training["batch_size"]: trial for trial in client.trials("recipe")}
+        seen = {size: [(run.epoch, run.step) for run in trial.runs] for size, trial in trials.items()}
+        best = client.best(task="digits", optimizer="adamw", model="linear")
+        row = client.comparison("recipe").rows[0]
+    steps = {32: 37, 128: 9}  # of 1,197 samples, the last incomplete batch left out
+    assert {size: runs[0] for size, runs in seen.items()} == {size: (2, 2 * n) for size, n in steps.items()}
+    chosen = best.training["batch_size"]
+    assert seen[chosen] == [(2, 2 * steps[chosen])] * 2  # the confirm run, too
+    assert row.training == best.training
+    assert best.task_config["batch_size"] == chosen
+    assert run_command(["best", "--task", "digits", "--optimizer", "adamw", "--url", served.url]) == 0
+    said = capsys.readouterr().out
+    assert f"batch_size: {chosen}\n" in said[said.index("Its recipe, as a study's task:\ntask:\n") :]
+
+
 def test_cancel_stops_the_trials_and_ctrl_c_ends_every_process(served: Served) -> None:
     slow = definition("slow", task={"name": "synthetic", "model": "idle", "epochs": 200, "sleep_s": 0.5})
     with Client(served.url) as client:
