@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
+from functools import partial
 from itertools import count, islice
 from typing import Annotated, Any, Literal, Self
 
@@ -75,6 +76,12 @@ def _valid_task(task: Any) -> TaskConfig | None:
     except ValueError:  # pydantic's is one too
         return None
     return config
+
+
+def _space_of(config: TaskConfig, own: str, optimizer: Mapping[str, Any]) -> str:
+    """The space that a raw optimizer has where it names none."""
+    recipe = optimizer.get("recipe")
+    return config.space(own, recipe=map(str, recipe) if isinstance(recipe, dict) else ())
 
 
 def _show_recipe(schema: dict[str, Any]) -> None:
@@ -349,7 +356,7 @@ class StudyDefinition(Strict):
             return {**raw, "objective": raw.get("objective") or {"metric": "unknown", "direction": "maximize"}}
         config = _valid_task(task)
         raw = share_recipe(begin_at_papers_best(raw, info, model=None if config is None else config.model), config)
-        raw = with_space(raw, info.space if config is None else config.space(info.space))
+        raw = with_space(raw, info.space if config is None else partial(_space_of, config, info.space))
         objective = raw.get("objective")
         objective = {} if objective is None else objective
         if not isinstance(objective, dict):

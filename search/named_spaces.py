@@ -7,7 +7,7 @@ one set of constants, in which the settings of the others' optimizer begin with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,15 +77,23 @@ def resolve_spaces(info: OptimInfo, raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "label": raw.get("label", default_label(info.name)), "space": space, "fixed": fixed}
 
 
-def with_space(raw: dict[str, Any], space: str) -> dict[str, Any]:
+def with_space(raw: dict[str, Any], space: str | Callable[[Mapping[str, Any]], str]) -> dict[str, Any]:
     """The raw study, with this space for every optimizer that has none.
 
     With `paper-best`, an optimizer that has a space starts with the paper's best settings, unless it has a `first`.
+
+    Args:
+        raw: the study.
+        space: the space's name, or what gives the name for a raw optimizer.
     """
     given = raw.get("optimizers")
     if not isinstance(given, list):
         return raw
-    return {**raw, "optimizers": [_with_space(one, space) if isinstance(one, dict) else one for one in given]}
+
+    def named(search: Mapping[str, Any]) -> str:
+        return space if isinstance(space, str) else space(search)
+
+    return {**raw, "optimizers": [_with_space(one, named(one)) if isinstance(one, dict) else one for one in given]}
 
 
 def _with_space(search: dict[str, Any], space: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -251,8 +251,13 @@ class TaskConfig(Part):
         """The import paths ("module:name") in this configuration, by field: what an operator must allow."""
         return {}
 
-    def space(self, own: str) -> str:
-        """Which of an optimizer's spaces is searched where a study names none; `own` is the task's."""
+    def space(self, own: str, *, recipe: Iterable[str] = ()) -> str:
+        """Which of an optimizer's spaces is searched where a study names none.
+
+        Args:
+            own: the task's.
+            recipe: the fields that are searched with it, as `recipe_fields` names them.
+        """
         return own
 
     @field_validator("model", check_fields=False)

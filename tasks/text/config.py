@@ -5,6 +5,7 @@ No torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -81,9 +82,10 @@ class TextConfig(TaskConfig):
     val_fraction: ValFraction = 0.1
     lora: Lora | None = Field(None, description="train adapters and the head alone; {} is rank 8 on query and value")
 
-    def space(self, own: str) -> str:
+    def space(self, own: str, *, recipe: Iterable[str] = ()) -> str:
         """Adapters take larger rates, 2e-4 to 5e-4 with AdamW in Hu et al., appendix D; whole models 1e-5 to 2e-4."""
-        return own if self.lora is None else "default"
+        adapts = self.lora is not None or any(name.partition(".")[0] == "lora" for name in recipe)
+        return "default" if adapts else own
 
     @model_validator(mode="after")
     def _adapters_are_of_trained_weights(self) -> TextConfig:

@@ -221,6 +221,15 @@ def test_random_weights_and_wrong_values_are_refused() -> None:
     assert config(lora={}).lora.model_dump() == {"rank": 8, "alpha": 16.0, "dropout": 0.0, "layers": "attention"}
 
 
+def test_where_the_adapters_are_searched_the_spaces_are_the_default_ones_too() -> None:
+    task = {"name": "cola", "model": "bert-base-uncased"}
+    rank = {"lora.rank": {"type": "categorical", "choices": [4, 8]}}
+    raw = {"name": "any", "task": task, "optimizers": [{"name": "adamw", "recipe": rank}, "radam"]}
+    adapted, whole = StudyDefinition.model_validate(raw).optimizers
+    assert StudyDefinition.model_validate({**raw, "optimizers": ["adamw"], "recipe": rank}).optimizers[0] == adapted
+    assert adapted.space["lr"].high > 10 * whole.space["lr"].high  # type: ignore[union-attr]
+
+
 def test_adapters_are_searched_in_the_default_spaces() -> None:
     for lora, low in ((None, 1e-5), ({}, 1e-4)):
         task = {"name": "cola", "model": "minilm", "lora": lora}
