@@ -171,10 +171,14 @@ def test_a_hidden_curve_takes_its_band_with_it(browser: Any, address: str) -> No
         assert page.evaluate(shown)[:7] == [True, False, False, False, True, True, True]
         page.locator("[data-chart=curves]").get_by_label("Log scale").check()
         until(page, "document.querySelector('[data-chart=curves] .plot').plot.scales.y.distr === 3")
+
+
+def test_a_hidden_sensitivity_takes_its_band_and_marks_with_it(browser: Any, address: str) -> None:
+    with visit(browser, f"{address}/studies/digits-four") as page:
         page.wait_for_selector("[data-chart=sensitivity] canvas")
         page.locator("[data-chart=sensitivity] .u-legend .u-series th").nth(1).click()
-        varied = page.evaluate(shown.replace("curves", "sensitivity"))
-        assert varied[:7] == [True, *[False] * 5, True]
+        shown = "document.querySelector('[data-chart=sensitivity] .plot').plot.series.map((one) => one.show)"
+        assert page.evaluate(shown)[:7] == [True, *[False] * 5, True]
         assert len(page.locator("[data-chart=sensitivity] .u-legend .u-series").all()) == 5
 
 
