@@ -9,6 +9,7 @@ from typing import Any
 
 from admeta.client.models import ExtendRequest
 from admeta.spaces import RECIPE
+from search.analysis.moderated import N_DRAWS
 from search.definition import Budget, StudyDefinition
 from search.errors import field_error, nearest_hint
 
@@ -164,8 +165,14 @@ def looks_in_words(confidence: float, n_seen: int) -> str | None:
     if not n_seen:
         return None
     times = {1: "once", 2: "twice"}.get(n_seen, f"{n_seen} times")
-    these = 1 - alpha_after(confidence, n_seen)
-    in_all = 1 - sum(alpha_after(confidence, i) for i in range(n_seen + 1))
+    alpha = alpha_after(confidence, n_seen)
+    these, in_all = 1 - alpha, 1 - sum(alpha_after(confidence, i) for i in range(n_seen + 1))
+    if alpha < 1 / N_DRAWS:
+        return (
+            f"The study was extended {times} after its verdicts could be seen. The error rate that is left for these, "
+            f"{100 * alpha:.2g} %, is smaller than the simulation of verdicts can show, 1 of {N_DRAWS:,}. For further "
+            "verdicts, clone the study."
+        )
     return (
         f"The study was extended {times} after its verdicts could be seen. These have half of the error rate of those "
         f"before: they are all right with a probability of {100 * these:.4g} %, together with the earlier ones of "

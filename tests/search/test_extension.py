@@ -123,6 +123,7 @@ def test_each_extension_after_verdicts_has_half_the_alpha() -> None:
     assert looks_in_words(0.95, 0) is None
     assert "97.5 %, together with the earlier ones of 92.5 %" in str(looks_in_words(0.95, 1))
     assert "98.75 %, together with the earlier ones of 91.25 %" in str(looks_in_words(0.95, 2))
+    assert "0.0049 %, is smaller than the simulation of verdicts can show, 1 of 20,000" in str(looks_in_words(0.95, 10))
 
 
 def test_a_budget_of_epochs_is_extended_by_its_limit() -> None:
