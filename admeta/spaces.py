@@ -122,7 +122,8 @@ class Condition:
         try:
             tree = ast.parse(self.text.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            what = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
+            deep = isinstance(error, RecursionError | MemoryError)
+            what = "it is nested too deeply" if deep else getattr(error, "msg", "it has characters that are no text")
             raise ValueError(f"{self.text!r} cannot be read ({what}); {_GRAMMAR}") from None
         self._check_truth(tree)
         object.__setattr__(self, "_tree", tree)
@@ -134,7 +135,7 @@ class Condition:
         """Whether it holds of these values, by name; not where it divides by 0, overflows or has no real value."""
         try:
             return self._truth(self._tree, values)
-        except (ArithmeticError, TypeError):  # TypeError: a complex number, from a root of a negative one
+        except ArithmeticError:
             return False
 
     def _truth(self, node: ast.expr, values: Mapping[str, float]) -> bool:
@@ -194,7 +195,10 @@ class Condition:
 def _number(node: ast.expr, values: Mapping[str, float]) -> float:
     match node:
         case ast.BinOp():
-            return _ARITHMETIC[type(node.op)](_number(node.left, values), _number(node.right, values))
+            found = _ARITHMETIC[type(node.op)](_number(node.left, values), _number(node.right, values))
+            if isinstance(found, complex) or not math.isfinite(found):  # a root of a negative number, or 1e300 * 1e300
+                raise ArithmeticError
+            return found
         case ast.UnaryOp():
             return _ARITHMETIC[type(node.op)](_number(node.operand, values))
         case ast.Constant():

@@ -303,7 +303,7 @@ class SearchLoop:
         )
         for settings in known:
             params = fit(settings, self.spec.space)
-            if params and not self.spec.share_met(params):
+            if params and not self.spec.can_begin_with(params):
                 logger.info("%s: %s is not taken over: it does not meet %s", self.record.label, params, self.spec.when)
             elif params:
                 self._trials.enqueue(params)

@@ -228,7 +228,7 @@ class OptimizerSearch(Strict):
             )
             raise field_error("empty", message, at="when", value=self.when)
         for i, values in enumerate(self.first):
-            if not self.share_met(values):
+            if not self.can_begin_with(values):
                 message = f"no trial that begins so meets {_listed(self.when)}; change the setting or the condition"
                 raise field_error("outside", message, at=("first", i), value=values)
         return self
@@ -288,15 +288,17 @@ class OptimizerSearch(Strict):
     def _order(self) -> list[str]:
         return ordered(self.space)
 
-    def share_met(self, given: Mapping[str, Any] | None = None) -> float:
-        """Share of the space that meets `when`, estimated by `N_DRAWN` uniform draws, fewer where it is large.
+    def can_begin_with(self, given: Mapping[str, Any]) -> bool:
+        """Whether a trial with these values can meet `when`: whether one of `N_DRAWN` draws of the others does."""
+        known = fit(given, self.space)
+        at_most = 1 if known.keys() == self.space.keys() else N_DRAWN  # nothing is left to draw
+        return self.draw_meeting(random.Random(0), known, at_most=at_most) is not None
 
-        Args:
-            given: parameters that all have this value.
-        """
-        rng, known, n_met = random.Random(0), fit(given or {}, self.space), 0
+    def share_met(self) -> float:
+        """Share of the space that meets `when`, estimated by `N_DRAWN` uniform draws, fewer where it is large."""
+        rng, n_met = random.Random(0), 0
         for n in range(1, N_DRAWN + 1):
-            n_met += self.draw_meeting(rng, known, at_most=1) is not None
+            n_met += self.draw_meeting(rng, {}, at_most=1) is not None
             if n_met == ENOUGH_MET:  # most conditions hold in much of a space
                 return n_met / n
         return n_met / N_DRAWN

@@ -54,6 +54,10 @@ def searched(**changes: Any) -> OptimizerSearch:
         ("a / (b - 2) > 0", False),  # by 0
         ("a ** 9 ** 9 ** 9 > 0", False),  # overflows
         ("(b - a) ** 0.5 < 9", False),  # no real number
+        ("(b - a) ** 0.5 != 9", False),
+        ("not (b - a) ** 0.5 > 9", False),
+        ("a * 1e200 * 1e200 > 1", False),  # overflows without an error in Python
+        ("not a * 1e200 * 1e200 > 1", False),
     ],
 )
 def test_a_condition_is_computed_as_written(text: str, holds: bool) -> None:
@@ -73,6 +77,7 @@ def test_the_names_of_a_condition() -> None:
         ("lr +", "cannot be read"),
         ("", "cannot be read"),
         ("lr\x00 < 1", "cannot be read"),
+        ("\ud800 < 1", "characters that are no text"),
         ("lr", "compares nothing"),
         ("1 < 2", "names no parameter"),
         ("lr < 1e999", "too large a number"),
@@ -226,6 +231,13 @@ def test_a_grid_too_large_to_list_under_a_condition_is_refused() -> None:
                          "when": GAIN}],
             sampler="grid",
         )  # fmt: skip
+
+
+def test_a_first_trial_is_possible_where_some_draw_of_the_others_meets_the_condition() -> None:
+    search = searched(when="lr * steady_gain <= 0.1")
+    assert search.can_begin_with({"lambd": 0.39})
+    assert not search.can_begin_with({"lambd": 0.39, "lr": 0.1})
+    assert not search.can_begin_with({"lr": 0.1})
 
 
 def test_first_trials_outside_are_refused_with_the_place() -> None:
