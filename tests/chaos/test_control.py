@@ -212,6 +212,34 @@ def test_a_kill_in_the_second_of_three_seeds_still_gives_three(service: Service,
     assert audit(engine, view.id, expected=expected, snapshots=[snapshot]).faults == []
 
 
+def test_kills_of_driver_and_service_in_an_extended_study_lose_nothing(service: Service, engine: Engine) -> None:
+    """kill -9 of its driver, then of the service with all its processes; what had a result is not touched."""
+    study = small("extended", sleep_s=0.1, confirm={"top_k": 1, "seeds": [0, 1]}, budget={"trials_per_optimizer": 3})
+    storage = service.home / "checkpoints"
+    with service.client as client:
+        view = client.submit(study).wait(timeout_s=PATIENCE_S)
+        before = {row.label: row.trial for row in client.comparison(view.id).rows}
+        snapshots = [look(engine, view.id, storage=storage, killed=set())]
+        added = {"name": "sgd", "space": study["optimizers"][1]["space"]}
+        client.extend(view.id, trials=6, seeds=3, optimizers=[added])
+        wait_for(service, view.id, lambda s: sum(x.n_complete for x in s.searches) >= 8, what="further trials are done")
+        workers = _workers(service)
+        for pid in _drivers(service):
+            kill(pid)
+        wait_until(lambda: not any(map(is_alive, workers)), timeout_s=20, what="the driver's workers are gone")
+        snapshots.append(look(engine, view.id, storage=storage, killed=None))
+        wait_for(service, view.id, lambda s: sum(x.n_complete for x in s.searches) >= 13, what="the next driver works")
+        service.kill()
+        snapshots.append(look(engine, view.id, storage=storage, killed=None))
+        service.start()
+        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
+        after = {row.label: row.trial for row in client.comparison(view.id).rows}
+        assert {row.validation.n for row in client.comparison(view.id).rows} == {3}
+    n_confirm_runs = {label: 3 if before.get(label, trial) == trial else 5 for label, trial in after.items()}
+    expected = Expected(n_trials=6, n_confirm_runs=n_confirm_runs, n_epochs=5, steps_per_epoch=2)
+    assert audit(engine, view.id, expected=expected, snapshots=snapshots).faults == []
+
+
 def test_a_driver_that_was_frozen_past_its_lease_stops_without_writing(
     service: Service, engine: Engine, tmp_path: Path
 ) -> None:
