@@ -137,7 +137,7 @@ def sensitivity(
     emit(view, output, table=tables.sensitivity)
     if output is Output.TABLE:
         for curve in view.curves:
-            say(f"{curve.label}: {curve.sentence}")
+            say(f"{curve.label}: {curve.sentence}" + (f"; {curve.note}" if curve.note else ""))
 
 
 def export(

@@ -134,7 +134,7 @@ def _table(study: StudyView) -> Table:
         table.add_row(
             search.label,
             _bar(search),
-            trials_used(search),
+            trials_used(search).replace(", ", "\n"),
             str(search.n_running or ""),
             str(search.n_pruned or ""),
             str(search.n_failed or ""),

@@ -359,10 +359,9 @@ def _share(name: str, share: float, interval: tuple[float, float] | None) -> str
 
 def sensitivity(view: SensitivityView) -> FittedTable:
     """One line for each search: the range of the parameter in which the result is nearly as good as at its best."""
-    columns = ("optimizer", f"chosen {view.parameter}", "from", "to", "factor", "mean loss", "notes")
-    table = FittedTable(*columns, wrapped=["notes"])
+    table = FittedTable("optimizer", f"chosen {view.parameter}", "from", "to", "factor", "mean loss")
     for curve in view.curves:
-        table.add_row(curve.label, *good_range(curve), curve.reason or curve.note or "")
+        table.add_row(curve.label, *good_range(curve))
     return table
 
 

@@ -412,11 +412,12 @@ def _why_no_range(name: str, at: float | None, trial: TrialSummary | None, point
     if trial is None:
         return "no trial is complete"
     if at is None:
-        return f"'{name}' is no number in its best trial's settings"
+        return f"its best trial has no number for '{name}'"
     if len(points) < 3:
+        n = f"{len(points)} value{'' if len(points) == 1 else 's'}"
         return (
-            f"only {len(points)} values of {name} were trained with its best trial's other settings; a range needs 3. "
-            f"A study makes such runs with sensitivity: {{parameter: {name}}}"
+            f"runs with its best trial's other settings have {n} of {name}; a range needs 3. A study makes such runs "
+            f"with sensitivity: {{parameter: {name}}}"
         )
     return "all runs diverged"
 

@@ -209,7 +209,8 @@ def _cost_budgets(session: Session, study_ids: Collection[str]) -> dict[str, dic
     return {
         study_id: {"max_epochs": of.get("epochs_per_optimizer"), "max_gpu_hours": of.get("gpu_hours_per_optimizer")}
         for study_id, of in budgets.items()
-        if of and of.get("trials_per_optimizer") is None
+        if of.get("trials_per_optimizer") is None
+        and (of.get("epochs_per_optimizer") or of.get("gpu_hours_per_optimizer"))
     }
 
 

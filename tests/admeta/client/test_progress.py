@@ -61,6 +61,10 @@ def test_a_budget_in_epochs_or_gpu_hours_is_told_as_such() -> None:
     assert "3 trials, 90/400 epochs · 1 pruned" in line
     line = told(study("RUNNING", search(**spent, max_gpu_hours=2.0))).splitlines()[-1]
     assert "3 trials, 0.5/2 GPU hours · 1 pruned" in line
+    both = search(**{**spent, "n_epochs": 12_345}, max_epochs=40_000, max_gpu_hours=2.5)
+    table = told(study("RUNNING", both), terminal=True, width=110)
+    for whole in ("admetar", "3 trials", "12345/40000 epochs", "0.5/2.5 GPU hours", "best val_accuracy"):
+        assert whole in table
 
 
 def test_lines_where_there_is_no_terminal() -> None:

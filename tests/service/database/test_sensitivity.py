@@ -86,7 +86,7 @@ def test_a_parameter_that_nobody_has(store: SqlStore, engine: Engine) -> None:
     filled(store)
     found = sensitivity(engine, "digits", parameter="nothing").curves[0]
     assert (found.points, found.chosen, found.low) == ([], None, None)
-    assert found.reason == "'nothing' is no number in its best trial's settings"
+    assert found.reason == "its best trial has no number for 'nothing'"
 
 
 def test_the_runs_change_no_other_result(store: SqlStore, engine: Engine) -> None:
