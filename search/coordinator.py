@@ -17,7 +17,7 @@ from admeta.spaces import split_recipe
 from search.analysis import Decision
 from search.assignment import Assignment, Report
 from search.confirmation import describe, next_seeds
-from search.definition import StudyDefinition
+from search.definition import N_TRIALS, StudyDefinition
 from search.loop import SearchLoop
 from search.records import Capacity, Lease, RunOutcome, RunRecord, StudyRecord
 from search.states import FailureKind, RunState, Stage, StudyState
@@ -352,6 +352,10 @@ class Coordinator:
         values = (run.value for run in trained() if run.state is RunState.COMPLETE and run.value is not None)
         if target is not None and any(direction.reaches(value, target) for value in values):
             return f"budget.target ({target:.12g}) was reached"
+        ended = [run for run in trained() if run.state.is_finished]
+        counts_cost = self._definition.budget.trials_per_optimizer is None
+        if counts_cost and len(ended) >= N_TRIALS and not any(run.n_epochs for run in ended):
+            return f"none of its first {N_TRIALS} trials trained an epoch"
         return self._first_spent(
             epochs_per_optimizer=lambda: sum(run.n_epochs for run in trained()),
             gpu_hours_per_optimizer=lambda: _gpu_hours(trained()),

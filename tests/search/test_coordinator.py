@@ -247,6 +247,24 @@ def test_an_epoch_budget_alone_pays_for_trials_until_it_is_spent(slots: int) -> 
         assert [run.state for run in runs if run.stage is Stage.CONFIRM] == [RunState.COMPLETE]
 
 
+def test_a_search_whose_trials_spend_nothing_ends() -> None:
+    """Each fails at once, of an error that no other trial repairs."""
+    store = MemoryStore()
+    study = store.add_study(
+        define(optimizers=["adamw"], budget={"gpu_hours_per_optimizer": 1.0}, max_failures=0, confirm={"top_k": 0})
+    )
+    cluster = Cluster(coordinator_for(store, study, gpus=1.0))
+    cluster.failures = {
+        ("adamw", number, Stage.SEARCH, 100): [(FailureKind.ERROR, "no such file")] for number in range(1000)
+    }
+    cluster.run()
+    runs = store.runs(study.id)
+    assert 20 <= len(runs) < 23
+    reason = cluster.coordinator.completion_reason()
+    assert reason is not None
+    assert reason.startswith("adamw: none of its first 20 trials trained an epoch; adamw: all ")
+
+
 def test_gpu_hours_alone_pay_for_trials_until_they_are_spent() -> None:
     """An hour a training, six at once: after the first epochs it is known what the others will cost."""
     store = MemoryStore()
