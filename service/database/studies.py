@@ -131,31 +131,43 @@ def extend_study(
         StudyConflictError: it has not ended, its driver is still stopping its runs, or its definition has changed.
         QueueFullError, AnsweredBeforeError, KeyReusedError: as `create_study`.
     """
-    content, old = definition.to_json(), StudyDefinition.model_validate(before)
-    changes = changes_in_words(old, definition)
-    with writing(engine) as session:
-        idempotency.check(session, key)
-        row = _locked(session, study)
-        if row.definition != before:
-            raise StudyConflictError(f"study '{row.name}' was extended by another request meanwhile; look at it again.")
-        was_cut_off = row.state in (StudyState.FAILED, StudyState.CANCELLED) or (
-            row.state is StudyState.COMPLETED and request == ExtendRequest() and _has_cancelled(session, row)
-        )
-        if definition != old or was_cut_off:
-            _check_can_extend(session, row, engine)
-            if max_queued is not None:
-                _check_queue(session, max_queued)
-            row.extensions = [*row.extensions, _extension(session, row, changes, request=request, by=by)]
-            row.definition, row.definition_sha256 = content, definition_sha256(content)
-            row.recipe = recipe_of(definition, data_fingerprint=row.data_fingerprint)
-            row.state, row.reason, row.finished_at = StudyState.QUEUED, None, None
-            _extend_searches(session, row, definition)
-            events.record_study(session, EventKind.STUDY_EXTENDED, row, changes=changes, by=by)
-            events.record_study(session, EventKind.STUDY_STATE, row)
-            session.flush()
-        view = study_view(session, row)
-        idempotency.keep(session, key, Answer(status=200, location=None, body=view.model_dump_json()))
-    return view
+    old = StudyDefinition.model_validate(before)
+
+    def once() -> StudyView:
+        with writing(engine) as session:
+            row = _locked(session, study)
+            idempotency.check(session, key)  # after the lock, since the same request may have had it
+            if row.definition != before:
+                raise StudyConflictError(
+                    f"study '{row.name}' was extended by another request meanwhile; look at it again."
+                )
+            if definition != old or _was_cut_off(session, row, request):
+                _check_can_extend(session, row, engine)
+                if max_queued is not None:
+                    _check_queue(session, max_queued)
+                _extend(session, row, old, definition, request=request, by=by)
+            view = study_view(session, row)
+            idempotency.keep(session, key, Answer(status=200, location=None, body=view.model_dump_json()))
+        return view
+
+    try:
+        return once()
+    except IntegrityError:  # a request on another study used the key since we looked
+        return once()
+
+
+def _extend(
+    session: Session, row: Study, old: StudyDefinition, new: StudyDefinition, *, request: ExtendRequest, by: str | None
+) -> None:
+    changes, content = changes_in_words(old, new), new.to_json()
+    row.extensions = [*row.extensions, _extension(session, row, changes, request=request, by=by)]
+    row.definition, row.definition_sha256 = content, definition_sha256(content)
+    row.recipe = recipe_of(new, data_fingerprint=row.data_fingerprint)
+    row.state, row.reason, row.finished_at = StudyState.QUEUED, None, None
+    _extend_searches(session, row, new)
+    events.record_study(session, EventKind.STUDY_EXTENDED, row, changes=changes, by=by)
+    events.record_study(session, EventKind.STUDY_STATE, row)
+    session.flush()
 
 
 def _check_can_extend(session: Session, row: Study, engine: Engine) -> None:
@@ -179,11 +191,13 @@ def _check_released(session: Session, row: Study, engine: Engine) -> None:
         )
 
 
-def _has_cancelled(session: Session, row: Study) -> bool:
-    """Whether a trial or a run of the study was cancelled and nothing has taken its place."""
+def _was_cut_off(session: Session, row: Study, request: ExtendRequest) -> bool:
+    """Whether something of the study is left to do: also what was cancelled in it, where nothing else is asked for."""
+    if row.state is not StudyState.COMPLETED:
+        return row.state.is_terminal
     cancelled = select(Run.id).join(Search, Search.id == Run.search_id)
     cancelled = cancelled.where(Search.study_id == row.id, Run.failure == FailureKind.CANCELLED).limit(1)
-    return session.execute(cancelled).first() is not None
+    return request == ExtendRequest() and session.execute(cancelled).first() is not None
 
 
 def _extension(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from search.records import Capacity, Lease, SearchRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore, events, studies
 from service.database.errors import QueueFullError
+from service.database.idempotency import AnsweredBeforeError, IdempotencyKey
 from service.database.lease import close_unfinished
 from service.database.queries import comparison, get_study_view, list_studies
 from service.database.queries.best import best
@@ -110,6 +113,25 @@ def test_two_requests_at_once_are_not_mixed(store: SqlStore, engine: Engine) -> 
     extend(engine, "digits", trials=6)
     with pytest.raises(StudyConflictError, match="was extended by another request meanwhile"):
         extend_study(engine, "digits", two_trials(), before=before, request=ExtendRequest(), by=None)
+
+
+def test_one_request_sent_twice_at_once_has_one_answer(store: SqlStore, engine: Engine) -> None:
+    ended(store, two_trials())
+    before, request = get_study_view(engine, "digits").definition or {}, ExtendRequest(trials=6)
+    new = StudyDefinition.model_validate(extended(two_trials(), request))
+    key = IdempotencyKey(caller="", key="k", request_sha256="of the request")
+    ready = Barrier(4)
+
+    def send(_: int) -> str:
+        ready.wait()
+        try:
+            return extend_study(engine, "digits", new, before=before, request=request, by=None, key=key).state
+        except AnsweredBeforeError as error:
+            return json.loads(error.answer.body)["state"]  # type: ignore[no-any-return]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(send, range(4))) == {"QUEUED"}
+    assert len(get_study_view(engine, "digits").extensions) == 1
 
 
 def test_not_before_its_driver_has_let_go_and_not_into_a_full_queue(store: SqlStore, engine: Engine) -> None:
