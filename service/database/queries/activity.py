@@ -10,9 +10,10 @@ from statistics import fmean
 
 from sqlalchemy import ColumnElement, Engine, Select, func, select
 
-from admeta.client.models import ActiveRunView, QueuedStudyView, StudyView
+from admeta.client.models import ActiveRunView, QueuedStudyView, SearchView, StudyView
 from admeta.client.terminal import tables
 from search.definition import StudyDefinition
+from search.optimizer_search import BASELINE
 from search.records import CompetingStudy
 from search.states import AttemptState, RunState, Stage, StudyState
 from service.database.engine import reading
@@ -215,7 +216,7 @@ def remaining(
 
     n_trials = {s.label: max(0, s.n_trials - tables.n_finished(s)) for s in study.searches}
     n_confirms = {s.label: max(0, s.n_confirm_runs - s.n_confirm_finished) for s in study.searches}
-    n_varied = {s.label: s.n_sensitivity_runs - s.n_sensitivity_finished for s in study.searches}
+    n_varied = {s.label: _n_to_vary(study, s) for s in study.searches}
     n_active = Counter((span.label, span.stage) for span in active)
     work = sum(
         max(0, n - n_active[label, stage]) * fmean(times(label, stage))
@@ -239,6 +240,16 @@ def remaining(
         n_sensitivity_runs=sum(n_varied.values()),
         n_at_once=n_at_once,
     )
+
+
+def _n_to_vary(study: StudyView, search: SearchView) -> int:
+    """Sensitivity runs that are left; before a trial is chosen and they are made, the most there can be."""
+    definition = study.definition or {}
+    asked = definition.get("sensitivity")
+    if not asked or search.n_sensitivity_runs or search.stage == "done" or search.label.endswith(BASELINE):
+        return search.n_sensitivity_runs - search.n_sensitivity_finished
+    confirmed = (definition.get("confirm") or {}).get("top_k", 1) > 0  # the confirm runs are those at the chosen value
+    return int((asked["points"] - confirmed) * asked["seeds"])
 
 
 def _as_if_ended(active: Iterable[AttemptSpan], study: StudyView, now: datetime) -> list[AttemptSpan]:

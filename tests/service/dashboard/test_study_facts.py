@@ -100,6 +100,21 @@ def test_the_remaining_time_is_nearer_to_the_true_one_than_a_count_of_runs(
     assert median(errors) < of_linear * median(linear_errors)
 
 
+def test_the_remaining_time_has_sensitivity_runs_before_they_are_made() -> None:
+    now = START + timedelta(seconds=1000)
+    study, there = seen_at(simulated(n_slots=2, seed=0), now)
+    searches = [one.model_copy(update={"stage": "search"}) for one in study.searches]
+    definition = {**study.definition, "confirm": {"top_k": 1}, "sensitivity": {"points": 7, "seeds": 2}}
+    asked = study.model_copy(update={"searches": searches, "definition": definition})
+    searches[2] = searches[2].model_copy(update={"n_sensitivity_runs": 5, "n_sensitivity_finished": 4})
+    searches[0] = searches[0].model_copy(update={"label": "a.defaults"})
+    without, found = (remaining(one, there, now=now) for one in (study, asked))
+    assert without is not None
+    assert found is not None
+    assert (without.n_sensitivity_runs, found.n_sensitivity_runs) == (0, 6 * 2 + 1)
+    assert found.seconds > without.seconds
+
+
 def test_the_remaining_time_ends_with_the_hours() -> None:
     spans = simulated(n_slots=2, seed=0)
     study, there = seen_at(spans, START + timedelta(seconds=1000), max_hours=1000 / 3600 + 0.01)
