@@ -26,6 +26,7 @@ from admeta.client.models import (
     SensitivityView,
     StudiesComparisonView,
     StudyRunView,
+    StudyView,
     TrialView,
 )
 from search.errors import SearchError, TooFewTrialsError
@@ -73,8 +74,7 @@ def export_study(engine: Database, study: str, filters: Annotated[ExportFilters,
     headers = {"Content-Disposition": f'attachment; filename="{view.name}.{chosen.suffix}"'}
     if chosen in (ExportFormat.LATEX, ExportFormat.MARKDOWN):
         write = export.to_latex if chosen is ExportFormat.LATEX else export.to_markdown
-        asked = (view.definition or {}).get("sensitivity")
-        text = write(queries.comparison(engine, view.id), queries.sensitivity(engine, view.id) if asked else None)
+        text = write(queries.comparison(engine, view.id), asked_sensitivity(engine, view))
         return Response(text, media_type=chosen.media_type, headers=headers)
     columns = export.columns(view.definition or {})
     trials = _all_trials(engine, view.id)
@@ -88,6 +88,16 @@ def export_study(engine: Database, study: str, filters: Annotated[ExportFilters,
         case ExportFormat.JSON:
             chunks = export.to_json(trials)
     return StreamingResponse(chunks, media_type=chosen.media_type, headers=headers)
+
+
+def asked_sensitivity(engine: Engine, study: StudyView) -> SensitivityView | None:
+    """What the study's sensitivity runs show; None where its definition asks for none, or is another version's."""
+    if not (study.definition or {}).get("sensitivity"):
+        return None
+    try:
+        return queries.sensitivity(engine, study.id)
+    except SearchError:
+        return None
 
 
 class SensitivityFilters(Filters):

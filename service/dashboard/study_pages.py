@@ -19,7 +19,6 @@ from admeta.client.models import (
     ComparisonView,
     ExtendRequest,
     SearchView,
-    SensitivityView,
     SpreadView,
     StudyChanges,
     StudyRunView,
@@ -29,11 +28,12 @@ from admeta.client.models import (
 from admeta.client.terminal import tables
 from admeta.registry import construction, known_optimizers
 from search import run_log
-from search.errors import SearchError, StudyConflictError
+from search.errors import StudyConflictError
 from search.extension import LIMITS
 from search.states import Direction, RunState, StudyState, Verdict
 from service.api.health import get_cluster
 from service.api.requests import Database, Filters, Limits, caller, parse_body
+from service.api.results import asked_sensitivity
 from service.api.studies import extend, remove_study
 from service.dashboard.form import Filled
 from service.dashboard.pages import page, part
@@ -129,7 +129,7 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
         active=queries.active_runs(engine, study_id=view.id, limit=100),
         remaining=queries.time_left(engine, view),
         failures=_all_failed(engine, view),
-        sensitivity=_sensitivity(engine, view),
+        sensitivity=asked_sensitivity(engine, view),
         addable=sorted(set(known_optimizers()) - {search.label for search in view.searches}),
     )
 
@@ -166,16 +166,6 @@ def act_on_study(
         if action in ("delete", "extend"):  # it may have ended long ago, and only the message says what it waits for
             raise
     return RedirectResponse(target, status_code=303)
-
-
-def _sensitivity(engine: Engine, study: StudyView) -> SensitivityView | None:
-    """What the study's sensitivity runs show; None where its definition asks for none."""
-    if not (study.definition or {}).get("sensitivity"):
-        return None
-    try:
-        return queries.sensitivity(engine, study.id)
-    except SearchError:  # the definition is another version's
-        return None
 
 
 def _extension(filled: Filled) -> ExtendRequest:

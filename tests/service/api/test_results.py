@@ -11,11 +11,13 @@ import optuna
 import pyarrow.parquet
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 
 from admeta.client.text import escape
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Stage
-from service.database.engine import make_engine
+from service.database.engine import make_engine, writing
+from service.database.models import Study
 from service.database.store import SqlStore
 from service.settings import Settings
 from tests.service.database.fill import complete, curve, definition, leased, run
@@ -176,6 +178,18 @@ def test_a_sensitivity_refuses(api: TestClient, query: str) -> None:
     answer = api.get(f"/v1/studies/varied/sensitivity?{query}")
     assert answer.status_code == 422
     assert query.partition("=")[0] in answer.json()["detail"]
+
+
+def test_an_unreadable_definition_keeps_its_exports(api: TestClient, varied: SqlStore) -> None:
+    with writing(varied.engine) as session:
+        row = session.execute(select(Study)).scalar_one()
+        row.definition = {**row.definition, "sampler": {"name": "of another version"}}
+    for form in ("markdown", "latex", "csv", "json", "parquet"):
+        assert api.get("/v1/studies/varied/export", params={"format": form}).status_code == 200
+    assert api.get("/studies/varied").status_code == 200
+    answer = api.get("/v1/studies/varied/sensitivity")
+    assert answer.status_code == 422
+    assert "cannot be read by this version" in answer.json()["detail"]
 
 
 @pytest.mark.usefixtures("varied")
