@@ -41,13 +41,14 @@ def extended(definition: StudyDefinition, asked: ExtendRequest) -> dict[str, Any
 
 
 def _with_recipe(added: dict[str, Any] | str, present: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """An optimizer with the recipe that all present ones search, where it states none."""
+    """An optimizer with the recipe that all present ones search, where it states none; fields that it sets are left."""
     new = {"name": added} if isinstance(added, str) else added
+    stated = {name for part in ("space", "fixed") if isinstance(of := new.get(part), Mapping) for name in of}
     first, *others = [one["space"] for one in present]
     common = {
         name.removeprefix(RECIPE): {**parameter, "when": _without_prefix(parameter["when"])}
         for name, parameter in first.items()
-        if name.startswith(RECIPE) and all(space.get(name) == parameter for space in others)
+        if name.startswith(RECIPE) and name not in stated and all(space.get(name) == parameter for space in others)
     }
     return {"recipe": common, **new} if common else new
 

@@ -53,11 +53,11 @@ class Field:
         """The value of a text; a text that cannot be converted is returned as it is, and the definition refuses it."""
         match self.kind:
             case "integer" | "number" | "either":
-                return _number(text)
+                return number(text)
             case "flag":
                 return text == "true"
             case "list":
-                return [_number(part) for part in text.replace(",", " ").split()]
+                return [number(part) for part in text.replace(",", " ").split()]
         return text
 
 
@@ -299,7 +299,8 @@ def _put(made: dict[str, Any], keys: Sequence[str], value: Any) -> None:
     made[keys[-1]] = value
 
 
-def _number(text: str) -> int | float | str:
+def number(text: str) -> int | float | str:
+    """The number in a field; the text itself where it is none, which the request's check then names."""
     for kind in (int, float):
         try:
             return kind(text)

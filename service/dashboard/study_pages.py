@@ -35,7 +35,7 @@ from service.api.health import get_cluster
 from service.api.requests import Database, Filters, Limits, caller, parse_body
 from service.api.results import asked_sensitivity
 from service.api.studies import extend, remove_study
-from service.dashboard.form import Filled
+from service.dashboard.form import Filled, number
 from service.dashboard.pages import page, part
 from service.dashboard.study_facts import resources_in_words, study_facts
 from service.dashboard.submit import Form
@@ -171,20 +171,10 @@ def act_on_study(
 def _extension(filled: Filled) -> ExtendRequest:
     """What the form asks for; numbers that it shows as they are change nothing."""
     first = {name: values[0] for name, values in filled.items() if values and values[0]}
-    asked: dict[str, Any] = {name: _number(first[name]) for name in ("trials", "seeds") if name in first}
-    limits = {name: _number(first[name]) for name in LIMITS if name in first}
+    asked: dict[str, Any] = {name: number(first[name]) for name in ("trials", "seeds") if name in first}
+    limits = {name: number(first[name]) for name in LIMITS if name in first}
     optimizers = [first["optimizer"]] if "optimizer" in first else []
     return parse_body(ExtendRequest, {**asked, "limits": limits, "optimizers": optimizers})
-
-
-def _number(text: str) -> float | int | str:
-    """The number in a field; the text itself where it is none, which the request's check then names."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _all_failed(engine: Engine, study: StudyView) -> dict[str, StudyRunView]:

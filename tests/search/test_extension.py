@@ -88,14 +88,15 @@ def test_an_added_optimizer_searches_the_recipe_that_all_search() -> None:
         "label_smoothing": {"type": "float", "low": 0.0, "high": 0.1, "when": {"batch_size": 32}},
     }
     old = define(task={"name": "digits", "epochs": 3}, recipe=recipe)
-    new = grown(old, optimizers=["adam", {"name": "sgd", "recipe": {"batch_size": recipe["batch_size"]}}])
+    own = {"name": "radam", "fixed": {"recipe.label_smoothing": 0.1}}
+    new = grown(old, optimizers=["adam", {"name": "sgd", "recipe": {"batch_size": recipe["batch_size"]}}, own])
     spaces = {
         one.label: {name: part for name, part in one.space.items() if name.startswith("recipe.")}
         for one in new.optimizers
     }
     assert len(spaces["adamw"]) == 2
     assert spaces["adam"] == spaces["adamw"]
-    assert list(spaces["sgd"]) == ["recipe.batch_size"]
+    assert list(spaces["sgd"]) == list(spaces["radam"]) == ["recipe.batch_size"]
 
 
 @pytest.mark.parametrize(

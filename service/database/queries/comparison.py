@@ -245,15 +245,19 @@ def _by_search(study: Study, rows: Sequence[ComparisonRow], counted: Mapping[str
 def _recipe_note(study: Study) -> str | None:
     """Which optimizers have a recipe of their own, in words; None where all train as the study's task says."""
     optimizers = study.definition["optimizers"]
-    fields = {one["label"]: ", ".join(own_fields([one])) for one in optimizers}
-    own = {label: text for label, text in fields.items() if text}
-    if not own:
+    labels: dict[str, list[str]] = defaultdict(list)
+    for one in optimizers:
+        labels[", ".join(own_fields([one]))].append(one["label"])
+    others = labels.pop("", [])
+    if not labels:
         return None
-    if len(set(fields.values())) == 1:
-        which = f"Each optimizer has its own {next(iter(own.values()))}"
+    if len(labels) == 1 and not others:
+        which = f"Each optimizer has its own {next(iter(labels))}"
     else:
-        which = "; ".join(f"{label} has its own {text}" for label, text in own.items())
-        which += "; the others train as the study's task says" if len(own) < len(fields) else ""
+        which = "; ".join(
+            f"{', '.join(of)} {'have their' if len(of) > 1 else 'has its'} own {text}" for text, of in labels.items()
+        )
+        which += "; the others train as the study's task says" if others else ""
     return f"{which}. A verdict compares optimizers together with these, at equal epochs."
 
 

@@ -236,7 +236,9 @@ def test_pages_show_a_recipe_that_was_searched(api: TestClient, settings: Settin
 
 
 def test_the_buttons_of_a_study(pages: TestClient) -> None:
-    study = pages.post("/v1/studies", json=definition("by-buttons").to_json()).json()["id"]
+    raw = definition("by-buttons").to_json()
+    raw["budget"]["max_hours"] = 1.5
+    study = pages.post("/v1/studies", json=raw).json()["id"]
     for action, state in [("pause", "PAUSED"), ("resume", "QUEUED"), ("resume", "QUEUED"), ("cancel", "CANCELLED")]:
         answer = pages.post(f"/studies/{study}/{action}", follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (303, f"/studies/{study}")
@@ -245,7 +247,8 @@ def test_the_buttons_of_a_study(pages: TestClient) -> None:
     assert 'name="trials" min="4" max="100000" value="4"' in text
     assert "<option>adan</option>" in text
     assert "<option>sgdm</option>" not in text
-    asked = {"trials": "6", "seeds": "3", "optimizer": "adan"}
+    assert 'name="max_hours" min="1.5" step="any" value="1.5"' in text
+    asked = {"trials": "6", "seeds": "3", "optimizer": "adan", "max_hours": "1.5"}
     assert pages.post(f"/studies/{study}/extend", data=asked, follow_redirects=False).status_code == 303
     assert "CANCELLED: 6 trials of each optimizer, before 4; adan added" in pages.get(f"/studies/{study}").text
     refused = pages.post(f"/studies/{study}/extend", data={"trials": "7"})

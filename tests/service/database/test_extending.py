@@ -193,7 +193,10 @@ def test_an_added_optimizer_with_a_recipe_of_its_own_is_part_of_the_studys_recip
     request_cancel(engine, "digits")
     store.release_lease(lease)
     warmup = {"schedule.warmup": {"type": "float", "low": 0.0, "high": 0.2}}
-    view = extend(engine, "digits", optimizers=[{"name": "adamw", "recipe": warmup}])
+    added = [{"name": name, "recipe": warmup} for name in ("adamw", "adam")]
+    view = extend(engine, "digits", optimizers=added)
+    note = comparison(engine, "digits").recipe_note
+    assert "adamw, adam have their own schedule.warmup; the others train as the study's task says." in str(note)
     new = StudyDefinition.model_validate(view.definition)
     assert (
         view.recipe == recipe_of(new, data_fingerprint="f" * 64) != recipe_of(two_trials(), data_fingerprint="f" * 64)
