@@ -347,7 +347,8 @@ class OptimizerSearch(Strict):
         met = {name for name in self.space if all({**self.fixed, **fixed}.get(p) == v for p, v in self._when(name))}
         fixed = {**{name: value for name, value in fixed.items() if name in met}, **self.fixed}
         update = {"label": self.label + BASELINE, "space": {}, "fixed": fixed, "first": [], "when": []}
-        found = self.model_copy(update=update)
+        fields = {name: getattr(self, name) for name in type(self).model_fields}
+        found = self.model_construct(**{**fields, **update})  # a copy would keep what is cached of this space
         if errors := list(_conflicts(found, info)):
             raise ValidationError.from_exception_data("", errors)
         return found

@@ -218,6 +218,14 @@ def test_a_grid_leaves_points_out_and_counts_the_others() -> None:
     assert sorted((p["lr"], p["lambd"]) for p in tried) == [(0.01, 0.1), (0.01, 0.5), (0.01, 0.9), (0.1, 0.1)]
 
 
+def test_a_baseline_keeps_nothing_of_the_space_that_its_search_has() -> None:
+    search = searched(space={"lr": {"type": "categorical", "choices": [0.01, 0.02, 0.03]}}, when="lr < 0.025")
+    assert search.n_configurations == 2
+    baseline = search.at_defaults()
+    assert (baseline.n_configurations, baseline.configurations) == (1, [{}])
+    assert baseline.draw_meeting(random.Random(0), {}, at_most=1) == {}
+
+
 def test_a_finite_space_is_tried_whole_before_anything_is_repeated() -> None:
     tried = run({"name": "tpe"}, GRID, n_trials=6)
     assert len({json.dumps(params) for params in tried[:4]}) == 4
