@@ -61,6 +61,21 @@ def definition_fields(error: ValidationError, raw: Mapping[str, Any]) -> list[Fi
     return list(unique.values())[:MAX_FIELDS]
 
 
+def body_fields(error: ValidationError, raw: Mapping[str, Any], *, known: Sequence[str]) -> list[FieldError]:
+    """What is wrong with a body that is no study; `known` are its fields. Members of a union are one error."""
+    found: dict[str, FieldError] = {}
+    for one in error.errors(include_url=False)[:MAX_FIELDS]:
+        path, value = _user_path(one, raw)
+        rule = readable(one)
+        if one["type"] == "extra_forbidden":
+            rule = f"unknown field; {_nearest(str(path[-1]), known)}"
+        field = _dotted(path)
+        if field in found:
+            rule = f"{found[field].rule} or {rule.removeprefix('must be ')}"
+        found[field] = FieldError(field=field, value=short_value(value), rule=shorten(rule, limit=MAX_RULE))
+    return list(found.values())
+
+
 def query_fields(errors: Sequence[Any], *, known: Sequence[str]) -> list[FieldError]:
     """What is wrong with the query parameters (or path) of a request; `known` are the names it takes."""
     fields = []

@@ -22,7 +22,7 @@ from sqlalchemy import Engine
 
 from admeta.client.models import FieldError
 from service.api.errors import ApiError, invalid_definition
-from service.api.invalid import query_fields, shorten
+from service.api.invalid import body_fields, shorten
 from service.database import idempotency
 from service.database.idempotency import AnsweredBeforeError, IdempotencyKey
 from service.settings import Quotas, Settings
@@ -218,7 +218,7 @@ def parse_body(model: type[Body], raw: dict[str, Any], *, error: str = "invalid_
     try:
         return model.model_validate(raw)
     except ValidationError as wrong:
-        fields = query_fields(wrong.errors(include_url=False), known=list(model.model_fields))
+        fields = body_fields(wrong, raw, known=list(model.model_fields))
         raise invalid_definition(fields, error=error, hint="/docs shows the fields.") from None
 
 
