@@ -110,11 +110,13 @@ def changes_in_words(old: StudyDefinition, new: StudyDefinition) -> list[str]:
     n_before, n_after = (one.budget.trials_per_optimizer for one in (old, new))
     if n_before != n_after:
         found.append(f"{n_after} trials of each optimizer, before {n_before}")
-    before = {one.label: one.n_trials or n_before for one in old.optimizers}
+    before = {one.label: one for one in old.optimizers}
     for one in new.optimizers:
-        n = one.n_trials or n_after
-        if one.label in before and one.n_trials is not None and n != before[one.label]:
-            found.append(f"{n} trials of {one.label}, before {before[one.label]}")
+        past = before.get(one.label)
+        if past is None or one.n_trials is past.n_trials is None:
+            continue
+        if (n := one.n_trials or n_after) != (n_past := past.n_trials or n_before):
+            found.append(f"{n} trials of {one.label}, before {n_past}")
     if old.confirm.seeds != new.confirm.seeds:
         found.append(f"{len(new.confirm.seeds)} confirm seeds, before {len(old.confirm.seeds)}")
     if old.confirm.max_seeds != new.confirm.max_seeds:

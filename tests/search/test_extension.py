@@ -68,6 +68,10 @@ def test_one_optimizers_trials_are_told_as_unequal() -> None:
     new = grown(define(), trials_of={"sgdm": 10})
     assert trials_of(new) == {"adamw": 4, "sgdm": 10}
     assert changes_in_words(define(), new) == ["10 trials of sgdm, before 4"]
+    common, own = "12 trials of each optimizer, before 4", "12 trials of sgdm, before 10"
+    assert changes_in_words(new, grown(new, trials=12)) == [common, own]
+    few = define(optimizers=[{"name": "sgdm", "n_trials": 2}])
+    assert changes_in_words(few, grown(few, trials=4)) == ["4 trials of sgdm, before 2"]
     assert str(unequal_budgets(trials_of(new))).startswith("The budgets are unequal (10 trials: sgdm; 4 trials: adamw)")
     equal = grown(new, trials=10)
     assert [one.n_trials for one in equal.optimizers] == [None, None]
