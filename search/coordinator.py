@@ -127,7 +127,8 @@ class Coordinator:
         if len(self._live) >= self._room() or self._waits_for_a_card():
             return Idle.WAIT
         # Fair turns: the optimizer with the fewest live runs comes first, then the one with the fewest started runs.
-        for loop in sorted(self._loops, key=lambda loop: (loop.n_live, loop.n_started)):
+        # Sensitivity runs come last: what they spend must not end the search of another optimizer.
+        for loop in sorted(self._loops, key=lambda loop: (loop.has_sensitivity_left, loop.n_live, loop.n_started)):
             run = loop.propose()
             if run is not None:
                 self._live[ticket] = _LiveRun(loop, run, proposed_at_s=self._elapsed_s())

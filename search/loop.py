@@ -107,6 +107,11 @@ class SearchLoop:
         return not self._waiting and not self._live and not self._can_ask() and planned
 
     @property
+    def has_sensitivity_left(self) -> bool:
+        """Whether no other run than those of the sensitivity stage can start."""
+        return self._confirm_planned and all(self._runs[one].stage is Stage.SENSITIVITY for one in self._waiting)
+
+    @property
     def is_searching(self) -> bool:
         """Whether trials are still to be asked for, or have not ended."""
         return self._can_ask() or any(not run.state.is_finished for run in self._search_runs())

@@ -174,6 +174,19 @@ def test_the_recipe_can_be_varied() -> None:
     assert found == [16, 32, 64]  # 8 and 128 are outside what is searched, and may break the task's rules
 
 
+def test_the_runs_wait_for_the_searches_of_the_others() -> None:
+    """One slot; the search of one optimizer has ended long before the other's."""
+    store = MemoryStore()
+    optimizers = [{"name": "sgdm", "n_trials": 2}, "adamw"]
+    study = store.add_study(asked(optimizers=optimizers, budget={"trials_per_optimizer": 8}))
+    cluster = Cluster(coordinator_for(store, study, slots=1))
+    cluster.run()
+    stages = [one.stage for one in cluster.started]
+    first = stages.index(Stage.SENSITIVITY)
+    assert stages[:first].count(Stage.SEARCH) == 10
+    assert Stage.SEARCH not in stages[first:]
+
+
 def test_a_search_without_a_complete_trial_has_none() -> None:
     store = MemoryStore()
     study = store.add_study(asked())
