@@ -213,7 +213,8 @@ class SensitivityCurveView(View):
     width: float | None = Field(description="high / low, at least so much where an end is open; null: no log scale.")
     deviation: float | None = Field(
         description="Mean loss against the best over the values trained, in the metric's unit; 0: not sensitive "
-        "(Wortsman et al., 2023). A divergence counts as the study's worst complete trial."
+        "(Wortsman et al., 2023). A divergence counts as the study's worst complete trial. Null: only divergences are "
+        "worse than the best."
     )
     reason: str | None = Field(description="Why there is no range.")
     note: str | None = Field(description="What limits it.")
