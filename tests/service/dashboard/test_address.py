@@ -61,7 +61,7 @@ def test_the_curves_of_a_study(browser: Any, address: str) -> None:
         return [*drawn, page.evaluate(_HIDDEN), *values(form + "[name=axis]", form + "[name=metric]")(page)]
 
     found, query = seen(browser, f"{address}/studies/digits-four", choose, look)
-    assert found == ["seconds", "val_loss", 3, [["sgdm (3)"], ["sgdm"], ["sgdm (3/3)"]], "seconds", "val_loss"]
+    assert found == ["seconds", "val_loss", 3, [["sgdm (3)"], ["sgdm"], ["sgdm"], ["sgdm (3/3)"]], "seconds", "val_loss"]
     assert parse_qs(query) == {
         "curves.axis": ["seconds"],
         "curves.metric": ["val_loss"],
@@ -83,7 +83,7 @@ def test_a_curve_is_shown_again(browser: Any, address: str) -> None:
         page.locator("[data-chart=curves] [name=axis]").select_option("epoch")
         assert urlsplit(page.url).query == "hide=adamw"
         drawn(page)
-        assert page.evaluate(_HIDDEN) == [["adamw (3)"], ["adamw"], ["adamw (3/3)"]]
+        assert page.evaluate(_HIDDEN) == [["adamw (3)"], ["adamw"], ["adamw"], ["adamw (3/3)"]]
         page.locator("[data-chart=curves] .u-legend .u-off", has_text="adamw").wait_for()
 
 
