@@ -161,7 +161,13 @@ def test_the_check_finds_the_fingerprint_of_the_data_on_a_worker(tmp_path: Path)
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train.txt").write_text(20 * text)
         found.append(
-            placement.check(definition, data_dir=str(tmp_path / folder), origins=(), is_stopping=lambda: False)
+            placement.check(
+                definition,
+                data_dir=str(tmp_path / folder),
+                origins=(),
+                is_stopping=lambda: False,
+                tell=lambda _: None,
+            )
         )
     assert found[0] is not None
     assert found[0] == found[1] != found[2]
@@ -260,7 +266,7 @@ def n_workers_made() -> int:
 def test_max_hours_end_a_study_whose_trials_would_take_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each running trial ends with its epoch, and the study says why it is COMPLETED."""
     store = MemoryStore()
-    monkeypatch.setattr(driver, "_clock_since", lambda _: lambda: 0.0 if len(store.curves) < 2 else 7.0)
+    monkeypatch.setattr(driver, "_clock_since", lambda *_, **__: lambda: 0.0 if len(store.curves) < 2 else 7.0)
     task = {"name": "synthetic", "model": "quadratic", "epochs": 10_000, "steps_per_epoch": 2, "sleep_s": 0.3}
     budget = {"trials_per_optimizer": 20, "max_hours": 6 / 3600}
     study = run(store, define(task=task, budget=budget, max_failures=0), tmp_path)
