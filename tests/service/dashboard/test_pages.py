@@ -340,3 +340,9 @@ def test_a_trial_that_stands_for_its_optimizer_tells_the_verdicts_on_it(pages: T
         assert (f"<li>{pair['sentence']}.</li>" in page) is (first["label"] in (pair["a"], pair["b"]))
     other = next(number for number in range(3) if number != first["trial"])
     assert " is better than " not in pages.get(f"/studies/digits-four/trials/{first['label']}/{other}").text
+
+
+def test_charts_are_drawn_after_what_they_draw_with_is_loaded() -> None:
+    """Data that came at once found no Svg: the figure of the mean ranks stayed empty, on a busy machine only."""
+    head = (resources.files("service.dashboard") / "templates" / "parts.html").read_text(encoding="utf-8")
+    assert head.index("uPlot.js") < head.index("svg.js") < head.index("'charts.js'")
