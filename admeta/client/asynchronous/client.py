@@ -9,8 +9,14 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 import httpx
 
-from admeta.client.asynchronous import following
-from admeta.client.asynchronous.connection import AsyncConnection, AsyncItems
+from admeta.client.asynchronous.connection import (
+    AsyncConnection,
+    AsyncItems,
+    follow_events,
+    follow_logs,
+    read_log,
+    wait_for_end,
+)
 from admeta.client.errors import ClientError
 from admeta.client.exchange import Request, change, check, create, get, parse, part
 from admeta.client.models import (
@@ -273,7 +279,7 @@ class AsyncClient:
                 display = stack.enter_context(shown())
                 updates.insert(0, display.show)
                 absences.insert(0, display.away)
-            return await following.wait(
+            return await wait_for_end(
                 self._connection,
                 study,
                 poll_s=poll_s,
@@ -360,7 +366,7 @@ class AsyncClient:
             offset: start at this byte of the attempt's output; 0: with all that is kept.
             tail: only the last `tail` lines.
         """
-        return await following.read_log(self._connection, run, attempt=attempt, offset=offset, tail=tail)
+        return await read_log(self._connection, run, attempt=attempt, offset=offset, tail=tail)
 
     def follow_logs(
         self,
@@ -380,7 +386,7 @@ class AsyncClient:
             poll_s: seconds between two requests.
             retry_timeout_s: longest time, in seconds, that the service may be unreachable after it has answered once.
         """
-        return following.follow_logs(
+        return follow_logs(
             self._connection, run, attempt=attempt, tail=tail, poll_s=poll_s, retry_timeout_s=retry_timeout_s
         )
 
@@ -517,7 +523,7 @@ class AsyncClient:
             ClientError: the service refused, or was unreachable for too long.
         """
         path = "/v1/events" if study is None else f"/v1/studies/{part(study)}/events"
-        return following.follow_events(self._connection, path, after=after, retry_timeout_s=retry_timeout_s)
+        return follow_events(self._connection, path, after=after, retry_timeout_s=retry_timeout_s)
 
     async def tasks(self) -> list[TaskView]:
         """The tasks that a study can name."""

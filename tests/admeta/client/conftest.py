@@ -69,9 +69,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         slept.append(seconds)
 
     monkeypatch.setattr("admeta.client.exchange.clock", lambda: origin + sum(slept))
-    for module in ("connection", "following"):
-        monkeypatch.setattr(f"admeta.client.blocking.{module}.sleep", slept.append)
-        monkeypatch.setattr(f"admeta.client.asynchronous.{module}.sleep", sleep)
-    for kind in ("blocking", "asynchronous"):
-        monkeypatch.setattr(f"admeta.client.{kind}.following.clock", lambda: origin + sum(slept))
+    for kind, pause in {"blocking": slept.append, "asynchronous": sleep}.items():
+        monkeypatch.setattr(f"admeta.client.{kind}.connection.sleep", pause)
+        monkeypatch.setattr(f"admeta.client.{kind}.connection.clock", lambda: origin + sum(slept))
     return slept
