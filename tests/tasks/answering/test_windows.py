@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tasks.answering.windows import Span, merge_windows, top_spans
+from tasks.answering.task import Span, merge_windows, top_spans
 
 
 @pytest.mark.parametrize("max_tokens", [1, 3, 50])

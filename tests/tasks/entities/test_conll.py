@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.entities.conll import read_conll, to_iob2
+from tasks.entities.task import read_conll, to_iob2
 from tasks.errors import DataError
 from tests.tasks.shared_data import shared_case, shared_data
 

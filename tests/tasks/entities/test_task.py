@@ -12,8 +12,7 @@ import torch
 from tasks.data.pretrained import build_model, choose_model, load_tokenizer
 from tasks.engine.run import TrainingRun
 from tasks.engine.task import load_task, release_data
-from tasks.entities.conll import Sentence
-from tasks.entities.task import IGNORED, encode_sentences, tag_names
+from tasks.entities.task import IGNORED, Sentence, encode_sentences, tag_names
 from tasks.errors import ConfigError, DataError
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
