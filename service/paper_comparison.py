@@ -18,8 +18,7 @@ from admeta.client.models import (
     PaperTableView,
     SpreadView,
 )
-from search.paper.comparison import Cell, Measured
-from search.paper.definitions import PaperStudy, paper_studies, smoke
+from search.paper.comparison import Cell, Measured, PaperStudy, paper_studies, smoke
 from service.database.queries import BestResult, longest_recipes
 
 
@@ -95,7 +94,7 @@ def full_study(study: PaperStudy) -> PaperStudyView:
 
 
 def small_study(study: PaperStudy) -> PaperStudyView:
-    """The study with the definition, name and size of its small form (search.paper.definitions)."""
+    """The study with the definition, name and size of its small form (search.paper.comparison)."""
     small = smoke(study.definition)
     changes = {"study": small.name, "model": small.task.model, "n_runs": small.n_runs, "definition": small.to_json()}
     return study_view(study).model_copy(update=changes)

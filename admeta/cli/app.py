@@ -57,7 +57,7 @@ _COMMANDS: dict[str, dict[str, str]] = {
 """Commands by panel of `--help`, each with its function. Only the module of the command that is called is imported."""
 
 _GROUPS: dict[str, dict[str, str]] = {
-    "Results": {"paper": "admeta.cli.paper:build"},
+    "Results": {"paper": "admeta.cli.results:build_paper"},
     "Tasks, optimizers, machines": {"new": "admeta.cli.new:build"},
     "The service": {"token": "service.cli.database:build_tokens", "db": "service.cli.database:build_tables"},
 }

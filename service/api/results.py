@@ -30,8 +30,8 @@ from admeta.client.models import (
     TrialView,
 )
 from search.errors import SearchError, TooFewTrialsError
-from search.paper.definitions import paper_studies
-from search.paper.definitions import paper_study as find_study
+from search.paper.comparison import paper_studies
+from search.paper.comparison import paper_study as find_study
 from search.states import ExportFormat, ImportanceMethod, SignificanceTest, Stage, TimeUnit
 from service import export, paper_comparison
 from service.api.catalog import known_optimizer, known_task

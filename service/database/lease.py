@@ -37,9 +37,8 @@ from search.records import AttemptStart, Lease, Point, RunOutcome, changed_point
 from search.states import AttemptState, FailureKind, RunState, StudyState
 from service.database import events
 from service.database.engine import reading, writing
-from service.database.models import RUN_IS_UNFINISHED, Attempt, CurvePoint, Run, Search, Study
+from service.database.models import RUN_IS_UNFINISHED, Attempt, CurvePoint, Run, Search, Study, UtcDateTime
 from service.database.retry import REQUEST, retried
-from service.database.types import UtcDateTime
 
 if TYPE_CHECKING:
     from service.database.store import SqlStore

@@ -1,7 +1,8 @@
 """The Ray that studies run on: one that this process starts for itself, or a cluster that it joins.
 
 Owns its start and its end, who may use it, its nodes, and whether it was lost: Ray's core ends a process that has
-stayed connected to a dead Ray for a minute.
+stayed connected to a dead Ray for a minute. Whether its machines can train is checked once for each, before a study
+starts: a node on which trials would fail is named with what to do about it, and studies wait.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ from ray._private import ray_constants
 from ray._private.runtime_env import packaging
 from ray._private.runtime_env.working_dir import upload_working_dir_if_needed  # by actor: there is no public way
 from ray._private.state import available_resources_per_node  # Ray has no public way to ask what each node has free
-from ray.exceptions import RuntimeEnvSetupError
+from ray.exceptions import RayError, RuntimeEnvSetupError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from admeta.client.models import NodeView
 from search.driver import NAMESPACE
@@ -287,3 +290,138 @@ def _handlers_kept(*signals: signal.Signals) -> Iterator[None]:
     finally:
         for number, action in kept.items():
             libc.sigaction(int(number), action, None)
+
+
+CHECK_TIMEOUT_S = 60.0
+"""For the check of a node: its first process imports torch, perhaps from a slow disk."""
+PREPARE_TIMEOUT_S = 600.0
+"""The same if Ray prepares a runtime environment first; Ray's own limit for that."""
+CHECK_AGAIN_S = 60.0
+"""After a node failed to prepare the runtime environment: a package index may have been unreachable."""
+_PACKAGES = ("admeta-search", "torch", "ray", "numpy", "pydantic")
+
+
+class Nodes:
+    """The nodes that trials may run on. Each is checked once, by a task in the background.
+
+    Args:
+        prepares: whether the connection has a runtime environment, which takes time to prepare on a node.
+    """
+
+    def __init__(self, *, prepares: bool = False) -> None:
+        self._timeout_s = PREPARE_TIMEOUT_S if prepares else CHECK_TIMEOUT_S
+        self._unprepared: dict[str, float] = {}
+        self._problems: dict[str, str] = {}
+        self._asked: dict[str, tuple[Any, float]] = {}
+
+    def problems(self) -> list[str]:
+        """Why studies should not start yet, one sentence for each such node; empty if every node can train.
+
+        A node that does not answer in time is left out: Ray will declare it dead, or it answers later.
+        """
+        living = {
+            node["NodeID"]: str(node["NodeManagerAddress"])
+            for node in ray.nodes()
+            if node["Alive"] and (node["Resources"].get("CPU", 0) > 0 or node["Resources"].get("GPU", 0) > 0)
+        }
+        self._problems = {node: problem for node, problem in self._problems.items() if node in living}
+        self._asked = {node: asked for node, asked in self._asked.items() if node in living}
+        for node_id, failed_at in list(self._unprepared.items()):
+            if node_id not in living or time.monotonic() - failed_at > CHECK_AGAIN_S:
+                del self._unprepared[node_id]
+                self._problems.pop(node_id, None)
+        for node_id in living.keys() - self._problems.keys():
+            if node_id not in self._asked:
+                self._asked[node_id] = (_ask(node_id), time.monotonic())
+            self._read(node_id, living[node_id])
+        silent = [living[node] for node, (_, at) in self._asked.items() if time.monotonic() - at < self._timeout_s]
+        waits = [f"node {address} is being checked" for address in silent]
+        return [problem for problem in self._problems.values() if problem] + waits
+
+    def _read(self, node: str, address: str) -> None:
+        answer, _ = self._asked[node]
+        if not ray.wait([answer], timeout=0)[0]:
+            return
+        del self._asked[node]
+        try:
+            found: dict[str, str] = ray.get(answer)
+        except RuntimeEnvSetupError as error:
+            reason = str(error).strip()[-500:]
+            self._problems[node] = f"node {address} cannot prepare the runtime environment: {reason}"
+            self._unprepared[node] = time.monotonic()
+            log.warning("%s", self._problems[node])
+            return
+        except RayError as error:
+            log.warning("node %s could not be checked: %s", address, error)
+            self._problems[node] = ""
+            return
+        self._problems[node], difference = judge(address, found, expected=installed(_PACKAGES))
+        for words in filter(None, (self._problems[node], difference)):
+            log.warning("%s", words)
+
+
+def _ask(node: str) -> Any:
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    check = ray.remote(_make_check()).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
+    return check.remote(_PACKAGES, ("search.trainable", "torch"))
+
+
+def judge(address: str, found: Mapping[str, str], *, expected: Mapping[str, str]) -> tuple[str, str]:
+    """The problem of a node and a warning about it; each is empty if there is none.
+
+    Args:
+        found, expected: version by package, `python` too; empty where the package is missing; `error`: of an import.
+    """
+    missing = [name for name in _PACKAGES if not found.get(name)]
+    advice = (
+        "; install the service's release of admeta-search[server] there, as on every node, or let Ray do it "
+        "(ADMETA_RUNTIME_ENV)"
+    )
+    if missing:
+        return f"node {address} has no {' and no '.join(missing)}{advice}", ""
+    if found.get("error"):
+        return f"node {address} cannot load what a trial needs: {found['error']}{advice}", ""
+    exact = [name for name in ("admeta-search", "ray", "python") if _release(name, found) != _release(name, expected)]
+    if exact:
+        differences = ", ".join(f"{name} {found[name]} (the service: {expected[name]})" for name in exact)
+        return f"node {address} has {differences}{advice}", ""
+    others = [name for name in ("torch", "numpy") if found[name] != expected[name]]
+    differences = ", ".join(f"{name} {found[name]} (the service: {expected[name]})" for name in others)
+    return "", f"node {address} has {differences}: trials may differ between nodes" if others else ""
+
+
+def installed(packages: tuple[str, ...]) -> dict[str, str]:
+    """Version by package of this process, and Python's; empty if a package is missing."""
+    return _make_check()(packages, ())
+
+
+def _release(name: str, versions: Mapping[str, str]) -> str:
+    """The part of a version that must be equal: Python's major and minor, a package's without the local suffix."""
+    version = versions.get(name, "")
+    return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
+
+
+def _make_check() -> Callable[[tuple[str, ...], tuple[str, ...]], dict[str, str]]:
+    """A function that reads the versions of packages and imports modules.
+
+    It is made here so that Ray sends it by value: a node may lack our packages.
+    """
+
+    def check(packages: tuple[str, ...], modules: tuple[str, ...]) -> dict[str, str]:
+        import contextlib
+        import importlib
+        import platform
+        from importlib import metadata
+
+        versions = {"python": platform.python_version(), **dict.fromkeys(packages, "")}
+        for name in packages:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                versions[name] = metadata.version(name)
+        try:
+            for module in modules:
+                importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001 - whatever an import raises is the answer
+            versions["error"] = f"{type(error).__name__}: {error}"
+        return versions
+
+    return check

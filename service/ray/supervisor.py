@@ -32,7 +32,8 @@ from service.database.retry import REQUEST, in_short, is_transient, lacks_descri
 from service.database.store import SqlStore
 from service.database.studies import runnable_studies, set_waiting_reason, study_progress
 from service.logs import about, configure_driver
-from service.ray import cluster, compatibility
+from service.ray import cluster
+from service.ray.cluster import Nodes
 from service.ray.node import ClockWatch, JoinError
 from service.settings import Settings, SettingsError
 
@@ -84,7 +85,7 @@ class Supervisor:
         self._crashes: dict[str, Crashes] = {}
         self._silent_since: dict[str, float] = {}
         self._told_waiting: dict[str, str] = {}
-        self._nodes = compatibility.Nodes(prepares=settings.runtime_env is not None)
+        self._nodes = Nodes(prepares=settings.runtime_env is not None)
         self._clock = ClockWatch()
         self._ray_status = "starting"
         self._ray_checked_at = 0.0

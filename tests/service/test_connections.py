@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 
 from service.app import create_app
-from service.connections import ConnectionLimits, limited_protocol, limits_for
+from service.server import ConnectionLimits, limited_protocol, limits_for
 from service.settings import Settings
 from tests.machine import PATIENCE_S
 from tests.service.fakes import FakeSupervisor, definition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from search.paper.definitions import paper_studies
+from search.paper.comparison import paper_studies
 from search.paper.setups import paper_models
 from search.paper.tables import result_tables
 

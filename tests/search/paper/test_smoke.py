@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from search.paper.definitions import PaperStudy, paper_studies, smoke
+from search.paper.comparison import PaperStudy, paper_studies, smoke
 from search.paper.setups import model_id
 from search.states import RunState, Stage, StudyState
 from tasks.config import TrialRef

@@ -12,7 +12,7 @@ import admeta.registry
 from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
 from search.paper import setups, tables
-from search.paper.definitions import paper_studies
+from search.paper.comparison import paper_studies
 from search.space import CategoricalParameter
 
 FOLDER = Path(__file__).resolve().parents[3] / "studies" / "paper"

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 
 from search.definition import StudyDefinition
 from search.paper import tables
-from search.paper.definitions import paper_studies
+from search.paper.comparison import paper_studies
 from tests.service.fakes import definition
 
 CIFAR: dict[str, Any] = {

@@ -23,7 +23,7 @@ PACKAGES = ("admeta", "tasks", "search", "service")
 SCRIPT = """
 import json, sys, time
 from pathlib import Path
-from service.ray import cluster, compatibility
+from service.ray import cluster
 from service.database.studies import create_study
 from service.settings import load
 from service.ray.supervisor import Supervisor, open_store
@@ -34,7 +34,7 @@ home, file = Path(sys.argv[1]), Path(sys.argv[2])
 settings = load({}, home=home, runtime_env_file=file)
 home.mkdir()
 cluster.join(settings)
-nodes = compatibility.Nodes(prepares=True)
+nodes = cluster.Nodes(prepares=True)
 while any("is being checked" in problem for problem in nodes.problems()):
     time.sleep(0.2)
 problems = nodes.problems()

@@ -11,8 +11,8 @@ import pytest
 from ray import cloudpickle
 from ray.exceptions import RuntimeEnvSetupError
 
-from service.ray import compatibility
-from service.ray.compatibility import Nodes, installed, judge
+from service.ray import cluster
+from service.ray.cluster import Nodes, installed, judge
 
 OURS = {
     "python": "3.12.4",
@@ -65,7 +65,7 @@ def test_a_node_without_our_packages_understands_the_question() -> None:
         "ask = pickle.load(sys.stdin.buffer)\n"
         "print(json.dumps(ask(('ray', 'no-such-package'), ('search.trainable',))))\n"
     )
-    told = cloudpickle.dumps(compatibility._make_check())
+    told = cloudpickle.dumps(cluster._make_check())
     done = subprocess.run([sys.executable, "-c", script], input=told, capture_output=True, check=True)
     found = json.loads(done.stdout)
     assert found.pop("error").startswith("ModuleNotFoundError")
@@ -74,7 +74,7 @@ def test_a_node_without_our_packages_understands_the_question() -> None:
 
 def test_a_node_that_cannot_prepare_the_environment_is_named_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     node = {"NodeID": "n1", "NodeManagerAddress": "10.0.0.2", "Alive": True, "Resources": {"CPU": 4.0}}
-    answers: list[Any] = [RuntimeEnvSetupError("pip found no admeta-search"), installed(compatibility._PACKAGES)]
+    answers: list[Any] = [RuntimeEnvSetupError("pip found no admeta-search"), installed(cluster._PACKAGES)]
 
     def get(asked: int) -> dict[str, str]:
         if isinstance(answers[asked], Exception):
@@ -83,8 +83,8 @@ def test_a_node_that_cannot_prepare_the_environment_is_named_and_asked_again(mon
         return versions
 
     numbers = iter(range(2))
-    monkeypatch.setattr(compatibility, "CHECK_AGAIN_S", 3600.0)
-    monkeypatch.setattr(compatibility, "_ask", lambda node: next(numbers))
+    monkeypatch.setattr(cluster, "CHECK_AGAIN_S", 3600.0)
+    monkeypatch.setattr(cluster, "_ask", lambda node: next(numbers))
     monkeypatch.setattr("ray.nodes", lambda: [node])
     monkeypatch.setattr("ray.wait", lambda asked, timeout: (asked, []))
     monkeypatch.setattr("ray.get", get)
@@ -93,5 +93,5 @@ def test_a_node_that_cannot_prepare_the_environment_is_named_and_asked_again(mon
         (problem,) = nodes.problems()
         assert problem.startswith("node 10.0.0.2 cannot prepare the runtime environment: ")
         assert "pip found no admeta-search" in problem
-    monkeypatch.setattr(compatibility, "CHECK_AGAIN_S", 0.0)
+    monkeypatch.setattr(cluster, "CHECK_AGAIN_S", 0.0)
     assert nodes.problems() == []
