@@ -40,8 +40,10 @@ def digits(**fields: Any) -> Any:
     return parse_config({"name": "digits", "epochs": 3, **fields})
 
 
-def start(config: Any, optimizer: str = "sgdm", *, data_dir: Path | None = None, **kwargs: Any) -> TrainingRun:
-    params = kwargs.pop("params", OPTIMIZERS[optimizer])
+def start(
+    config: Any, optimizer: str = "sgdm", *, data_dir: Path | None = None, params: dict[str, Any] | None = None
+) -> TrainingRun:
+    params = OPTIMIZERS[optimizer] if params is None else params
     run = open_run(config, optimizer=optimizer, params=params, seed=0, device="cuda", data_dir=data_dir)
     assert isinstance(run, TrainingRun)
     return run
