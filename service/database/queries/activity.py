@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from statistics import fmean
 
 from sqlalchemy import ColumnElement, Engine, Select, func, select
@@ -188,13 +188,13 @@ def remaining(
         None for a study that is not RUNNING, and before the first epoch where there is no earlier study.
     """
     ended = [span for span in spans if span.state in _ENDS]
-    active = [span for span in spans if span.state is AttemptState.RUNNING]
+    active = [_from_its_first_step(span, now) for span in spans if span.state is AttemptState.RUNNING]
     n_at_once = max(1, len(active))
     if len(ended) < ENOUGH:
         others = [span for span in earlier if span.state in _ENDS]
         if others and not active:
             n_at_once = _n_at_once(others)
-        ended = [*(others or _as_if_ended(active, study, now)), *ended]
+        ended = [*(others or _as_if_ended(active, study)), *ended]
     if study.state != StudyState.RUNNING or not ended:
         return None
     seconds: dict[tuple[str | None, Stage | AttemptState], list[float]] = defaultdict(list)
@@ -252,14 +252,21 @@ def _n_to_vary(study: StudyView, search: SearchView) -> int:
     return int((asked["points"] - confirmed) * asked["seeds"])
 
 
-def _as_if_ended(active: Iterable[AttemptSpan], study: StudyView, now: datetime) -> list[AttemptSpan]:
-    """The runs with an epoch, ended after all their epochs at the pace of those so far."""
+def _from_its_first_step(span: AttemptSpan, now: datetime) -> AttemptSpan:
+    """Without the start of its worker, the data and the capture, which the next runs on the worker do not wait for."""
+    if not span.epoch or span.attempt > 1:
+        return span
+    return replace(span, started_at=max(span.started_at, now - span.epoch * timedelta(seconds=span.epoch_s)))
+
+
+def _as_if_ended(active: Iterable[AttemptSpan], study: StudyView) -> list[AttemptSpan]:
+    """The runs with an epoch, ended after all their epochs at the pace of the last one."""
     n_epochs = ((study.definition or {}).get("task") or {}).get("epochs") or 0
     return [
         replace(
             span,
             state=AttemptState.COMPLETE,
-            finished_at=span.started_at + (now - span.started_at) * max(1.0, n_epochs / span.epoch),
+            finished_at=span.started_at + max(n_epochs, span.epoch) * timedelta(seconds=span.epoch_s),
         )
         for span in active
         if span.epoch and span.attempt == 1

@@ -211,7 +211,7 @@ def _on(curve: _Curve, xs: Sequence[float]) -> list[tuple[float, float | None]]:
 class AttemptSpan:
     """When and where one attempt of a run trained; node and device are None until its worker has reported them.
 
-    `epoch` is the run's last one.
+    `epoch` is the run's last one, `epoch_s` the seconds that it trained and evaluated.
     """
 
     label: str
@@ -225,17 +225,20 @@ class AttemptSpan:
     started_at: datetime
     finished_at: datetime | None
     epoch: int = 0
+    epoch_s: float = 0.0
 
 
 def attempt_spans(engine: Engine, study_id: str, *, limit: int | None = None) -> list[AttemptSpan]:
     """The attempts of a study's runs in order of their start; only the latest `limit` of them."""
+    epoch_s = func.coalesce(CurvePoint.train_s + CurvePoint.eval_s, 0.0).label("epoch_s")
     query = (
         select(
             *(Search.label, Run.trial_number.label("trial"), Run.stage, Run.seed, Attempt.attempt, Attempt.state),
-            *(Attempt.node, Attempt.device, Attempt.started_at, Attempt.finished_at, Run.epoch),
+            *(Attempt.node, Attempt.device, Attempt.started_at, Attempt.finished_at, Run.epoch, epoch_s),
         )
         .join(Run, Run.id == Attempt.run_id)
         .join(Run.search)
+        .outerjoin(CurvePoint, (CurvePoint.run_id == Run.id) & (CurvePoint.epoch == Run.epoch))
         .where(Search.study_id == study_id)
         .order_by(Attempt.started_at.desc(), Attempt.run_id.desc(), Attempt.attempt.desc())
         .limit(limit)

@@ -140,7 +140,7 @@ def test_an_early_estimate_is_of_an_earlier_study_or_of_the_first_epochs(
         assert found is not None
         now = START + timedelta(seconds=10)
         study, there = seen_at(spans, now)
-        there = [replace(span, epoch=1) for span in there]
+        there = [replace(span, epoch=1, epoch_s=(FULL_S if span.finished_at is None else 0) / 10) for span in there]
         ten_epochs = study.model_copy(update={"definition": {"task": {"epochs": 10}, "budget": {}}})
         alone, both = (remaining(ten_epochs, there, earlier=more, now=now) for more in ((), earlier))
         assert alone is not None
@@ -149,6 +149,17 @@ def test_an_early_estimate_is_of_an_earlier_study_or_of_the_first_epochs(
         ratios.append(alone.seconds / (total_s - 10))
     assert median(errors) < most
     assert 0.9 < median(ratios) < of_epochs
+
+
+def test_the_start_of_the_first_workers_does_not_count_for_each_trial() -> None:
+    """Half a minute until the first of eight epochs of a second, on two slots: the rest is 118 runs of 8 s."""
+    study, there = seen_at(simulated(n_slots=2, seed=0, rate="none"), START + timedelta(seconds=30))
+    eight_epochs = study.model_copy(update={"definition": {"task": {"epochs": 8}, "budget": {}}})
+    first = [replace(span, epoch=1, epoch_s=1.0) for span in there]
+    found = remaining(eight_epochs, first, now=START + timedelta(seconds=30))
+    assert found is not None
+    n_runs = 3 * (N_TRIALS + N_SEEDS)
+    assert found.seconds == pytest.approx(n_runs * 8 / 2, rel=0.03)
 
 
 def test_there_is_none_before_the_first_epoch() -> None:
