@@ -303,7 +303,28 @@ class StudyView:
         return shown if states is None else [trial for trial in shown if trial.state in states]
 
 
-class ViewSampler(BaseSampler):  # type: ignore[misc]
+class WrappingSampler(BaseSampler):  # type: ignore[misc]
+    """A sampler that changes the proposals of another one, or what the other one sees."""
+
+    def __init__(self, inner: BaseSampler) -> None:
+        self._inner = inner
+
+    def reseed_rng(self) -> None:
+        self._inner.reseed_rng()
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._inner.infer_relative_search_space(study, trial)  # type: ignore[no-any-return]
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        self._inner.before_trial(study, trial)
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        self._inner.after_trial(study, trial, state, values)
+
+
+class ViewSampler(WrappingSampler):
     """An Optuna sampler that gets a view of the study, and the search space of the definition."""
 
     def __init__(
@@ -322,19 +343,16 @@ class ViewSampler(BaseSampler):  # type: ignore[misc]
             configurations: all configurations of a small finite space; None: any other space.
             seed: for the choice among the configurations that were not tried.
         """
-        self._inner = inner
+        super().__init__(inner)
         self._view = view
         self._space = space
         self._configurations = configurations
         self._seed = seed
 
-    def reseed_rng(self) -> None:
-        self._inner.reseed_rng()
-
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         if self._space is not None:
             return dict(self._space)
-        return self._inner.infer_relative_search_space(StudyView(study, self._view), trial)  # type: ignore[no-any-return]
+        return super().infer_relative_search_space(StudyView(study, self._view), trial)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -357,14 +375,6 @@ class ViewSampler(BaseSampler):  # type: ignore[misc]
     ) -> Any:
         return self._inner.sample_independent(StudyView(study, self._view), trial, param_name, param_distribution)
 
-    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        self._inner.before_trial(study, trial)
-
-    def after_trial(
-        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
-    ) -> None:
-        self._inner.after_trial(study, trial, state, values)
-
     def _tried(self, study: optuna.Study, trial: FrozenTrial) -> set[str]:
         others = [t for t in study._get_trials(deepcopy=False, use_cache=True) if t.number != trial.number]
         return {_key(t.params) for t in others if t.state is not TrialState.FAIL or is_result(t)}
@@ -376,7 +386,7 @@ class ViewSampler(BaseSampler):  # type: ignore[misc]
         return dict(left[np.random.default_rng(self._seed).integers(len(left))])
 
 
-class ConditionSampler(BaseSampler):  # type: ignore[misc]
+class ConditionSampler(WrappingSampler):
     """A sampler of which only proposals that meet the search's conditions are taken; others are drawn again.
 
     A uniform draw that is repeated until it meets them is uniform where they are met. What is refused is noted: TPE and
@@ -399,18 +409,12 @@ class ConditionSampler(BaseSampler):  # type: ignore[misc]
             refused: where proposals that were refused are noted, as diverged trials.
             seed: for uniform draws.
         """
-        self._inner = inner
+        super().__init__(inner)
         self._within = within
         self._refused = refused
         self._n_proposals = n_proposals
         self._seed = seed
         self._drawn: dict[str, Any] = {}
-
-    def reseed_rng(self) -> None:
-        self._inner.reseed_rng()
-
-    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._inner.infer_relative_search_space(study, trial)  # type: ignore[no-any-return]
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
@@ -446,14 +450,6 @@ class ConditionSampler(BaseSampler):  # type: ignore[misc]
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         return self._drawn[param_name]
-
-    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        self._inner.before_trial(study, trial)
-
-    def after_trial(
-        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
-    ) -> None:
-        self._inner.after_trial(study, trial, state, values)
 
 
 class GridSampler(BaseSampler):  # type: ignore[misc]
