@@ -326,9 +326,9 @@ def wins(ours: Sequence[float], others: Sequence[float]) -> str:
 VIEW = optuna_samplers.worst_where_diverged
 
 
-def with_pruned(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+def with_pruned(trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> list[FrozenTrial]:
     """CMA-ES's view of the trials, with pruned ones at their last value."""
-    return VIEW([optuna_samplers.with_last_value(trial) for trial in trials], direction)
+    return VIEW([optuna_samplers.with_last_value(trial) for trial in trials], directions)
 
 
 def compare_views(*, first_seed: int, n_seeds: int) -> None:

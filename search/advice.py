@@ -13,6 +13,7 @@ import admeta.registry
 import tasks.registry
 from search import pruners, samplers
 from search.definition import StudyDefinition
+from search.objectives import COSTS
 from search.optimizer_search import OptimizerSearch
 from search.space import CategoricalParameter
 
@@ -28,6 +29,7 @@ def warnings_for(definition: StudyDefinition) -> list[str]:
     return [
         *_study(definition),
         *_pruner(definition),
+        *_objectives(definition),
         *(w for o in definition.optimizers for w in _search(definition, o)),
         *_baselines(definition),
     ]
@@ -89,6 +91,21 @@ def _pruner(definition: StudyDefinition) -> Iterator[str]:
         yield (
             f"pruner: n_startup_trials = {pruner.n_startup_trials} is not below trials_per_optimizer = {trials}; no "
             "trial will be stopped early."
+        )
+
+
+def _objectives(definition: StudyDefinition) -> Iterator[str]:
+    names, gpus = {one.metric for one in definition.objectives}, definition.resources.gpus
+    if "peak_memory_bytes" in names and gpus == 0:
+        yield (
+            "objectives: peak_memory_bytes is on a CPU the most that a worker has held, whatever it ran before, and "
+            "workers are reused; it says nothing of a trial. Leave it out, or use a GPU."
+        )
+    seconds = sorted(name for name in names if name in COSTS and name.endswith("_s"))
+    if seconds and (gpus == "auto" or 0 < gpus < 1):
+        yield (
+            f"objectives: with resources.gpus = {gpus} trials may share a card, and {', '.join(seconds)} then depends "
+            "on what runs beside a trial. Set resources.gpus to 1 for seconds that can be compared."
         )
 
 

@@ -26,6 +26,7 @@ class Assignment:
         threads: CPU threads torch may use.
         cpus, gpus: what the worker holds; gpus below 1 is a share of a card, 0 none.
         init_from: folders of an earlier trial's runs, of which the first with a checkpoint gives the initial weights.
+        reported: further metrics that the run must report at its end, those that the study searches for.
         placement: why the worker holds that much, as text, for the attempt's record.
     """
 
@@ -47,6 +48,7 @@ class Assignment:
     cpus: float
     gpus: float
     init_from: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
     placement: str = ""
 
     def to_config(self) -> dict[str, Any]:
@@ -57,7 +59,14 @@ class Assignment:
     def from_config(cls, config: Mapping[str, Any]) -> Assignment:
         """The assignment in a Tune config."""
         values = dict(config["assignment"])
-        return cls(**{**values, "stage": Stage(values["stage"]), "init_from": tuple(values["init_from"])})
+        return cls(
+            **{
+                **values,
+                "stage": Stage(values["stage"]),
+                "init_from": tuple(values["init_from"]),
+                "reported": tuple(values["reported"]),
+            }
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from search.assignment import Assignment, Report
 from search.confirmation import describe, next_seeds
 from search.definition import N_TRIALS, StudyDefinition
 from search.loop import SearchLoop
+from search.objectives import COSTS
 from search.records import Capacity, Lease, RunOutcome, RunRecord, StudyRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 from search.store import Store
@@ -318,6 +319,7 @@ class Coordinator:
             gpus=1.0 if alone else self._workplace.each.gpus,
             placement=ALONE if alone else self._workplace.placement,
             init_from=self._workplace.init_from,
+            reported=tuple(one.metric for one in definition.objectives if one.metric not in COSTS),
         )
 
     def completion_reason(self) -> str | None:

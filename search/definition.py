@@ -28,10 +28,10 @@ from admeta.imports import is_path
 from search import pruners, samplers
 from search.errors import field_error, nearest_hint
 from search.named_spaces import begin_at_papers_best, lift_conditions, with_space
+from search.objectives import MOST, Objective, check_further, with_further
 from search.optimizer_search import NAME_PATTERN, Name, OptimizerSearch, PlannedSearch, Sensitivity
 from search.recipe import MAX_CHECKED, RECIPE_SCHEMA, batch_sizes, check_recipe, share_recipe
 from search.space import Strict
-from search.states import Direction
 from tasks.config import Count, Number, TaskConfig
 from tasks.errors import TaskError
 from tasks.registry import ENGINE_RUN, TaskInfo
@@ -108,13 +108,6 @@ def _known_kind(kind: str, names: tuple[str, ...], kinds: Any) -> BeforeValidato
         return value
 
     return BeforeValidator(check, json_schema_input_type=Annotated[kinds, Field(discriminator="name")] | str)
-
-
-class Objective(Strict):
-    """The validation metric that is compared at the end of training."""
-
-    metric: str = Field(description="A validation metric of the task; GET /v1/tasks lists them.")
-    direction: Direction = Field(description="Default: the metric's own.")
 
 
 N_TRIALS = 20
@@ -290,6 +283,14 @@ class StudyDefinition(Strict):
         min_length=1, max_length=100, description="Each has a search of its own. A name alone: with its default space."
     )
     objective: Objective = Field(description="Default: the task's own.")
+    objectives: list[Objective] = Field(
+        default=[],
+        max_length=MOST,
+        description="What else trials are searched for, by name: a cost of a run, such as train_s or "
+        "peak_memory_bytes, or another metric of the task, with its direction where the task does not know it. The "
+        "sampler then looks for the Pareto front, and no trial is stopped early. Trials are confirmed, and optimizers "
+        "compared, by `objective` alone.",
+    )
     sampler: Annotated[
         samplers.Sampler,
         _known_kind("sampler", samplers.NAMES, samplers.Sampler),
@@ -347,14 +348,17 @@ class StudyDefinition(Strict):
         if not isinstance(raw, dict):
             return raw
         raw = expand_names(raw)
+        if raw.get("objectives") and "pruner" not in raw:
+            raw = {**raw, "pruner": {"name": "none"}}
         task = raw.get("task")
         name = task.get("name") if isinstance(task, dict) else getattr(task, "name", None)
         try:
             info = tasks.registry.get(str(name))
         except TaskError:  # the validator of `task` reports it
-            raw = share_recipe(begin_at_papers_best(raw, None, model=None), None)
+            raw = share_recipe(begin_at_papers_best(with_further(raw, None), None, model=None), None)
             return {**raw, "objective": raw.get("objective") or {"metric": "unknown", "direction": "maximize"}}
         config = _valid_task(task)
+        raw = with_further(raw, info)
         raw = share_recipe(begin_at_papers_best(raw, info, model=None if config is None else config.model), config)
         raw = with_space(raw, info.space if config is None else partial(_space_of, config, info.space))
         objective = raw.get("objective")
@@ -376,6 +380,7 @@ class StudyDefinition(Strict):
             if info.open_metrics:
                 message = "must be letters, digits, '_', '.' or '-', and not begin with 'test_': validation selects"
             raise field_error("unknown_metric", message, at=("objective", "metric"), value=metric)
+        self._check_objectives(info)
         self._check_baseline()
         self._check_labels()
         self._check_comparison()
@@ -395,6 +400,20 @@ class StudyDefinition(Strict):
             for i, optimizer in enumerate(self.optimizers):
                 self._check_grid(i, optimizer)
         return self
+
+    def _check_objectives(self, info: TaskInfo) -> None:
+        if not self.objectives:
+            return
+        check_further(self.objectives, first=self.objective, info=info)
+        if not isinstance(self.pruner, pruners.NoPruner):
+            message = (
+                f"must be none with 'objectives', or be left out: '{self.pruner.name}' stops trials by "
+                f"{self.objective.metric} alone, and a trial that was stopped has no seconds to compare"
+            )
+            raise field_error("pruner", message, at=("pruner", "name"), value=self.pruner.name)
+        if isinstance(self.sampler, samplers.CmaEsSampler):
+            message = "searches for one objective only; with 'objectives' use tpe or gp, or qmc, random or grid"
+            raise field_error("sampler", message, at=("sampler", "name"), value="cmaes")
 
     def _check_comparison(self) -> None:
         labels = [optimizer.label for optimizer in self.optimizers]
@@ -467,6 +486,11 @@ class StudyDefinition(Strict):
                 )
         except ValueError as error:
             raise field_error("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
+
+    @property
+    def all_objectives(self) -> list[Objective]:
+        """What a trial is searched for: the metric by which trials are confirmed and compared, then the others."""
+        return [self.objective, *self.objectives]
 
     @property
     def training_seeds(self) -> range:

@@ -54,7 +54,7 @@ def importance(study: optuna.Study, *, method: ImportanceMethod | None = None, s
 
     A pruned trial is ranked by its last value, a diverged one last; trials that met with an accident are left out. The
     complete ones alone are few where a pruner is at work, and chosen by their values. Ranks are not carried away by the
-    values of bad trials, which may be anything.
+    values of bad trials, which may be anything. Of several objectives the first one counts.
 
     The interval of fANOVA is that of its trees, each of which is fitted to a resample of the trials; PED-ANOVA is
     repeated on resamples. docs/search.md says how often such intervals hold.
@@ -68,13 +68,13 @@ def importance(study: optuna.Study, *, method: ImportanceMethod | None = None, s
     """
     from optuna.trial import TrialState
 
-    from search.optuna_samplers import as_complete
+    from search.optuna_samplers import as_complete, of_first_objective
 
-    found = study.get_trials(deepcopy=False)
+    found, directions = [*map(of_first_objective, study.get_trials(deepcopy=False))], study.directions[:1]
     n_complete = sum(trial.state is TrialState.COMPLETE for trial in found)
     trials = [
         trial
-        for trial in as_complete(found, study.direction)
+        for trial in as_complete(found, directions)
         if trial.state is TrialState.COMPLETE and trial.value is not None and math.isfinite(trial.value)
     ]
     if len(trials) < MIN_TRIALS:
@@ -87,7 +87,7 @@ def importance(study: optuna.Study, *, method: ImportanceMethod | None = None, s
             f"all {len(trials)} trials of search '{study.study_name}' have the value {trials[0].value}; "
             "no parameter can explain a difference."
         )
-    ranked = _by_rank(trials, study.direction)
+    ranked = _by_rank(trials, directions[0])
     chosen = method or _suited(ranked)
     rng = np.random.default_rng(seed)
     with warnings.catch_warnings():

@@ -30,7 +30,7 @@ from search.records import (
 from search.space import fit
 from search.states import FailureKind, RunState, Stage
 from search.store import Store
-from search.trials import Trials
+from search.trials import SAME_AS, Trials
 
 logger = logging.getLogger(__name__)
 
@@ -333,7 +333,7 @@ class SearchLoop:
         return True
 
     def _finish_duplicate(self, duplicate: RunRecord, *, original: RunRecord) -> None:
-        self._trials.note(duplicate, "same_as_trial", original.trial_number)
+        self._trials.note(duplicate, SAME_AS, original.trial_number)
         outcome = RunOutcome(state=original.state, value=original.value, failure=original.failure, error=original.error)
         self.finish(duplicate, outcome, points=copied_points(self._store.points(original.id)))
 

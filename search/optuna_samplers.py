@@ -25,6 +25,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from search import samplers
+from search.objectives import corners, on_front
 from search.optimizer_search import MAX_UNIFORM, OptimizerSearch
 from search.samplers import SEED_BITS, Sampler, configurations
 from search.space import CategoricalParameter, Parameter, Space
@@ -37,7 +38,8 @@ FAILURE_KIND = "failure_kind"
 RESULTS = frozenset({"diverged", "no_metric", "out_of_memory"})
 """Failures that are caused by the settings, not by the machine: a batch may be too large for a whole card."""
 
-View = Callable[[Sequence[FrozenTrial], StudyDirection], list[FrozenTrial]]
+View = Callable[[Sequence[FrozenTrial], Sequence[StudyDirection]], list[FrozenTrial]]
+"""The trials as a sampler sees them, given the direction of each objective."""
 
 MAX_REDRAWS = 20  # of the model, before a configuration that was not tried, or that meets `when`, is drawn uniformly
 
@@ -77,9 +79,9 @@ def build(
     def seen(view: View, *, after: int) -> View:
         """The view, with what was refused once the model begins to propose."""
 
-        def shown(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+        def shown(trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> list[FrozenTrial]:
             begun = bool(refused) and sum(trial.state.is_finished() for trial in trials) >= after
-            return view([*trials, *refused] if begun else trials, direction)
+            return view([*trials, *refused] if begun else trials, directions)
 
         return shown
 
@@ -211,47 +213,62 @@ class SobolSampler(optuna.samplers.QMCSampler):  # type: ignore[misc]
         return params
 
 
-def by_last_value(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+def by_last_value(trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> list[FrozenTrial]:
     """For TPE: pruned trials as COMPLETE with their last value, diverged ones as PRUNED before their first report.
 
     TPE itself ranks every complete trial above every pruned one, and diverged ones last. Where training learns nothing
     in a part of the space, a trial there may run to its end before any other does, and TPE would propose that part for
     ever (`python -m benchmarks.rungs`).
 
+    With several objectives no pruner is at work, and trials that the end of a budget broke off are left out: their
+    seconds are not those of a whole training.
+
     Of more than `MAX_SHOWN` trials, the latest, the best, and all that still run.
     """
-    shown = _latest_and_best(trials, direction) if len(trials) > MAX_SHOWN else trials
+    shown = _latest_and_best(trials, directions) if len(trials) > MAX_SHOWN else trials
+    if len(directions) > 1:
+        shown = [trial for trial in shown if trial.state is not TrialState.PRUNED]
     return [_shown(trial, TrialState.PRUNED) if is_result(trial) else with_last_value(trial) for trial in shown]
 
 
-def _latest_and_best(trials: Sequence[FrozenTrial], direction: StudyDirection) -> Sequence[FrozenTrial]:
+def _latest_and_best(trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> Sequence[FrozenTrial]:
     old, latest = trials[:-MAX_SHOWN], trials[-MAX_SHOWN:]
     complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-    if len(complete) < N_BEST:  # then pruned ones are among the best, and only TPE itself can rank them
+    if len(directions) > 1:
+        is_best = on_front([trial.values for trial in complete], _ours(directions))
+        best = {trial.number for trial, found in zip(complete, is_best, strict=True) if found}
+    elif len(complete) < N_BEST:  # then pruned ones are among the best, and only TPE itself can rank them
         return trials
-    cost = Direction(direction.name.lower()).cost
-    best = {trial.number for trial in heapq.nsmallest(N_BEST, complete, key=lambda trial: cost(trial.value or 0.0))}
+    else:
+        cost = _ours(directions)[0].cost
+        best = {trial.number for trial in heapq.nsmallest(N_BEST, complete, key=lambda trial: cost(trial.value or 0.0))}
     return [*(trial for trial in old if trial.number in best or trial.state is TrialState.RUNNING), *latest]
 
 
-def as_complete(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+def _ours(directions: Sequence[StudyDirection]) -> list[Direction]:
+    return [Direction(direction.name.lower()) for direction in directions]
+
+
+def as_complete(trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> list[FrozenTrial]:
     """Every finished trial as COMPLETE, for the GP, which models values only.
 
-    Pruned ones have their last reported value, diverged ones the worst value of all.
+    Pruned ones have their last reported value, diverged ones the worst value of all. With several objectives pruned
+    ones, which have no seconds of a whole training, stay what they are, and the GP leaves them out.
     """
-    return worst_where_diverged([with_last_value(trial) for trial in trials], direction)
+    known = trials if len(directions) > 1 else [with_last_value(trial) for trial in trials]
+    return worst_where_diverged(known, directions)
 
 
-def worst_where_diverged(trials: Sequence[FrozenTrial], direction: StudyDirection) -> list[FrozenTrial]:
+def worst_where_diverged(trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> list[FrozenTrial]:
     """Diverged trials as COMPLETE with the worst value of all, for CMA-ES, which then leaves pruned trials out.
 
     It ranks the trials of a generation by value, and a trial stopped early is not comparable with complete ones: on the
     tabulated curves of `python -m benchmarks.search views` leaving those out is better in 76 of 288 searches and worse
-    in 52; with 80 trials in 44 and 18 of 144.
+    in 52; with 80 trials in 44 and 18 of 144. With several objectives a diverged trial has the worst value of each.
     """
-    values = [trial.value for trial in trials if trial.state is TrialState.COMPLETE and trial.value is not None]
-    worst = Direction(direction.name.lower()).worst(values) if values else 0.0
-    return [_shown(trial, TrialState.COMPLETE, value=worst) if is_result(trial) else trial for trial in trials]
+    values = [trial.values for trial in trials if trial.state is TrialState.COMPLETE and trial.values is not None]
+    worst = corners(values, _ours(directions))[1] if values else [0.0] * len(directions)
+    return [_shown(trial, TrialState.COMPLETE, values=worst) if is_result(trial) else trial for trial in trials]
 
 
 def is_result(trial: FrozenTrial) -> bool:
@@ -265,18 +282,27 @@ def is_lost(trial: FrozenTrial) -> bool:
     return kind is not None and FailureKind(kind).is_lost
 
 
+def of_first_objective(trial: FrozenTrial) -> FrozenTrial:
+    """The trial with the value of the first objective alone."""
+    if trial.values is None or len(trial.values) == 1:
+        return trial
+    first = copy.copy(trial)
+    first.values = trial.values[:1]
+    return first
+
+
 def with_last_value(trial: FrozenTrial) -> FrozenTrial:
     """A pruned trial as COMPLETE with its last reported value; any other as it is."""
     if trial.state is not TrialState.PRUNED or not trial.intermediate_values:
         return trial
-    return _shown(trial, TrialState.COMPLETE, value=trial.intermediate_values[max(trial.intermediate_values)])
+    return _shown(trial, TrialState.COMPLETE, values=[trial.intermediate_values[max(trial.intermediate_values)]])
 
 
-def _shown(trial: FrozenTrial, state: TrialState, *, value: float | None = None) -> FrozenTrial:
+def _shown(trial: FrozenTrial, state: TrialState, *, values: list[float] | None = None) -> FrozenTrial:
     """A copy of the trial in another state; the trial in the storage is not changed."""
     shown = copy.copy(trial)
     shown.state = state
-    shown.value = value
+    shown.values = values
     shown.intermediate_values = {}
     return shown
 
@@ -287,7 +313,9 @@ class StudyView:
     def __init__(self, study: optuna.Study, view: View) -> None:
         self._viewed = study
         self._view = view
-        self.direction: StudyDirection = study.direction  # TPE asks for each trial
+        self.directions: list[StudyDirection] = study.directions
+        if len(self.directions) == 1:
+            self.direction = self.directions[0]  # TPE asks for each trial
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._viewed, name)
@@ -299,7 +327,7 @@ class StudyView:
         use_cache: bool = False,  # noqa: FBT001, FBT002
     ) -> list[FrozenTrial]:
         trials = self._viewed._get_trials(deepcopy=deepcopy, states=None, use_cache=use_cache)
-        shown = self._view(trials, self.direction)
+        shown = self._view(trials, self.directions)
         return shown if states is None else [trial for trial in shown if trial.state in states]
 
 

@@ -215,7 +215,9 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
     def _end(self, run: Run) -> RunOutcome | None:
         """The outcome, where this was the last evaluation or the objective is lost."""
         last, metric = self._curve.points[-1], self._assignment.metric
-        if last.value is None:
+        if last.value is not None and run.done:
+            metric = next((name for name in self._assignment.reported if not _is_finite(last, name)), metric)
+        if not _is_finite(last, metric):
             found = last.metrics.get(metric, "missing")
             if (undefined := explain_undefined(metric)) is not None and found != found:  # NaN
                 found = f"undefined ({undefined})"
@@ -262,6 +264,10 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         """The best value that was saved, with the last evaluation's among them."""
         values = [value for value in (self._best_saved, self._curve.points[-1].value) if value is not None]
         return Direction(self._assignment.direction).best(values) if values else None
+
+
+def _is_finite(point: Point, metric: str) -> bool:
+    return math.isfinite(point.metrics.get(metric, math.nan))
 
 
 def _share_card(share: float) -> str:

@@ -18,6 +18,7 @@ from optuna.trial import TrialState
 
 from search import optuna_samplers, pruners, samplers
 from search.definition import StudyDefinition
+from search.objectives import value_of
 from search.optimizer_search import PlannedSearch
 from search.optuna_samplers import FAILURE_KIND
 from search.records import Point, RunRecord
@@ -29,6 +30,9 @@ _STATES = {
     RunState.PRUNED: TrialState.PRUNED,
     RunState.FAIL: TrialState.FAIL,
 }
+
+SAME_AS = "same_as_trial"
+"""Name of the user attribute that says which trial's curve and result a trial took over."""
 
 
 class Trials:
@@ -58,10 +62,12 @@ class Trials:
             self._study = optuna.create_study(
                 study_name=name,
                 storage=storage,
-                direction=definition.objective.direction,
+                directions=[one.direction for one in definition.all_objectives],
                 pruner=optuna.pruners.NopPruner(),
                 load_if_exists=True,
             )
+            if definition.objectives and self._study.metric_names is None:
+                self._study.set_metric_names([one.metric for one in definition.all_objectives])
         self._storage, self._study_id = storage, storage.get_study_id_from_name(name)
         self._open: dict[int, optuna.Trial] = {}
         self._incomplete: deque[int] = deque()
@@ -161,12 +167,31 @@ class Trials:
                 trial.set_user_attr(FAILURE_KIND, run.failure.value)
             if run.error is not None:
                 trial.set_user_attr("failure" if run.state is RunState.FAIL else "ended_by", run.error[:2000])
-            is_result = run.state is not RunState.FAIL and run.value is not None and math.isfinite(run.value)
-            values = [run.value] if is_result else None
-            self._storage.set_trial_state_values(trial._trial_id, _STATES[run.state], values)
+            self._storage.set_trial_state_values(trial._trial_id, _STATES[run.state], self._values(run, trial))
         except UpdateFinishedTrialError:
             pass  # it has ended already
         self._open.pop(run.trial_number, None)
+
+    def _values(self, run: RunRecord, trial: optuna.Trial) -> list[float] | None:
+        """The run's values by objective. With several objectives only a complete trial has them.
+
+        A trial that took over another one's curve has that one's: its own cost nothing.
+        """
+        if run.state is RunState.FAIL or run.value is None or not math.isfinite(run.value):
+            return None
+        further = self._definition.objectives
+        if not further:
+            return [run.value]
+        if run.state is not RunState.COMPLETE:
+            return None
+        if (original := trial.user_attrs.get(SAME_AS)) is not None:
+            known: list[float] | None = self._storage.get_trial(self._id(original)).values
+            return known
+        points = self._points(run.id)
+        values = [run.value, *(value_of(one.metric, points) for one in further)]
+        found = [value for value in values if value is not None and math.isfinite(value)]
+        assert len(found) == len(values), f"{run} is complete without {further}"
+        return found
 
     def fail_unstarted(self, started: Set[int]) -> None:
         """End the trials that have no run: queued by a warm start, or created by a driver that died then."""

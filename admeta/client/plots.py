@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from admeta.client.models import ComparisonView, PointView, SensitivityView, TrialView
+    from admeta.client.models import ComparisonView, ParetoView, PointView, SensitivityView, TrialView
 
 
 def plot_comparison(view: ComparisonView, ax: Any = None) -> Any:
@@ -58,6 +58,25 @@ def plot_sensitivity(view: SensitivityView, ax: Any = None) -> Any:
         ax.set_xscale("log")
     ax.set_xlabel(view.parameter)
     ax.set_ylabel(view.metric)
+    ax.set_title(view.study)
+    ax.legend()
+    return ax
+
+
+def plot_pareto(view: ParetoView, ax: Any = None) -> Any:
+    """The complete trials by the metric against the second objective: each optimizer's front as a line, others faint.
+
+    Args, returns, raises: as for `plot_comparison`.
+    """
+    ax = _axes(ax)
+    for i, one in enumerate(view.fronts):
+        color = f"C{i % 10}"
+        front = sorted(trial.values[1::-1] for trial in one.trials if trial.on_front)
+        others = [trial.values[1::-1] for trial in one.trials if not trial.on_front]
+        ax.plot([x for x, _ in others], [y for _, y in others], "o", color=color, alpha=0.25)
+        ax.step([x for x, _ in front], [y for _, y in front], "o-", where="post", color=color, label=one.label)
+    ax.set_xlabel(view.objectives[1].metric)
+    ax.set_ylabel(view.objectives[0].metric)
     ax.set_title(view.study)
     ax.legend()
     return ax

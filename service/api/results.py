@@ -21,6 +21,7 @@ from admeta.client.models import (
     PaperStudyView,
     PaperTableCellsView,
     PaperTableView,
+    ParetoView,
     ProfilesView,
     SearchView,
     SensitivityView,
@@ -30,6 +31,7 @@ from admeta.client.models import (
     TrialView,
 )
 from search.errors import SearchError, TooFewTrialsError
+from search.objectives import MOST
 from search.paper.comparison import paper_studies
 from search.paper.comparison import paper_study as find_study
 from search.states import ExportFormat, ImportanceMethod, SignificanceTest, Stage, TimeUnit
@@ -124,6 +126,26 @@ def get_sensitivity(engine: Database, study: str, filters: Annotated[Sensitivity
     From the study's sensitivity runs, and from all trials and confirm runs that differ in this parameter alone.
     """
     return queries.sensitivity(engine, study, **filters.model_dump())
+
+
+class ParetoFilters(Filters):
+    """What trials are judged by beside the study's metric."""
+
+    objective: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
+        default=[],
+        max_length=MOST,
+        description="A cost of a run, such as train_s or peak_memory_bytes, or another metric; repeat it for several. "
+        "Default: what the study was searched for, or else train_s.",
+    )
+
+
+@router.get("/pareto")
+def get_pareto(engine: Database, study: str, filters: Annotated[ParetoFilters, Query()]) -> ParetoView:
+    """The Pareto front of each optimizer over its complete trials, also where it was not searched for.
+
+    Values are those of one training each. Seconds are of the median epoch times their number.
+    """
+    return queries.pareto(engine, study, objectives=filters.objective)
 
 
 @router.get("/importance")
@@ -229,7 +251,7 @@ def get_best(engine: Database, filters: Annotated[BestFilters, Query()]) -> Best
             f"no finished trial of optimizer '{filters.optimizer}' on task '{info.name}'{of_model} yet.",
             hint="Submit a study with both (POST /v1/studies), or wait for its first trial.",
         )
-    return found
+    return queries.with_front(engine, found)
 
 
 class StudiesFilters(Filters):

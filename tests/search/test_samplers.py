@@ -279,7 +279,7 @@ def test_an_accident_is_no_evidence() -> None:
         (by_last_value, optuna.trial.TrialState.PRUNED),
         (as_complete, optuna.trial.TrialState.COMPLETE),
     ):
-        shown = view(study.get_trials(deepcopy=False), study.direction)
+        shown = view(study.get_trials(deepcopy=False), study.directions)
         assert [t.state is state for t in shown] == [kind in results for kind in (*FailureKind, None)]
     assert all(t.state is optuna.trial.TrialState.FAIL for t in study.trials)
 
@@ -297,7 +297,7 @@ def test_numeric_samplers_see_last_values_and_the_worst(direction: str, worst: f
     study.tell(silent, state=optuna.trial.TrialState.PRUNED)
     diverged.set_user_attr(FAILURE_KIND, "diverged")
     study.tell(diverged, state=optuna.trial.TrialState.FAIL)
-    shown = as_complete(study.get_trials(deepcopy=False), study.direction)
+    shown = as_complete(study.get_trials(deepcopy=False), study.directions)
     assert [trial.value for trial in shown] == [0.75, 0.25, None, worst]
 
 
@@ -313,7 +313,7 @@ def test_tpe_sees_pruned_trials_with_their_last_value_and_diverged_ones_below_al
     diverged.report(0.75, step=1)
     diverged.set_user_attr(FAILURE_KIND, "diverged")
     study.tell(diverged, state=TrialState.FAIL)
-    shown = by_last_value(study.get_trials(deepcopy=False), study.direction)
+    shown = by_last_value(study.get_trials(deepcopy=False), study.directions)
     assert [(t.state.name, t.value, t.intermediate_values) for t in shown[1:]] == [
         ("COMPLETE", 0.5, {}), ("PRUNED", None, {}), ("PRUNED", None, {})
     ]  # fmt: skip
@@ -330,7 +330,7 @@ def test_cmaes_sees_no_pruned_trial_and_diverged_ones_as_the_worst() -> None:
     study.tell(pruned, state=optuna.trial.TrialState.PRUNED)
     diverged.set_user_attr(FAILURE_KIND, "diverged")
     study.tell(diverged, state=optuna.trial.TrialState.FAIL)
-    shown = worst_where_diverged(study.get_trials(deepcopy=False), study.direction)
+    shown = worst_where_diverged(study.get_trials(deepcopy=False), study.directions)
     complete = [trial for trial in shown if trial.state is optuna.trial.TrialState.COMPLETE]
     assert [trial.value for trial in complete] == [0.75, 0.5, 0.5]
     built = optuna_samplers.build(
@@ -352,7 +352,7 @@ def test_of_very_many_trials_tpe_sees_the_latest_the_best_and_those_that_run() -
                 state=state.RUNNING if running else state.COMPLETE, value=None if running else value
             )
         )
-    shown = by_last_value(study.get_trials(deepcopy=False), study.direction)
+    shown = by_last_value(study.get_trials(deepcopy=False), study.directions)
     numbers = [trial.number for trial in shown]
     assert numbers == sorted(set(numbers))
     assert numbers[-MAX_SHOWN:] == list(range(3000 - MAX_SHOWN, 3000))

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from admeta.client.text import markdown
-from search import definition, optimizer_search, pruners, samplers, space
+from search import definition, objectives, optimizer_search, pruners, samplers, space
 from tasks.config import Schedule, TaskConfig, TrialRef
 from tasks.registry import TASKS
 from tasks.text.config import Lora
@@ -29,7 +29,7 @@ PARTS: tuple[tuple[str, tuple[type[BaseModel], ...]], ...] = (
     ("The study", (definition.StudyDefinition,)),
     ("`optimizers`", (optimizer_search.OptimizerSearch,)),
     ("A parameter of `space`", (space.FloatParameter, space.IntParameter, space.CategoricalParameter)),
-    ("`objective`", (definition.Objective,)),
+    ("`objective`, and each of `objectives`", (objectives.Objective,)),
     ("`budget`", (definition.Budget,)),
     ("`confirm` and `contrasts`", (definition.Confirm, definition.Contrasts)),
     ("`sensitivity`", (optimizer_search.Sensitivity,)),

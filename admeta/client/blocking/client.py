@@ -33,6 +33,7 @@ from admeta.client.models import (
     PaperStudyView,
     PaperTableCellsView,
     PaperTableView,
+    ParetoView,
     PointView,
     ProfilesView,
     SensitivityView,
@@ -437,6 +438,19 @@ class Client:
         """
         query = {"parameter": parameter, "within": within, "margin": margin}
         return self._connection.read(SensitivityView, get(f"/v1/studies/{part(study)}/sensitivity", query))
+
+    def pareto(self, study: str, *, objectives: Sequence[str] = ()) -> ParetoView:
+        """The Pareto front of each optimizer of a study, by its metric and by what else a trial is judged by.
+
+        `to_dataframe(pareto.fronts[0].trials)` has a row for each complete trial.
+
+        Args:
+            study: id or name.
+            objectives: costs of a run, such as train_s or peak_memory_bytes, or other metrics; default: what the study
+                was searched for, or else train_s.
+        """
+        query = {"objective": list(objectives)}
+        return self._connection.read(ParetoView, get(f"/v1/studies/{part(study)}/pareto", query))
 
     def export(self, study: str, file: IO[bytes], *, form: str = "csv") -> None:
         """Write a study's results to a file as csv, json, parquet, latex or markdown, while they are received.

@@ -241,6 +241,58 @@ class SensitivityView(View):
         return plot_sensitivity(self, ax)
 
 
+class ObjectiveView(View):
+    """What trials are judged by, and whether more or less of it is better."""
+
+    metric: str = Field(description="A validation metric, or a cost of the run, such as train_s.")
+    direction: str
+
+
+class ParetoTrialView(TrainedView):
+    """A complete trial of the search stage by all objectives; `settings` is given for those on a front."""
+
+    label: str = Field(description="Of its search.")
+    trial: int
+    values: list[float] = Field(description="One for each objective, in their order.")
+    on_front: bool = Field(
+        description="No other trial of its optimizer is at least as good in all objectives and better in one."
+    )
+    leads: bool = Field(description="No trial of any optimizer of the study is.")
+
+
+class ParetoFrontView(View):
+    """The trials of one optimizer by all objectives."""
+
+    label: str = Field(description="Of the optimizer in the definition.")
+    optimizer: str
+    hypervolume: float | None = Field(
+        description="Share of the box between `ideal` and `reference` that its front dominates, from 0 to 1. Null: no "
+        "trial, or all trials of the study are equal in an objective."
+    )
+    trials: list[ParetoTrialView] = Field(description="Best first by the first objective; the front among them.")
+
+
+class ParetoView(View):
+    """The Pareto front of each of a study's optimizers."""
+
+    study: str
+    objectives: list[ObjectiveView] = Field(description="The study's metric comes first.")
+    searched: bool = Field(
+        description="Whether the study searched for these; otherwise its trials happen to have them."
+    )
+    complete: bool = Field(description="False while the study still runs.")
+    ideal: list[float] = Field(description="The best value of each objective among all trials; empty without any.")
+    reference: list[float] = Field(description="The worst value of each, from which a hypervolume is measured.")
+    hypervolume: float | None = Field(description="As that of an optimizer, of all of them together.")
+    fronts: list[ParetoFrontView] = Field(description="In the order of the definition.")
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw it with matplotlib: see `admeta.client.plots.plot_pareto`."""
+        from admeta.client.plots import plot_pareto
+
+        return plot_pareto(self, ax)
+
+
 class ComparedRowView(TrainedView):
     """One search of a study that is compared with others."""
 
@@ -324,6 +376,12 @@ class BestView(TrainedView):
     init_from: str | None = Field(
         default=None,
         description="What training started from, STUDY/LABEL/TRIAL or a file; null: fresh weights, which come first.",
+    )
+    objectives: list[ObjectiveView] = Field(
+        default=[], description="Of its study, where it was searched for several; the values of `front` are of these."
+    )
+    front: list[ParetoTrialView] = Field(
+        default=[], description="The other choices: the optimizer's Pareto front in that study, best metric first."
     )
 
     @property

@@ -17,8 +17,10 @@ from service.database.queries.plots import (
     RunChoice,
     attempt_spans,
     best_curves,
+    pareto,
     search_history,
     study_curves,
+    with_front,
 )
 from service.database.queries.profiles import Choice, profiles
 from service.database.queries.several import compare_studies
@@ -64,6 +66,7 @@ __all__ = [
     "list_studies",
     "list_trials",
     "longest_recipes",
+    "pareto",
     "profiles",
     "queued_studies",
     "run_files",
@@ -75,4 +78,5 @@ __all__ = [
     "time_left",
     "totals",
     "trial_files",
+    "with_front",
 ]

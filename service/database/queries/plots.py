@@ -1,4 +1,4 @@
-"""What plots draw: a study's learning curves and attempts, the trials of a search, the importance of its parameters."""
+"""What plots draw: a study's learning curves, attempts and Pareto fronts, a search's trials and its importances."""
 
 from __future__ import annotations
 
@@ -16,14 +16,29 @@ import optuna
 from optuna.storages._rdb import models as optuna_models
 from optuna.trial import TrialState
 from sqlalchemy import Engine, func, select, tuple_
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy.orm import InstrumentedAttribute, Session, contains_eager
 
-from admeta.client.models import ComparisonView, StudyView
+import tasks.registry
+from admeta.client.models import (
+    BestView,
+    ComparisonView,
+    ObjectiveView,
+    ParetoFrontView,
+    ParetoTrialView,
+    ParetoView,
+    StudyView,
+)
 from search.analysis import best_so_far, finite_or_none, median_band
+from search.errors import SearchError, nearest_hint
 from search.importance import Importance, importance
-from search.states import AttemptState, ImportanceMethod, RunState, Stage
+from search.objectives import COSTS, corners, cost_of, hypervolume, on_front
+from search.states import AttemptState, Direction, ImportanceMethod, RunState, Stage, StudyState
 from service.database.engine import reading
-from service.database.models import Attempt, CurvePoint, Run, Search
+from service.database.models import Attempt, CurvePoint, Run, Search, Study
+from service.database.queries.comparison import place_in_definition
+from service.database.queries.lookup import find_study, searches_of
+from service.database.retry import REQUEST, retried
+from tasks.errors import TaskError
 
 MAX_POINTS = 200
 """Points of a plot's x: a curve on a page is some 600 pixels wide."""
@@ -337,3 +352,132 @@ def search_importance(
     found = importance(optuna.load_study(study_name=optuna_name, storage=storage), method=method)
     storage.set_study_system_attr(study_id, key, {"n_finished": n_finished, "importance": vars(found)})
     return found
+
+
+DEFAULT_COST = "train_s"
+"""The objective beside the metric where a study was searched for the metric alone and none is asked for."""
+
+
+@retried(REQUEST)
+def pareto(engine: Engine, study: str, *, objectives: Sequence[str] = ()) -> ParetoView:
+    """The Pareto front of each optimizer of a study, over its complete trials of the search stage.
+
+    Args:
+        objectives: beside the study's metric, costs of a run or other metrics. Empty: those that the study was searched
+            for, or else the seconds of training.
+
+    Raises:
+        StudyNotFoundError: no study has this id or name.
+        SearchError: an objective is unknown, given twice, or its direction is not known.
+    """
+    with reading(engine) as session:
+        row = find_study(session, study)
+        further = _further(row, objectives)
+        searches = searches_of(session, row)
+        trials = _trials_by(session, row, [name for name, _ in further])
+        labels = {search.id: place_in_definition(row, search)["listed_as"] for search in searches}
+        directions = [row.direction, *(direction for _, direction in further)]
+        ideal, reference = corners([values for _, values in trials], directions)
+        leading = on_front([values for _, values in trials], directions)
+        leads = {run.id for (run, _), is_leading in zip(trials, leading, strict=True) if is_leading}
+
+        def share(of: Sequence[tuple[Run, list[float]]]) -> float | None:
+            return hypervolume([values for _, values in of], directions, ideal=ideal, reference=reference)
+
+        fronts = []
+        for label, optimizer in {labels[search.id]: search.optimizer for search in searches}.items():
+            own = [(run, values) for run, values in trials if labels[run.search_id] == label]
+            is_best = on_front([values for _, values in own], directions)
+            shown = [
+                _pareto_trial(run, values, is_on=is_on, leads=run.id in leads)
+                for (run, values), is_on in zip(own, is_best, strict=True)
+            ]
+            in_order = row.direction.best_first(shown, lambda one: one.values[0])
+            fronts.append(ParetoFrontView(label=label, optimizer=optimizer, hypervolume=share(own), trials=in_order))
+        names = [(row.metric, row.direction), *further]
+        return ParetoView(
+            study=row.name,
+            objectives=[ObjectiveView(metric=name, direction=direction) for name, direction in names],
+            searched=bool(further) and further == _searched(row),
+            complete=row.state == StudyState.COMPLETED,
+            ideal=ideal,
+            reference=reference,
+            hypervolume=share(trials),
+            fronts=fronts,
+        )
+
+
+def with_front(engine: Engine, best: BestView) -> BestView:
+    """The best settings, with the Pareto front of their search where it had several objectives."""
+    with reading(engine) as session:
+        several = bool(_searched(find_study(session, best.study)))
+    if not several:
+        return best
+    view = pareto(engine, best.study)
+    front = [one for of in view.fronts for one in of.trials if one.label == best.label and one.on_front]
+    return best.model_copy(update={"objectives": view.objectives, "front": front})
+
+
+def _searched(study: Study) -> list[tuple[str, Direction]]:
+    return [(one["metric"], Direction(one["direction"])) for one in study.definition.get("objectives", [])]
+
+
+def _further(study: Study, names: Sequence[str]) -> list[tuple[str, Direction]]:
+    """The objectives beside the study's metric, with their directions."""
+    searched = _searched(study)
+    if not names:
+        return searched or [(DEFAULT_COST, Direction.MINIMIZE)]
+    try:
+        known = {name: Direction(direction) for name, direction in tasks.registry.get(study.task).metrics.items()}
+    except TaskError:  # a study may outlive the installation of its task
+        known = {}
+    known |= dict(searched) | dict.fromkeys(COSTS, Direction.MINIMIZE)
+    for i, name in enumerate(names):
+        if name in (study.metric, *names[:i]):
+            raise SearchError(
+                f"objective = '{name}' is given twice; '{study.metric}', the study's metric, is always one"
+            )
+        if name not in known:
+            hint = nearest_hint(name, tuple(known))
+            raise SearchError(f"objective = '{name}' is no cost of a run and no metric of task '{study.task}'; {hint}")
+    return [(name, known[name]) for name in names]
+
+
+def _trials_by(session: Session, study: Study, further: Sequence[str]) -> list[tuple[Run, list[float]]]:
+    """The trained complete trials that have a value of each objective, with these, by search and number.
+
+    Seconds are those of `search.objectives.value_of`, so that epochs trained again do not count twice.
+    """
+    complete = (
+        Search.study_id == study.id, Run.stage == Stage.SEARCH, Run.state == RunState.COMPLETE,
+        Run.value.is_not(None), Run.attempt > 0,
+    )  # fmt: skip
+    runs = select(Run).join(Run.search).where(*complete).options(contains_eager(Run.search))
+    costs = [name for name in further if name in COSTS]
+    of_epochs: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    if costs:
+        columns = [getattr(CurvePoint, name) for name in costs]
+        points = select(CurvePoint.run_id, *columns).join(Run, Run.id == CurvePoint.run_id).join(Run.search)
+        for run_id, *of_epoch in session.execute(points.where(*complete).order_by(CurvePoint.run_id)):
+            of_epochs[run_id].append(tuple(of_epoch))
+    metrics: dict[int, Mapping[str, float]] = {}
+    if len(costs) < len(further):
+        at_end = (Run.id == CurvePoint.run_id) & (Run.epoch == CurvePoint.epoch)
+        last = select(CurvePoint.run_id, CurvePoint.metrics).join(Run, at_end).join(Run.search).where(*complete)
+        metrics = {run_id: of for run_id, of in session.execute(last)}
+    found = []
+    for run in session.execute(runs.order_by(Run.search_id, Run.trial_number)).scalars():
+        spent = dict(zip(costs, zip(*of_epochs[run.id], strict=True), strict=False))
+        of_costs = {name: cost_of(name, of_epoch) for name, of_epoch in spent.items()}
+        values = [run.value, *(of_costs.get(name, metrics.get(run.id, {}).get(name)) for name in further)]
+        known = [value for value in map(finite_or_none, values) if value is not None]
+        if len(known) == len(values):
+            found.append((run, known))
+    return found
+
+
+def _pareto_trial(run: Run, values: list[float], *, is_on: bool, leads: bool) -> ParetoTrialView:
+    shown = {"settings": run.settings, "training": run.training} if is_on else {"settings": None}
+    return ParetoTrialView(
+        label=run.search.label, trial=run.trial_number, values=values, on_front=is_on, leads=leads, **shown
+    )

@@ -16,7 +16,12 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[3]
-MODULES = {"optuna.storages._rdb": {"models"}, "optuna.storages": {"_CachedStorage"}}
+MODULES = {
+    "optuna.storages._rdb": {"models"},
+    "optuna.storages": {"_CachedStorage"},
+    "optuna.study._multi_objective": {"_is_pareto_front"},
+    "optuna._hypervolume": {"compute_hypervolume"},
+}
 """Private modules, and private names of public ones, that product code imports."""
 TABLES = {
     "StudyModel",
