@@ -17,7 +17,15 @@ from typing import Any
 from pydantic import TypeAdapter
 
 import tasks.registry
-from admeta.client.models import ComparisonView, RunView, SensitivityView, SpreadView, StudyRunView, TrialView
+from admeta.client.models import (
+    ComparisonView,
+    ParetoView,
+    RunView,
+    SensitivityView,
+    SpreadView,
+    StudyRunView,
+    TrialView,
+)
 from admeta.client.terminal import tables
 from admeta.client.text import latex, latex_list, markdown
 from search.space import Space
@@ -130,23 +138,29 @@ def to_parquet(trials: Iterable[TrialView], others: Iterable[StudyRunView], chos
             yield chunk
 
 
-def to_latex(view: ComparisonView, sensitivity: SensitivityView | None = None) -> str:
-    """The comparison as a booktabs table, every verdict as a sentence, and a table of the sensitivity."""
+def to_latex(view: ComparisonView, sensitivity: SensitivityView | None = None, pareto: ParetoView | None = None) -> str:
+    """The comparison as a booktabs table, every verdict as a sentence, and tables of sensitivity and Pareto fronts."""
     table = latex(*_compared(view), comment=f"{_about(view)}; validation selected, test is only reported")
     found = table + latex_list(_verdicts(view))
     if sensitivity is not None:
         found += "\n" + latex(*_ranges(sensitivity), comment=tables.tolerance(sensitivity))
+    if pareto is not None:
+        found += "\n" + latex(*tables.front_rows(pareto), comment=tables.hypervolumes(pareto))
     return found
 
 
-def to_markdown(view: ComparisonView, sensitivity: SensitivityView | None = None) -> str:
-    """The comparison as a table, every verdict as a sentence, and a table of the sensitivity."""
+def to_markdown(
+    view: ComparisonView, sensitivity: SensitivityView | None = None, pareto: ParetoView | None = None
+) -> str:
+    """The comparison as a table, every verdict as a sentence, and tables of sensitivity and Pareto fronts."""
     parts = [f"{_about(view)}. Validation selected, test is only reported.", markdown(*_compared(view)).rstrip()]
     sentences = "\n".join(f"- {sentence}" for sentence in _verdicts(view))
     if sentences:
         parts.append(sentences)
     if sensitivity is not None:
         parts += [f"{tables.tolerance(sensitivity)}.", markdown(*_ranges(sensitivity)).rstrip()]
+    if pareto is not None:
+        parts += [markdown(*tables.front_rows(pareto)).rstrip(), tables.hypervolumes(pareto)]
     return "\n\n".join(parts) + "\n"
 
 

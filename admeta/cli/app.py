@@ -39,6 +39,7 @@ _COMMANDS: dict[str, dict[str, str]] = {
         "logs": "admeta.cli.runs:logs",
         "importance": "admeta.cli.results:importance",
         "sensitivity": "admeta.cli.results:sensitivity",
+        "pareto": "admeta.cli.results:pareto",
         "export": "admeta.cli.results:export",
     },
     "Tasks, optimizers, machines": {

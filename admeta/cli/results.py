@@ -111,6 +111,9 @@ def best(
             if output is Output.TABLE and view.training:
                 say("\nIts recipe, as a study's task:")
                 emit_plain({"task": view.task_config}, Output.YAML)
+            if output is Output.TABLE and view.front:
+                say(f"\nIts Pareto front in study {view.study}, by {', '.join(of.metric for of in view.objectives)}:")
+                show(tables.front_of(view))
             return
         emit(_best_of_each(client, task, model=model, metric=metric, recipe=recipe), output, table=tables.best)
 
@@ -143,6 +146,23 @@ def sensitivity(
     if output is Output.TABLE:
         for curve in view.curves:
             say(f"{curve.label}: {curve.sentence}" + (f"; {curve.note}" if curve.note else ""))
+
+
+def pareto(
+    study: StudyArgument,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(help="A cost, such as train_s, or a metric; repeat it.  [default: the study's own, or train_s]"),
+    ] = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the Pareto front of each optimizer: the trials that no other one beats in one objective for nothing."""
+    with connect(url) as client:
+        view = client.pareto(study, objectives=objective or ())
+    emit(view, output, table=tables.pareto)
+    if output is Output.TABLE:
+        say(f"\n{tables.hypervolumes(view)}")
 
 
 def export(

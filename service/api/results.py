@@ -76,7 +76,8 @@ def export_study(engine: Database, study: str, filters: Annotated[ExportFilters,
     headers = {"Content-Disposition": f'attachment; filename="{view.name}.{chosen.suffix}"'}
     if chosen in (ExportFormat.LATEX, ExportFormat.MARKDOWN):
         write = export.to_latex if chosen is ExportFormat.LATEX else export.to_markdown
-        text = write(queries.comparison(engine, view.id), asked_sensitivity(engine, view))
+        pareto = queries.pareto(engine, view.id) if (view.definition or {}).get("objectives") else None
+        text = write(queries.comparison(engine, view.id), asked_sensitivity(engine, view), pareto)
         return Response(text, media_type=chosen.media_type, headers=headers)
     columns = export.columns(view.definition or {})
     trials = _all_trials(engine, view.id)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         PaperStudyView,
         PaperTableCellsView,
         PaperTableView,
+        ParetoTrialView,
+        ParetoView,
         PointView,
         ProfilesView,
         ProfileTaskView,
@@ -379,6 +381,49 @@ def _range_end(end: RangeEndView | None, beyond: str) -> str:
         return _NOTHING
     factor = "" if end.factor is None else f", × {end.factor:.2g}"
     return f"{beyond if end.is_open else ''}{end.at:.2g}{factor}"
+
+
+def pareto(view: ParetoView) -> FittedTable:
+    """One line for each trial on the front of its optimizer."""
+    head, rows = front_rows(view)
+    table = FittedTable(*head)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def front_of(view: BestView) -> FittedTable:
+    """One line for each trial on the front of the best settings' search."""
+    table = FittedTable("trial", *(one.metric for one in view.objectives), "front of all", "settings")
+    for one in view.front:
+        table.add_row(*_on_front(one))
+    return table
+
+
+def front_rows(view: ParetoView) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of the trials on each optimizer's front, best metric first."""
+    head = ["optimizer", "trial", *(one.metric for one in view.objectives), "front of all", "settings"]
+    return head, [[of.label, *_on_front(one)] for of in view.fronts for one in of.trials if one.on_front]
+
+
+def _on_front(one: ParetoTrialView) -> list[str]:
+    values = map(number, one.values)
+    return [f"{one.label}/{one.trial}", *values, "yes" if one.leads else "", settings(one.chosen)]
+
+
+def hypervolumes(view: ParetoView) -> str:
+    """The hypervolume of each optimizer's front, and what it is a share of."""
+    if view.hypervolume is None:
+        return "There is no hypervolume: it needs two complete trials that differ in every objective."
+    shares = ", ".join(f"{one.label} {number(one.hypervolume)}" for one in view.fronts)
+    corners = [
+        ", ".join(f"{of.metric} {number(value)}" for of, value in zip(view.objectives, values, strict=True))
+        for values in (view.ideal, view.reference)
+    ]
+    return (
+        f"Hypervolume: {shares}; all together {number(view.hypervolume)}. It is the share of the box between the best "
+        f"values of all trials ({corners[0]}) and the reference, the worst ones ({corners[1]}), that a front dominates."
+    )
 
 
 def tolerance(view: SensitivityView) -> str:

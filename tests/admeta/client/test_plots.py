@@ -10,6 +10,10 @@ import pytest
 
 from admeta.client.models import (
     ComparisonView,
+    ObjectiveView,
+    ParetoFrontView,
+    ParetoTrialView,
+    ParetoView,
     PointView,
     SensitivityCurveView,
     SensitivityPointView,
@@ -118,6 +122,25 @@ def sensitivity() -> SensitivityView:
         study="s", metric="val_loss", direction="minimize", parameter="lr", within=0.01, margin=None, std=0.01,
         complete=True, curves=[one],
     )  # fmt: skip
+
+
+def test_a_pareto_front() -> None:
+    """The front as steps from the cheapest trial on, the dominated ones faint."""
+    trials = [
+        ParetoTrialView(label="a", trial=i, values=values, on_front=on, leads=on, settings=None)
+        for i, (values, on) in enumerate([([0.9, 3.0], True), ([0.8, 2.0], True), ([0.7, 2.5], False)])
+    ]
+    view = ParetoView(
+        study="s", searched=True, complete=True, ideal=[0.9, 2.0], reference=[0.7, 3.0], hypervolume=0.5,
+        objectives=[ObjectiveView(metric="f1", direction="maximize"), ObjectiveView(metric="train_s", direction="minimize")],
+        fronts=[ParetoFrontView(label="a", optimizer="a", hypervolume=0.5, trials=trials)],
+    )  # fmt: skip
+    ax = Axes()
+    assert view.plot(ax) is ax
+    drawn = {(name, *map(str, args)): options for name, args, options in ax.drawn}
+    assert drawn["plot", "[2.5]", "[0.7]", "o"]["alpha"] < 0.5
+    assert drawn["step", "[2.0, 3.0]", "[0.8, 0.9]", "o-"]["where"] == "post"
+    assert ("set_xlabel", "train_s") in drawn
 
 
 def test_a_sensitivity() -> None:

@@ -209,3 +209,67 @@ def test_exports_have_the_sensitivity(api: TestClient) -> None:
     latex = api.get("/v1/studies/varied/export", params={"format": "latex"}).text
     assert latex.count(r"\begin{tabular}") == 2
     assert r"$\times$ 3.2" in latex
+
+
+@pytest.fixture
+def traded(settings: Settings) -> Iterator[SqlStore]:
+    """Study 'traded', searched for accuracy and seconds: two trials on admetar's front and one beside it."""
+    engine = make_engine(settings.database_url)
+    store = SqlStore(engine)
+    lease, (admetar, _) = leased(store, definition("traded", objectives=["train_s"]))
+    for number, (value, seconds) in enumerate([(0.9, 3.0), (0.8, 1.0), (0.7, 2.0)]):
+        points = curve(value, value, train_s=seconds)
+        run(store, lease, admetar, number, complete(value), params={"lr": 0.1 / (number + 1)}, points=points)
+    yield store
+    engine.dispose()
+
+
+@pytest.mark.usefixtures("traded")
+def test_a_pareto_front(api: TestClient) -> None:
+    found = api.get("/v1/studies/traded/pareto").json()
+    assert found["searched"] is True
+    front = found["fronts"][0]
+    assert [(one["trial"], one["values"], one["on_front"], one["leads"]) for one in front["trials"]] == [
+        (0, [0.9, 6.0], True, True), (1, [0.8, 2.0], True, True), (2, [0.7, 4.0], False, False),
+    ]  # fmt: skip
+    assert front["trials"][0]["settings"]["lr"] == 0.1
+    assert (found["ideal"], found["reference"]) == ([0.9, 2.0], [0.7, 6.0])
+    assert front["hypervolume"] == pytest.approx(0.5)  # trial 1 is half as much better as the box is high
+    of_memory = api.get("/v1/studies/traded/pareto?objective=peak_memory_bytes&objective=gpu_s").json()
+    assert [one["metric"] for one in of_memory["objectives"]] == ["val_accuracy", "peak_memory_bytes", "gpu_s"]
+    assert of_memory["searched"] is False
+    best = api.get("/v1/best?task=digits&optimizer=admetar").json()
+    assert [one["trial"] for one in best["front"]] == [0, 1]
+
+
+@pytest.mark.usefixtures("traded")
+@pytest.mark.parametrize(
+    "query", ["objective=speed", "objective=", "objective=train_s&objective=train_s", "x=1",
+              "objective=gpu_s&objective=train_s&objective=eval_s", "objective=" + "x" * 101],
+)  # fmt: skip
+def test_a_pareto_front_refuses(api: TestClient, query: str) -> None:
+    answer = api.get(f"/v1/studies/traded/pareto?{query}")
+    assert answer.status_code == 422
+    assert query.partition("=")[0] in answer.json()["detail"]
+    assert api.get("/v1/studies/none/pareto").status_code == 404
+
+
+@pytest.mark.usefixtures("traded")
+def test_exports_have_the_pareto_front(api: TestClient) -> None:
+    markdown = api.get("/v1/studies/traded/export", params={"format": "markdown"}).text
+    assert "| admetar | admetar/1 | 0.8 | 2 | yes | lr=0.05" in markdown
+    assert "the reference, the worst ones (val_accuracy 0.7, train_s 6)" in markdown
+    latex = api.get("/v1/studies/traded/export", params={"format": "latex"}).text
+    assert latex.count(r"\begin{tabular}") == 2
+
+
+def test_a_study_that_names_unknown_objectives_is_refused(api: TestClient) -> None:
+    body = definition("wrong").to_json() | {"objectives": ["train_sec"], "pruner": {"name": "none"}}
+    answer = api.post("/v1/studies", json=body)
+    assert answer.status_code == 422
+    (field,) = answer.json()["fields"]
+    assert field["field"] == "objectives.0.metric"
+    assert "did you mean 'train_s'?" in field["rule"]
+    made = api.post("/v1/studies", json={**body, "objectives": ["train_s"]})
+    assert made.status_code == 201
+    assert made.json()["definition"]["objectives"] == [{"metric": "train_s", "direction": "minimize"}]

@@ -50,6 +50,8 @@ def _service(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("importance digits-four", ["admetar", "has begun"]),
         ("sensitivity digits-four", ["chosen lr", "sgdm", "× ", "lr may be off by"]),
         ("sensitivity digits-four --parameter lambd --margin 0.1", ["lambd", "a range needs 3"]),
+        ("pareto digits-four", ["admetar/7", "train_s", "lr=", "Hypervolume: admetar", "the reference, the worst"]),
+        ("pareto digits-four --objective peak_memory_bytes", ["peak_memory_bytes"]),
         ("tasks", ["digits", "synthetic"]),
         ("tasks digits", ["epochs", "batch_size", "convnet"]),
         ("optimizers", ["admetar", "lr [", "log"]),
