@@ -51,9 +51,13 @@ def with_further(raw: Mapping[str, Any], info: TaskInfo | None) -> dict[str, Any
     return {**raw, "objectives": [_with_direction(one, info) for one in objectives]}
 
 
-def _with_direction(one: Any, info: TaskInfo | None) -> Any:
-    if isinstance(one, str):
-        one = {"metric": one}
+def as_objective(value: Any) -> Any:
+    """A name as the object with that metric."""
+    return {"metric": value} if isinstance(value, str) else value
+
+
+def _with_direction(value: Any, info: TaskInfo | None) -> Any:
+    one = as_objective(value)
     if not isinstance(one, dict) or "direction" in one or not isinstance(one.get("metric"), str):
         return one
     metric = one["metric"]

@@ -132,7 +132,7 @@ def test_a_pareto_front() -> None:
     ]
     view = ParetoView(
         study="s", searched=True, complete=True, ideal=[0.9, 2.0], reference=[0.7, 3.0], hypervolume=0.5,
-        objectives=[ObjectiveView(metric="f1", direction="maximize"), ObjectiveView(metric="train_s", direction="minimize")],
+        objectives=[ObjectiveView(metric=name, direction="") for name in ("f1", "train_s")],
         fronts=[ParetoFrontView(label="a", optimizer="a", hypervolume=0.5, trials=trials)],
     )  # fmt: skip
     ax = Axes()
