@@ -28,7 +28,7 @@ from admeta.imports import is_path
 from search import pruners, samplers
 from search.errors import field_error, nearest_hint
 from search.named_spaces import begin_at_papers_best, lift_conditions, with_space
-from search.objectives import MOST, Objective, as_objective, check_further, with_further
+from search.objectives import MOST, Further, Objective, check_further, with_further
 from search.optimizer_search import NAME_PATTERN, Name, OptimizerSearch, PlannedSearch, Sensitivity
 from search.recipe import MAX_CHECKED, RECIPE_SCHEMA, batch_sizes, check_recipe, share_recipe
 from search.space import Strict
@@ -283,9 +283,7 @@ class StudyDefinition(Strict):
         min_length=1, max_length=100, description="Each has a search of its own. A name alone: with its default space."
     )
     objective: Objective = Field(description="Default: the task's own.")
-    objectives: list[
-        Annotated[Objective, BeforeValidator(as_objective, json_schema_input_type=Objective | str)]
-    ] = Field(
+    objectives: list[Further] = Field(
         default=[],
         max_length=MOST,
         description="What else trials are searched for, by name: a cost of a run, such as train_s or "

@@ -9,9 +9,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from search.errors import field_error, nearest_hint
 from search.space import Strict
@@ -39,6 +39,15 @@ class Objective(Strict):
     direction: Direction = Field(description="Default: the metric's own.")
 
 
+def _as_objective(value: Any) -> Any:
+    """A name as the object with that metric."""
+    return {"metric": value} if isinstance(value, str) else value
+
+
+Further = Annotated[Objective, BeforeValidator(_as_objective, json_schema_input_type=Objective | str)]
+"""A further objective; a name alone has the direction that is known of it."""
+
+
 def with_further(raw: Mapping[str, Any], info: TaskInfo | None) -> dict[str, Any]:
     """The raw study with each of its further objectives as an object, with its direction where that is known.
 
@@ -51,13 +60,8 @@ def with_further(raw: Mapping[str, Any], info: TaskInfo | None) -> dict[str, Any
     return {**raw, "objectives": [_with_direction(one, info) for one in objectives]}
 
 
-def as_objective(value: Any) -> Any:
-    """A name as the object with that metric."""
-    return {"metric": value} if isinstance(value, str) else value
-
-
 def _with_direction(value: Any, info: TaskInfo | None) -> Any:
-    one = as_objective(value)
+    one = _as_objective(value)
     if not isinstance(one, dict) or "direction" in one or not isinstance(one.get("metric"), str):
         return one
     metric = one["metric"]

@@ -43,6 +43,7 @@ PARAMETERS: dict[str, Any] = {
     "margin": 0.002,
     "number": 3,
     "offset": 0,
+    "objective": "train_s",
     "optimizer": "admetar",
     "paper_study": "cola-bert-base",
     "parameter": "lr",
