@@ -1,4 +1,4 @@
-"""Databases for tests: each test its own, on SQLite and on PostgreSQL.
+"""Databases for tests, on SQLite and on PostgreSQL: each test its own, or one that is empty again.
 
 PostgreSQL is looked for at ADMETA_TEST_POSTGRES_URL, or else on this machine. Without a server those tests are skipped,
 except under CI, where that is a failure.
@@ -11,9 +11,10 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, MetaData, Table, create_engine, inspect, select, text
 from sqlalchemy.exc import OperationalError
 
 from search.definition import StudyDefinition
@@ -51,14 +52,15 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(params=BACKENDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """URL of a database with empty tables, copied from one that was prepared once."""
+    """URL of a database with empty tables, prepared once: copied on SQLite, emptied after each test on PostgreSQL."""
     if request.param == "sqlite":
         path = tmp_path / "admeta.sqlite3"
-        shutil.copy(request.getfixturevalue("prepared_file"), path)
+        shutil.copy(request.getfixturevalue("prepared_database"), path)
         yield f"sqlite:///{path}"
         return
-    with _database(request.getfixturevalue("server"), template=request.getfixturevalue("prepared_database")) as url:
-        yield url
+    database = request.getfixturevalue("postgresql")
+    yield database.url
+    database.empty()
 
 
 @pytest.fixture
@@ -79,29 +81,72 @@ def two_searches() -> StudyDefinition:
 
 
 @pytest.fixture(scope="session")
-def prepared_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("prepared") / "admeta.sqlite3"
-    prepare(f"sqlite:///{path}")
-    return path
+def postgresql(server: Engine) -> Iterator[_Prepared]:
+    database = _Prepared(server)
+    yield database
+    database.drop()
 
 
-@pytest.fixture(scope="session")
-def prepared_database(server: Engine) -> Iterator[str]:
-    with _database(server) as url:
-        prepare(url)
-        yield str(parse_url(url).database)
+class _Prepared:
+    """A database for one test after the other: the server takes a second to make one, and another to drop it."""
+
+    def __init__(self, server: Engine) -> None:
+        self._server = server
+        self._made: _database | None = None
+
+    @property
+    def url(self) -> str:
+        """URL of the database, which is made where there is none; its tables are empty."""
+        if self._made is None:
+            self._made = _database(self._server)
+            self._url = self._made.__enter__()
+            prepare(self._url)
+            self._engine = create_engine(parse_url(self._url))
+            with self._engine.connect() as connection:
+                metadata = MetaData()
+                metadata.reflect(connection)
+                rows = {table: connection.execute(select(table)).all() for table in reversed(metadata.sorted_tables)}
+            self._empty = [table for table, found in rows.items() if not found]
+            self._filled: dict[Table, Any] = {table: found for table, found in rows.items() if found}
+        return self._url
+
+    def empty(self) -> None:
+        """End what still uses the database, and delete all rows; drop it if a test changed the schema."""
+        with self._server.connect() as connection:
+            others = text("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = :name")
+            self._engine.dispose()
+            connection.execute(others, {"name": self._engine.url.database})
+        with self._engine.begin() as connection:
+            names = {*inspect(connection).get_table_names()}
+            is_same = names == {table.name for table in (*self._empty, *self._filled)} and all(
+                connection.execute(select(table)).all() == rows for table, rows in self._filled.items()
+            )
+            if is_same:
+                for table in self._empty:
+                    connection.execute(table.delete())
+                connection.execute(text("SELECT setval(seqrelid, seqstart, false) FROM pg_sequence"))
+        if not is_same:
+            self.drop()
+
+    def drop(self) -> None:
+        """Drop the database, if there is one."""
+        if self._made is not None:
+            self._engine.dispose()
+            self._made.__exit__()
+            self._made = None
 
 
 class _database:  # noqa: N801  (reads as the context manager it is)
     """A database on the server, dropped at the end with whatever still uses it."""
 
-    def __init__(self, server: Engine, *, template: str = "template1") -> None:
-        self.server, self.template = server, template
+    def __init__(self, server: Engine) -> None:
+        self.server = server
         self.name = f"admeta_test_{uuid.uuid4().hex[:12]}"
 
     def __enter__(self) -> str:
         with self.server.connect() as connection:
-            connection.execute(text(f'CREATE DATABASE "{self.name}" TEMPLATE "{self.template}"'))
+            connection.execute(text(f'CREATE DATABASE "{self.name}"'))
+            connection.execute(text(f'ALTER DATABASE "{self.name}" SET synchronous_commit = off'))  # no test kills it
         return self.server.url.set(database=self.name).render_as_string(hide_password=False)
 
     def __exit__(self, *_exc: object) -> None:

@@ -119,9 +119,9 @@ def test_failed_write_leaves_nothing(engine: Engine) -> None:
 
 
 @pytest.fixture
-def file(tmp_path: Path, prepared_file: Path) -> Path:
+def file(tmp_path: Path, prepared_database: Path) -> Path:
     path = tmp_path / "admeta.sqlite3"
-    shutil.copy(prepared_file, path)
+    shutil.copy(prepared_database, path)
     return path
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import Engine, event, update
 
 from search.records import Point, RunOutcome
 from search.states import FailureKind, RunState, Stage
-from service.database import SqlStore, make_engine
+from service.database import SqlStore
 from service.database.engine import writing
 from service.database.events import EventKind, StoredEvent, kept_range, prune, read_events, record
 from service.database.lease import close_unfinished
@@ -24,7 +24,6 @@ from service.database.models import Event
 from service.database.retry import is_transient
 from service.database.studies import create_study, request_cancel, request_pause, request_resume
 from tests.machine import PATIENCE_S
-from tests.service.database.conftest import _database as database
 from tests.service.database.fill import complete, curve, definition, leased, run
 
 CRASHED = RunOutcome(state=RunState.FAIL, failure=FailureKind.ERROR, error="out of luck")
@@ -160,9 +159,8 @@ def test_a_reader_misses_nothing_beside_many_writers(engine: Engine) -> None:
 
 
 @pytest.mark.postgres
-def test_a_writer_that_hangs_stops_the_others_for_a_while_only(
-    server: Engine, prepared_database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)
+def test_a_writer_that_hangs_stops_the_others_for_a_while_only(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A suspended process, say, between taking the lock and committing. Its driver tries again."""
     monkeypatch.setattr("service.database.events._MAX_HANG", "1s")
     holds, others_wrote = threading.Event(), threading.Event()
@@ -171,25 +169,21 @@ def test_a_writer_that_hangs_stops_the_others_for_a_while_only(
         holds.set()
         others_wrote.wait(PATIENCE_S)
 
-    with database(server, template=prepared_database) as url:
-        engine = make_engine(url)
+    def write_and_hang() -> None:
+        with writing(engine) as session:
+            record(session, "hangs", EventKind.METRIC, {})
+            event.listen(session, "before_commit", hang)
 
-        def write_and_hang() -> None:
-            with writing(engine) as session:
-                record(session, "hangs", EventKind.METRIC, {})
-                event.listen(session, "before_commit", hang)
-
-        with ThreadPoolExecutor(1) as pool:
-            hung = pool.submit(write_and_hang)
-            assert holds.wait(PATIENCE_S)
-            _write(engine, 1)
-            assert not hung.done(), "the others waited for its end"
-            others_wrote.set()
-            error = hung.exception()
-        assert error is not None
-        assert is_transient(error)
-        assert [e.study_id for e in read_events(engine, after=0)] == ["a"]
-        engine.dispose()
+    with ThreadPoolExecutor(1) as pool:
+        hung = pool.submit(write_and_hang)
+        assert holds.wait(PATIENCE_S)
+        _write(engine, 1)
+        assert not hung.done(), "the others waited for its end"
+        others_wrote.set()
+        error = hung.exception()
+    assert error is not None
+    assert is_transient(error)
+    assert [e.study_id for e in read_events(engine, after=0)] == ["a"]
 
 
 def _write(engine: Engine, n: int) -> None:

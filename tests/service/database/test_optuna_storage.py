@@ -282,8 +282,8 @@ def test_storage_cannot_be_pickled(storage: BaseStorage) -> None:
         pickle.dumps(storage)
 
 
-def test_odd_file_names(tmp_path: Path, prepared_file: Path) -> None:
+def test_odd_file_names(tmp_path: Path, prepared_database: Path) -> None:
     path = tmp_path / "a {b} 100%.sqlite3"
-    path.write_bytes(prepared_file.read_bytes())
+    path.write_bytes(prepared_database.read_bytes())
     new_study(SqlStore(make_engine(f"sqlite:///{path}")).optuna_storage())
     assert path.stat().st_size > 0

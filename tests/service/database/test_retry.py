@@ -197,11 +197,11 @@ def test_a_full_disk_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_connection_opened_while_the_file_was_read_only_is_replaced(
-    tmp_path: Path, prepared_file: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, prepared_database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite keeps such a connection read-only when the file's permissions are back."""
     path = tmp_path / "admeta.sqlite3"
-    shutil.copy(prepared_file, path)
+    shutil.copy(prepared_database, path)
     is_read_only = True
     connect = sqlite3.connect
 
