@@ -29,8 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.side_by_side import Measurement, measure_together, total_samples_per_s
 from tasks.engine import sharing
-from tasks.engine.packing import Measurement, measure_together, total_samples_per_s
 from tasks.errors import TaskError
 from tasks.registry import parse_config
 from tasks.vision.config import Cifar10Config

@@ -15,6 +15,25 @@ from tasks.engine.protocol import Cost
 
 
 @dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A run's place on a card that runs share (`search.packing`).
+
+    Attributes:
+        kind: of the card, if there are several kinds in the cluster and the run needs one of it; else empty.
+        reserved: part of a card that Ray reserves for the run.
+        share: part of a card that the run is charged for.
+        n_beside: runs at once, itself among them, that it should leave multiprocessors for.
+        reason: why so many runs share the card, in words.
+    """
+
+    kind: str
+    reserved: float
+    share: float
+    n_beside: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Assignment:
     """One run to execute: everything a worker needs.
 
@@ -28,6 +47,7 @@ class Assignment:
         init_from: folders of an earlier trial's runs, of which the first with a checkpoint gives the initial weights.
         reported: further metrics that the run must report at its end, those that the study searches for.
         placement: why the worker holds that much, as text, for the attempt's record.
+        slot: its place on a card whose number of runs is found as they train; None: `gpus` is a fixed number.
     """
 
     run_id: int
@@ -50,6 +70,19 @@ class Assignment:
     init_from: tuple[str, ...] = ()
     reported: tuple[str, ...] = ()
     placement: str = ""
+    slot: Slot | None = None
+
+    @property
+    def share(self) -> float:
+        """Cards that the run is charged for; below 1 a part of one."""
+        return self.gpus if self.slot is None else self.slot.share
+
+    @property
+    def n_beside(self) -> int:
+        """Runs on its card, itself among them, that it leaves multiprocessors for; 1 where it has its cards alone."""
+        if self.slot is not None:
+            return self.slot.n_beside
+        return round(1 / self.gpus) if 0 < self.gpus < 1 else 1
 
     def to_config(self) -> dict[str, Any]:
         """As Ray Tune's trial config."""
@@ -59,14 +92,36 @@ class Assignment:
     def from_config(cls, config: Mapping[str, Any]) -> Assignment:
         """The assignment in a Tune config."""
         values = dict(config["assignment"])
+        slot = None if values["slot"] is None else Slot(**values["slot"])
         return cls(
             **{
                 **values,
                 "stage": Stage(values["stage"]),
                 "init_from": tuple(values["init_from"]),
                 "reported": tuple(values["reported"]),
+                "slot": slot,
             }
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """What the epoch that a run reports shows of the card that it trained on.
+
+    Attributes:
+        card: names the card within the cluster.
+        samples_per_s: of training, without what happens once (capture, compilation).
+        train_s, eval_s: wall seconds of that training, and of the evaluation after it.
+        memory_bytes: device memory that the run holds.
+        card_bytes: memory of the card; 0 where it is not known.
+    """
+
+    card: str
+    samples_per_s: float
+    train_s: float
+    eval_s: float
+    memory_bytes: int
+    card_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +135,7 @@ class Report:
     points: list[Point]
     start: AttemptStart | None = None
     end: RunOutcome | None = None
+    pace: Pace | None = None
 
     def to_result(self) -> dict[str, Any]:
         """As Ray Tune's result of one step."""

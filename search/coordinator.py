@@ -15,11 +15,12 @@ from typing import Any
 
 from admeta.spaces import split_recipe
 from search.analysis import Decision
-from search.assignment import Assignment, Report
+from search.assignment import Assignment, Report, Slot
 from search.confirmation import describe, next_seeds
 from search.definition import N_TRIALS, StudyDefinition
 from search.loop import SearchLoop
 from search.objectives import COSTS
+from search.packing import Packing
 from search.records import Capacity, Lease, RunOutcome, RunRecord, StudyRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 from search.store import Store
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 FREE_FALSE_STARTS = 3
 WORKER_TIMEOUT_S = 60.0
 ALONE = "a whole card: the attempt before ran out of memory on a shared one"
+TOO_MANY = "too many runs shared the card, so that fewer start now; this does not count as a failure of the run"
 
 
 class Idle(Enum):
@@ -47,8 +49,11 @@ class Workplace:
     Attributes:
         storage: folder or URI under which each run has its checkpoint folder.
         data_dir: the data folder, as workers see it.
-        each: the resources of one run.
+        each: the resources of one run; where runs share cards (`packing`), the least that one may have.
         placement: the reason for that amount, in words.
+        packing: the cards whose number of runs is found as they train; None: each run holds `each`.
+        task_shape: of the facts that are found so (`Store.keep_card_facts`).
+        is_crowded: returns whether other studies want cards.
         init_from: checkpoint folders of the trial that every run starts from.
         slots: returns how many runs the cluster has room for now.
         why_none_fits: returns why no machine of the cluster has room for a run; None where one has.
@@ -60,6 +65,9 @@ class Workplace:
     slots: Callable[[], int]
     init_from: tuple[str, ...] = ()
     placement: str = ""
+    packing: Packing | None = None
+    task_shape: str = ""
+    is_crowded: Callable[[], bool] = lambda: False
     why_none_fits: Callable[[], str | None] = lambda: None
 
 
@@ -125,7 +133,7 @@ class Coordinator:
         """The next run, to start under this ticket (Tune's trial id)."""
         self._apply_budgets()
         self.tell_why_waiting()
-        if len(self._live) >= self._room() or self._waits_for_a_card():
+        if len(self._live) >= self._room() or self._waits_for_a_card() or self._cards_are_full():
             return Idle.WAIT
         # Fair turns: the optimizer with the fewest live runs comes first, then the one with the fewest started runs.
         # Sensitivity runs come last: what they spend must not end the search of another optimizer.
@@ -133,7 +141,7 @@ class Coordinator:
             run = loop.propose()
             if run is not None:
                 self._live[ticket] = _LiveRun(loop, run, proposed_at_s=self._elapsed_s())
-                return self._assign(loop, run)
+                return self._assign(loop, run, self._take_slot(ticket, run))
         if not all(loop.is_done for loop in self._loops):
             return Idle.WAIT
         return self.next(ticket) if self._confirm_further() else Idle.DONE
@@ -161,7 +169,10 @@ class Coordinator:
     def tell_why_waiting(self) -> None:
         """Store in the study's reason what it waits for, if that has changed."""
         reason = (
-            self._workplace.why_none_fits() or self._why_no_worker_starts() or self._first_epoch() or self._confirming
+            self._workplace.why_none_fits()
+            or self._why_no_worker_starts()
+            or "; ".join(filter(None, (self._first_epoch() or self._confirming, self._packing_in_words())))
+            or None
         )
         if reason != self._told:
             self._told = reason
@@ -207,6 +218,9 @@ class Coordinator:
             self._has_reported = True
             self.tell_why_waiting()
         loop, run, end = live.loop, live.run, report.end
+        if (packing := self._workplace.packing) is not None and report.pace is not None:
+            packing.saw(ticket, report.pace, group=_group(loop, run))
+            self._keep_card_facts(packing)
         if end is None:
             loop.report(run, report.points, start=report.start)
             end = self._end_early(loop, run, report)
@@ -216,7 +230,7 @@ class Coordinator:
         else:
             loop.finish(run, end, points=report.points, start=report.start)
         logger.info("%s: %s", _named(loop, run), end.state, extra=_about(loop, run))
-        del self._live[ticket]
+        self._remove(ticket)
         return True
 
     def _end_early(self, loop: SearchLoop, run: RunRecord, report: Report) -> RunOutcome | None:
@@ -234,9 +248,15 @@ class Coordinator:
         Two failures do not count: a worker that died before it began (up to FREE_FALSE_STARTS times), and a lost node
         if the run made progress on it. So a run finishes on unreliable nodes, but not one that kills its node.
         """
-        if (live := self._live.pop(ticket, None)) is None:
+        if ticket not in self._live:
             return  # its end was recorded before its worker died
+        crowded = kind is FailureKind.OUT_OF_MEMORY and self._gives_way(ticket)
+        live = self._remove(ticket)
         loop, run = live.loop, live.run
+        if crowded:
+            logger.warning("%s: %s", _named(loop, run), error, extra=_about(loop, run))
+            loop.requeue(self._store.interrupt_attempt(self._lease, run.id, reason=f"{error}; {TOO_MANY}"))
+            return
         if live.start_epoch is None:
             self._false_starts[run.id] += 1
             if kind is not FailureKind.ERROR and self._false_starts[run.id] <= FREE_FALSE_STARTS:
@@ -269,7 +289,8 @@ class Coordinator:
 
     def interrupt(self, ticket: str, *, reason: str) -> None:
         """Put a run back into the queue that was stopped from outside, by a pause or because its machine leaves."""
-        if (live := self._live.pop(ticket, None)) is not None:  # else cancelled meanwhile
+        if ticket in self._live:  # else cancelled meanwhile
+            live = self._remove(ticket)
             live.loop.requeue(self._store.interrupt_attempt(self._lease, live.run.id, reason=reason))
 
     def drop_cancelled(self) -> list[str]:
@@ -277,7 +298,7 @@ class Coordinator:
         cancelled = self._store.cancelled_runs(self._study.id)
         tickets = [ticket for ticket, live in self._live.items() if live.run.id in cancelled]
         for ticket in tickets:
-            del self._live[ticket]
+            self._remove(ticket)
         for loop in self._loops:
             loop.drop(cancelled, _cancelled("the trial was cancelled"))
         return tickets
@@ -285,7 +306,8 @@ class Coordinator:
     def cancel(self) -> None:
         """End every unfinished run as FAIL with failure CANCELLED."""
         self._closed = True
-        self._live.clear()
+        for ticket in list(self._live):
+            self._remove(ticket)
         for loop in self._loops:
             loop.close(_cancelled("the study was cancelled"))
 
@@ -294,7 +316,39 @@ class Coordinator:
         slots, limit = self._workplace.slots(), self._definition.max_concurrent_trials
         return slots if limit is None else min(slots, limit)
 
-    def _assign(self, loop: SearchLoop, run: RunRecord) -> Assignment:
+    def _remove(self, ticket: str) -> _LiveRun:
+        if self._workplace.packing is not None:
+            self._workplace.packing.leave(ticket)
+        return self._live.pop(ticket)
+
+    def _cards_are_full(self) -> bool:
+        packing = self._workplace.packing
+        return packing is not None and not packing.has_room()
+
+    def _take_slot(self, ticket: str, run: RunRecord) -> Slot | None:
+        """The run's place on a card that it shares; None if it gets a fixed amount, or a whole card."""
+        packing = self._workplace.packing
+        if packing is None or run.id in self._alone:
+            return None
+        return packing.take(ticket, crowded=self._workplace.is_crowded())
+
+    def _gives_way(self, ticket: str) -> bool:
+        """Whether the run ran out of memory because too many share its card, of which fewer start from now on."""
+        packing = self._workplace.packing
+        if packing is None or not packing.ran_out(ticket):
+            return False
+        self._keep_card_facts(packing)
+        return True
+
+    def _keep_card_facts(self, packing: Packing) -> None:
+        for card, facts in packing.news().items():
+            self._store.keep_card_facts(self._lease, self._workplace.task_shape, card, facts)
+            logger.info("study %s: %s", self._study.id, packing.words)
+
+    def _packing_in_words(self) -> str | None:
+        return None if self._workplace.packing is None else self._workplace.packing.words
+
+    def _assign(self, loop: SearchLoop, run: RunRecord, slot: Slot | None) -> Assignment:
         definition = self._definition
         folder = run_folder(self._study.id, loop.record.label, run)
         alone = run.id in self._alone
@@ -316,10 +370,11 @@ class Coordinator:
             data_dir=self._workplace.data_dir,
             threads=max(1, int(definition.resources.cpus)),
             cpus=self._workplace.each.cpus,
-            gpus=1.0 if alone else self._workplace.each.gpus,
-            placement=ALONE if alone else self._workplace.placement,
+            gpus=1.0 if alone else self._workplace.each.gpus if slot is None else slot.reserved,
+            placement=ALONE if alone else self._workplace.placement if slot is None else slot.reason,
             init_from=self._workplace.init_from,
             reported=tuple(one.metric for one in definition.objectives if one.metric not in COSTS),
+            slot=slot,
         )
 
     def completion_reason(self) -> str | None:
@@ -411,6 +466,12 @@ def _gpu_hours(runs: Iterable[RunRecord]) -> float:
 def run_folder(study_id: str, label: str, run: RunRecord) -> str:
     """The run's folder for checkpoints and logs, relative to the storage."""
     return f"{study_id}/{label}/{run.trial_number:05d}/{run.stage.value}-{run.seed}"
+
+
+def _group(loop: SearchLoop, run: RunRecord) -> str:
+    """Names runs that are equally fast on a free card: of one optimizer, and of one recipe if it is searched."""
+    _, recipe = split_recipe({**loop.spec.fixed, **run.params})
+    return f"{loop.record.label} {recipe.get('batch_size', '')}"
 
 
 def _named(loop: SearchLoop, run: RunRecord) -> str:

@@ -24,7 +24,7 @@ from search import placement
 from search.coordinator import Coordinator, Workplace, run_folder
 from search.definition import NO_CARD
 from search.errors import LeaseLostError
-from search.records import Lease, StudyRecord
+from search.records import Capacity, CompetingStudy, Lease, StudyRecord
 from search.retention import Retention
 from search.states import RunState, Stage, StudyState
 from search.store import Store
@@ -106,7 +106,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     store=store,
                     lease=lease,
                     study=study,
-                    workplace=_workplace(study, store, options, stop, origins, tell),
+                    workplace=_workplace(study, store, options, origins),
                     elapsed_s=_clock_since(study.started_at, without_s=study.ended_s),
                 )
                 with Retention(store, study.id, storage=options.storage) as retention:
@@ -171,26 +171,37 @@ def _workplace(
     study: StudyRecord,
     store: Store,
     options: DriverOptions,
-    stop: StopSwitch,
     origins: tuple[str, ...],
-    tell: Callable[[str], None],
 ) -> Workplace:
     definition = study.definition
-    placed = placement.place(definition, data_dir=options.data_dir, is_stopping=lambda: stop.is_stopping, tell=tell)
-    logger.info("study %s: %s", study.id, placed.reason)
+    shape = placement.task_shape(definition)
+    placed = placement.place(definition, known=store.card_facts(shape))
+    packing = placed.packing
+    logger.info("study %s: %s", study.id, placed.reason if packing is None else packing.words)
     if definition.budget.only_gpu_hours and not placed.each.gpus:
         raise ConfigError(f"budget.gpu_hours_per_optimizer {NO_CARD} ({placed.reason}). Clone the study with that")
 
+    def look() -> tuple[Capacity, list[CompetingStudy]]:
+        if packing is not None:
+            packing.update(placement.card_kinds(definition))
+        return placement.cluster_capacity(), store.competing_studies(study.id)
+
+    around = _cached(look, for_s=2.0)
+
     def slots() -> int:
-        cluster, competitors = placement.cluster_capacity(), store.competing_studies(study.id)
-        return placement.slots_for(placed.each, priority=definition.priority, cluster=cluster, competitors=competitors)
+        cluster, competitors = around()
+        each = placed.each if packing is None else replace(placed.each, gpus=packing.share)
+        return placement.slots_for(each, priority=definition.priority, cluster=cluster, competitors=competitors)
 
     return Workplace(
         storage=options.storage,
         data_dir=options.data_dir,
         each=placed.each,
         placement=placed.reason,
-        slots=_cached(slots, for_s=2.0),
+        packing=packing,
+        task_shape=shape,
+        slots=slots,
+        is_crowded=lambda: bool(around()[1]),
         why_none_fits=_cached(lambda: placement.why_none_fits(placed.each), for_s=2.0),
         init_from=origins,
     )

@@ -1,17 +1,19 @@
-"""Checks a study on a worker before its first run, and decides how many of its runs fit on a card and on the cluster.
+"""Checks a study on a worker before its first run, and says which cards it may use and how many runs it may have.
 
-Two Ray tasks call the engine (`tasks.runs.check`, `tasks.engine.packing`), so that the driver needs neither torch nor
-the data set.
+A Ray task calls the engine (`tasks.runs.check`), so that the driver needs neither torch nor the data set.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +26,28 @@ from admeta.builtin import BUILTIN
 from admeta.spaces import RECIPE, split_recipe
 from search.definition import StudyDefinition
 from search.optimizer_search import MAX_UNIFORM, OptimizerSearch
+from search.packing import MOST, CardKind, Packing
 from search.recipe import batch_sizes
-from search.records import Capacity, CompetingStudy
+from search.records import Capacity, CardFacts, CompetingStudy
 from search.space import CategoricalParameter, FloatParameter, IntParameter
 from tasks.config import with_recipe
 from tasks.errors import ConfigError, TaskError
 
 logger = logging.getLogger(__name__)
 
-FREE_CARD_TIMEOUT_S = 600.0
-"""Seconds to wait for a free card on which throughput can be measured."""
+CARD_KIND = "accelerator_type:"
+"""What Ray's resources that name a node's cards begin with."""
+WITHOUT_WEIGHT = frozenset({"epochs", "schedule", "split_seed", "init_from", "label_smoothing"})
+"""Fields of a task that change neither the memory nor the speed of its training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """CPUs and GPUs of each run of a study, and the reason."""
+    """CPUs and GPUs of each run of a study, and the reason. Where runs share cards (`packing`) `each` is the least."""
 
     each: Capacity
     reason: str
+    packing: Packing | None = None
 
 
 def cluster_capacity() -> Capacity:
@@ -113,40 +119,55 @@ def check(
 def place(
     definition: StudyDefinition,
     *,
-    data_dir: str | None,
-    is_stopping: Callable[[], bool],
-    tell: Callable[[str], None],
+    known: Mapping[str, CardFacts],
+    clock: Callable[[], float] = time.monotonic,
 ) -> Placement:
-    """The study's resources; for `gpus: auto` as many runs on a card as increase the throughput.
+    """The study's resources; for `gpus: auto` the cards whose number of runs its own runs find.
 
     Args:
-        tell: is given what happens now, in words, before what takes time.
-
-    Raises:
-        TaskError: one run does not fit on a card.
+        known: by kind of card, what earlier studies of such a task found (`task_shape`).
     """
     resources = definition.resources
     if resources.gpus != "auto":
         return Placement(each=Capacity(cpus=resources.cpus, gpus=resources.gpus), reason="set in the definition")
-    cluster = cluster_capacity()
-    if cluster.gpus == 0:
+    if cluster_capacity().gpus == 0:
         return Placement(each=Capacity(cpus=resources.cpus, gpus=0), reason="the cluster has no GPU")
     if tasks.registry.get(definition.task.name).target is None:
         if definition.task.imports():
             reason = "one run a card: own code is not measured; resources.gpus sets another share"
             return Placement(each=Capacity(cpus=resources.cpus, gpus=1), reason=reason)
         return Placement(each=Capacity(cpus=resources.cpus, gpus=0), reason="the task trains no network")
-    spec = definition.optimizers[0]
-    ask = ray.remote(_measure).options(num_cpus=0, num_gpus=1)
-    task, settings = with_largest_batch(definition), typical_settings(spec)
-    asked = ask.remote(task, spec.name, settings, data_dir, runs_beside(definition, cluster))
-    tell("measures on a free card how many runs train best at once, which takes one to three minutes")
-    packing = _answer(asked, is_stopping=is_stopping, timeout_s=FREE_CARD_TIMEOUT_S)
-    if packing is None:
-        reason = f"one run a card: no card was free for a measurement within {FREE_CARD_TIMEOUT_S:.0f} s"
-        return Placement(each=Capacity(cpus=resources.cpus, gpus=1), reason=reason)
-    gpus, reason = packing
-    return Placement(each=Capacity(cpus=resources.cpus, gpus=gpus), reason=reason)
+    packing = Packing(card_kinds(definition), known=known, release=release(), clock=clock)
+    return Placement(each=Capacity(cpus=resources.cpus, gpus=packing.least_reserved), packing=packing, reason="")
+
+
+def task_shape(definition: StudyDefinition) -> str:
+    """A digest of what decides a run's memory and speed on a card: 64 hexadecimal digits."""
+    task = {key: value for key, value in with_largest_batch(definition).items() if key not in WITHOUT_WEIGHT}
+    text = json.dumps({"task": task, "cpus": definition.resources.cpus}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def release() -> str:
+    """The versions that decide memory and speed, as text."""
+    return ", ".join(f"{package} {version(package)}" for package in ("admeta-search", "torch"))
+
+
+def card_kinds(definition: StudyDefinition) -> list[CardKind]:
+    """The cards in the cluster by their model, and how many of the study's runs each may have."""
+    by_name: dict[str, list[Capacity]] = {}
+    for node in ray.nodes():
+        has = node["Resources"]
+        if node["Alive"] and has.get("GPU", 0.0) >= 1:
+            name = next((one.removeprefix(CARD_KIND) for one in sorted(has) if one.startswith(CARD_KIND)), "")
+            by_name.setdefault(name, []).append(Capacity(cpus=has.get("CPU", 0.0), gpus=has["GPU"]))
+    n_cards = sum(node.gpus for nodes in by_name.values() for node in nodes)
+    return [
+        CardKind(
+            name=name, n_cards=round(sum(node.gpus for node in nodes)), most=runs_beside(definition, nodes, n_cards)
+        )
+        for name, nodes in by_name.items()
+    ]
 
 
 def slots_for(each: Capacity, *, priority: int, cluster: Capacity, competitors: Sequence[CompetingStudy]) -> int:
@@ -175,11 +196,15 @@ def slots_for(each: Capacity, *, priority: int, cluster: Capacity, competitors: 
     return max(share, left.slots(each), 1 if first else 0)
 
 
-def runs_beside(definition: StudyDefinition, cluster: Capacity) -> int:
-    """Most runs that can share a card, given the CPUs per card and the study's max_concurrent_trials."""
-    at_once = [cluster.cpus / definition.resources.cpus / cluster.gpus]
+def runs_beside(definition: StudyDefinition, nodes: Sequence[Capacity], n_cards: float) -> int:
+    """Most runs that can share a card of these machines, for the CPUs beside it and the study's max_concurrent_trials.
+
+    Args:
+        n_cards: all cards of the cluster, which these trials may use.
+    """
+    at_once = [MOST, min(node.cpus / definition.resources.cpus / node.gpus for node in nodes)]
     if definition.max_concurrent_trials is not None:
-        at_once.append(math.ceil(definition.max_concurrent_trials / cluster.gpus))
+        at_once.append(math.ceil(definition.max_concurrent_trials / n_cards))
     return max(1, math.floor(min(at_once) + 1e-6))
 
 
@@ -275,27 +300,10 @@ def construct(label: str, optimizer: str, settings: dict[str, Any]) -> None:
         ) from error
 
 
-def _measure(
-    task: dict[str, Any], optimizer: str, settings: dict[str, Any], data_dir: str | None, at_most: int
-) -> tuple[float, str]:
-    from tasks.engine import packing
-
-    chosen = packing.measure_packing(
-        tasks.registry.parse_config(task),
-        optimizer=optimizer,
-        params=settings,
-        data_dir=_path(data_dir),
-        at_most=at_most,
-    )
-    totals = ", ".join(f"{n}: {total:.0f}/s" for n, total in chosen.totals.items())
-    return chosen.gpus, f"{chosen.trials_per_gpu} a card: {chosen.reason} (samples by runs at once: {totals})"
-
-
-def _answer(asked: Any, *, is_stopping: Callable[[], bool], timeout_s: float = math.inf) -> Any | None:
-    """The result of the Ray task; None if the study is stopped first or the time is over."""
-    end = time.monotonic() + timeout_s
+def _answer(asked: Any, *, is_stopping: Callable[[], bool]) -> Any | None:
+    """The result of the Ray task; None if the study is stopped first."""
     while not ray.wait([asked], timeout=0.5)[0]:
-        if is_stopping() or time.monotonic() > end:
+        if is_stopping():
             ray.cancel(asked, force=True)
             return None
     try:

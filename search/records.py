@@ -148,6 +148,30 @@ class CompetingStudy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CardFacts:
+    """What runs of a task found out about one kind of card: how many of them share one best (`search.packing`).
+
+    Attributes:
+        n_at_once: runs on a card.
+        is_settled: whether more were tried without a gain, or have no room.
+        reason: why no more, in words.
+        totals: training samples a second of all runs on a card, by their number.
+        memory_bytes: device memory of a run.
+        card_bytes: memory of a card; 0 where it is not known.
+        release: the versions that decide memory and speed.
+    """
+
+    n_at_once: int
+    is_settled: bool
+    reason: str
+    totals: Mapping[int, float]
+    memory_bytes: int
+    card_bytes: int
+    release: str
+    found_at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lease:
     """The right to drive a study. `owner` is unique to one driver's life."""
 

@@ -11,7 +11,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from search.definition import StudyDefinition
-from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome, RunRecord, SearchRecord, StudyRecord
+from search.records import (
+    AttemptStart,
+    CardFacts,
+    CompetingStudy,
+    Lease,
+    Point,
+    RunOutcome,
+    RunRecord,
+    SearchRecord,
+    StudyRecord,
+)
 from search.states import Stage, StudyState
 
 if TYPE_CHECKING:
@@ -78,6 +88,14 @@ class Store(Protocol):
             like: only studies whose recipe is this definition's (`search.definition`).
             studies: only studies of these names; None: any.
         """
+        ...
+
+    def card_facts(self, task_shape: str) -> dict[str, CardFacts]:
+        """By kind of card, what runs of such a task found out about it (`search.packing`)."""
+        ...
+
+    def keep_card_facts(self, lease: Lease, task_shape: str, card: str, facts: CardFacts) -> None:
+        """Store what runs found out about a kind of card, in place of what was known before."""
         ...
 
     def competing_studies(self, study_id: str) -> list[CompetingStudy]:

@@ -26,7 +26,7 @@ from typing import Any, cast
 import ray
 from ray import tune
 
-from search.assignment import Assignment, Curve, Report
+from search.assignment import Assignment, Curve, Pace, Report
 from search.records import AttemptStart, Point, RunOutcome
 from search.run_log import start_log
 from search.states import Direction, FailureKind, RunState, Stage
@@ -59,6 +59,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._start: AttemptStart | None = None
         self._start_is_told = False
         self._problem: str | None = None
+        self._pace: Pace | None = None
 
     def step(self) -> dict[str, Any]:
         """One epoch; the run is opened here and not in `setup`, so that its errors are this run's.
@@ -76,6 +77,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
     def _step(self) -> Report:
         self._unsaved = False  # within an epoch the run's state fits no evaluation
+        self._pace = None
         backlog: list[Point] = []
         try:
             with self._preemption.may_interrupt():
@@ -93,7 +95,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
             self._save(run, final=end is not None)
         else:
             self._unsaved = True
-        return Report(points=points, start=self._news_of_start(), end=end)
+        return Report(points=points, start=self._news_of_start(), end=end, pace=self._pace)
 
     def _news_of_start(self) -> AttemptStart | None:
         """Where and how the attempt runs: with its first report, and again when that changed.
@@ -144,7 +146,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._saved_at = time.monotonic()
         self._best_saved: float | None = None
         config = parse_config(assignment.task)
-        share_note = _share_card(assignment.gpus) if 0 < assignment.gpus < 1 else ""
+        share_note = _share_card(1 / assignment.n_beside) if assignment.n_beside > 1 else ""
         data_dir = None if assignment.data_dir is None else Path(assignment.data_dir)
         with initial_weights(config, data_dir=data_dir, origins=assignment.init_from) as weights:
             begin = partial(
@@ -169,7 +171,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
                 self._start_over(error)
                 run.close()
                 self._run = run = begin()
-        environment = {**run.environment(), "gpus": assignment.gpus, "placement": assignment.placement}
+        environment = {**run.environment(), "gpus": assignment.share, "placement": assignment.placement}
         if share_note:
             environment["sharing"] = share_note
         start = AttemptStart(
@@ -206,7 +208,9 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
             evaluation = run.advance()
         except EndedEarly:
             return []
-        point = to_point(evaluation, metric=self._assignment.metric, gpus=self._assignment.gpus)
+        if self._assignment.slot is not None:
+            self._pace = to_pace(evaluation, card=_own_card())
+        point = to_point(evaluation, metric=self._assignment.metric, gpus=self._assignment.share)
         self._curve.points.append(point)
         told = ", ".join(f"{name} {value:.6g}" for name, value in point.metrics.items())
         self._log.say(f"epoch {point.epoch}, step {point.step}: {told}; {point.cost.train_s:.2f} s of training")
@@ -301,6 +305,23 @@ def to_point(evaluation: Evaluation, *, metric: str, gpus: float) -> Point:
         lr=evaluation.lr,
         cost=replace(evaluation.cost, gpu_s=evaluation.cost.gpu_s * gpus),
     )
+
+
+def to_pace(evaluation: Evaluation, *, card: str) -> Pace:
+    """What the engine's evaluation says of the card."""
+    return Pace(
+        card=card,
+        samples_per_s=evaluation.samples_per_s,
+        train_s=max(0.0, evaluation.cost.train_s - evaluation.setup_s),
+        eval_s=evaluation.cost.eval_s,
+        memory_bytes=evaluation.held_bytes,
+        card_bytes=evaluation.device_bytes,
+    )
+
+
+def _own_card() -> str:
+    """The node and the number of the card that Ray gave this process."""
+    return f"{ray.get_runtime_context().get_node_id()}/{','.join(map(str, ray.get_gpu_ids()))}"
 
 
 class PreemptedError(Exception):

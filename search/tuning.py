@@ -28,6 +28,7 @@ from ray.tune.search import Searcher
 from admeta.imports import in_words
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle
+from search.placement import CARD_KIND
 from search.states import FailureKind
 from search.trainable import PreemptedError, TrialWorker
 from tasks.engine.folders import private_folder
@@ -86,7 +87,10 @@ def run_experiment(coordinator: Coordinator, stop: StopSwitch) -> None:
 def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
     """The resources of the assignment's worker, in Tune's form."""
     assignment = Assignment.from_config(config)
-    return tune.PlacementGroupFactory([{"CPU": assignment.cpus, "GPU": assignment.gpus}])
+    resources = {"CPU": assignment.cpus, "GPU": assignment.gpus}
+    if assignment.slot is not None and assignment.slot.kind:
+        resources[f"{CARD_KIND}{assignment.slot.kind}"] = 0.001  # Ray's own resource, of every node with such cards
+    return tune.PlacementGroupFactory([resources])
 
 
 class _PickledEmpty:

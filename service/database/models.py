@@ -2,7 +2,7 @@
 
     admeta_studies ─< admeta_searches ─< admeta_runs ─< admeta_attempts
                                                      └< admeta_points
-    admeta_events, admeta_tokens, admeta_answers
+    admeta_events, admeta_tokens, admeta_answers, admeta_card_facts
 
 A row has the attribute names of the views and records that are made from it, so that nobody copies them one by one.
 A change of a column needs a revision under `migrations/versions`; a test compares the two.
@@ -470,3 +470,24 @@ class AnsweredRequest(Base):
     request_sha256: Mapped[str] = mapped_column(Name(64))
     answer: Mapped[str] = mapped_column(PlainText)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class FactsOfCard(Base):
+    """What runs of a task found out about a kind of card; see `search.packing`.
+
+    `task_shape` is the digest of what decides a run's memory and speed (`search.placement`), `card` what Ray calls the
+    kind of card; empty where it knows none.
+    """
+
+    __tablename__ = "admeta_card_facts"
+
+    task_shape: Mapped[str] = mapped_column(Name(64), primary_key=True)
+    card: Mapped[str] = mapped_column(Name(100), primary_key=True)
+    n_at_once: Mapped[int]
+    is_settled: Mapped[bool]
+    reason: Mapped[str] = mapped_column(PlainText)
+    totals: Mapped[dict[str, float]] = mapped_column(MetricsText)
+    memory_bytes: Mapped[int] = mapped_column(Count)
+    card_bytes: Mapped[int] = mapped_column(Count)
+    release: Mapped[str] = mapped_column(PlainText)
+    found_at: Mapped[datetime] = mapped_column(UtcDateTime)

@@ -21,7 +21,17 @@ from admeta.client.text import secrets_in, without_secrets
 from search.definition import StudyDefinition
 from search.errors import SearchError, StudyNotFoundError
 from search.recipe import recipe_of
-from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome, RunRecord, SearchRecord, StudyRecord
+from search.records import (
+    AttemptStart,
+    CardFacts,
+    CompetingStudy,
+    Lease,
+    Point,
+    RunOutcome,
+    RunRecord,
+    SearchRecord,
+    StudyRecord,
+)
 from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
 from service.database import events, retry
 from service.database.engine import insert_for, reading, writing
@@ -37,7 +47,7 @@ from service.database.lease import (
     leased,
     leased_run,
 )
-from service.database.models import Attempt, CurvePoint, Run, Search, Study
+from service.database.models import Attempt, CurvePoint, FactsOfCard, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
 from service.database.queries.activity import competing_study, driven_studies
 from service.database.queries.best import best_settings
@@ -196,6 +206,19 @@ class SqlStore:
                 studies=studies,
                 limit=limit,
             )
+
+    @_retried
+    def card_facts(self, task_shape: str) -> dict[str, CardFacts]:
+        with reading(self.engine) as session:
+            rows = session.execute(select(FactsOfCard).where(FactsOfCard.task_shape == task_shape)).scalars()
+            return {row.card: row.record(CardFacts, totals=_by_number(row.totals)) for row in rows}
+
+    @_retried
+    def keep_card_facts(self, lease: Lease, task_shape: str, card: str, facts: CardFacts) -> None:
+        with leased(self.engine, lease) as session:
+            found = {**vars(facts), "totals": {str(n): total for n, total in facts.totals.items()}}
+            row = insert_for(self.engine.dialect.name)(FactsOfCard).values(task_shape=task_shape, card=card, **found)
+            session.execute(row.on_conflict_do_update(index_elements=["task_shape", "card"], set_=found))
 
     @_retried
     def competing_studies(self, study_id: str) -> list[CompetingStudy]:
@@ -375,6 +398,10 @@ class SqlStore:
                     f"the definition of study '{row.name}' cannot be read by this version: {error}"
                 ) from error
         return self._definitions[key]
+
+
+def _by_number(totals: Mapping[str, float]) -> dict[int, float]:
+    return {int(n): total for n, total in totals.items()}
 
 
 def _n_rows(result: Any) -> int:

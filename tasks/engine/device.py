@@ -20,6 +20,7 @@ from tasks.errors import ConfigError
 
 Precision = Literal["fp32", "tf32", "bf16"]
 DATA_SHARE = 0.4  # of a device's free memory that a data set may take
+CONTEXT_BYTES = 600 * 2**20  # that a process holds besides torch's allocator: CUDA context, cuDNN, cuBLAS
 
 
 _NO_ROOM = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "DEVICE_ALLOCATION_FAILED")
@@ -154,6 +155,14 @@ def peak_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts KiB
+
+
+def held_memory_bytes(device: torch.device) -> tuple[int, int]:
+    """Most memory of the GPU that this process has held so far, its context included, and all there is; 0 on a CPU."""
+    if device.type != "cuda":
+        return 0, 0
+    held = int(torch.cuda.max_memory_reserved(device)) + CONTEXT_BYTES
+    return held, int(torch.cuda.get_device_properties(device).total_memory)
 
 
 @lru_cache(maxsize=1)

@@ -57,6 +57,8 @@ class Evaluation:
         cost: of this epoch, with its evaluation; `gpu_s` is that of a whole card.
         setup_s: seconds spent in this epoch on what happens once (capture, compilation); part of `cost.train_s`.
         samples_per_s: training samples a second, without `setup_s`.
+        held_bytes: device memory that this process holds, its context included; 0 on a CPU.
+        device_bytes: memory of the device; 0 on a CPU.
     """
 
     epoch: int
@@ -66,6 +68,8 @@ class Evaluation:
     cost: Cost
     setup_s: float = 0.0
     samples_per_s: float = 0.0
+    held_bytes: int = 0
+    device_bytes: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """A plain dictionary of numbers, with `metrics` and `cost` nested."""

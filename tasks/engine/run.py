@@ -25,6 +25,7 @@ from tasks.engine.device import (
     configure_torch,
     describe_machine,
     first_words,
+    held_memory_bytes,
     is_out_of_memory,
     peak_memory_bytes,
     pick_device,
@@ -119,6 +120,7 @@ class TrainingRun(Progress):
         if not math.isfinite(metrics.get("val_loss", 0.0)):
             raise Diverged(self._step, loss=metrics["val_loss"], what="validation loss")
         samples = n_steady * self._config.batch_size * self._config.accumulation
+        held_bytes, device_bytes = held_memory_bytes(self._device)
         return Evaluation(
             epoch=self._epoch,
             step=self._step,
@@ -134,12 +136,14 @@ class TrainingRun(Progress):
             ),
             setup_s=setup_s,
             samples_per_s=samples / max(1e-9, train_s - setup_s),
+            held_bytes=held_bytes,
+            device_bytes=device_bytes,
         )
 
     def train_steps(self, n_steps: int) -> float:
         """Make optimizer steps from epoch 0's batches, over and over, and return their wall seconds.
 
-        For `tasks.engine.packing`: it changes the weights but not the position in the budget.
+        For benchmarks: it changes the weights but not the position in the budget.
         """
         self._model.train()
         set_mode(self._optimizer, "train")

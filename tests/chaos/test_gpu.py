@@ -17,9 +17,9 @@ import pytest
 
 from admeta.client import Client
 from admeta.client.models import StudyRunView
+from benchmarks.side_by_side import measure_together
 from search.coordinator import ALONE
 from tasks.engine import sharing
-from tasks.engine.packing import measure_together
 from tasks.registry import parse_config
 from tests.chaos.installation import Service
 from tests.chaos.processes import descendants, is_alive, title, titled

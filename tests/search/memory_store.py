@@ -16,6 +16,7 @@ from search.optimizer_search import OptimizerSearch
 from search.recipe import recipe_of
 from search.records import (
     AttemptStart,
+    CardFacts,
     CompetingStudy,
     Lease,
     Point,
@@ -38,6 +39,7 @@ class MemoryStore:
         self.all_runs: dict[int, RunRecord] = {}
         self.curves: dict[int, dict[int, Point]] = {}
         self.starts: dict[int, list[AttemptStart]] = {}
+        self.facts: dict[tuple[str, str], CardFacts] = {}
         self._searches: dict[str, list[SearchRecord]] = {}
         self._optuna = optuna.storages.InMemoryStorage()
 
@@ -146,6 +148,13 @@ class MemoryStore:
                     found.append((not confirm, like.objective.direction.cost(value), {**spec.fixed, **run.params}))
         found.sort(key=lambda one: one[:2])
         return [settings for _, _, settings in found][:limit]
+
+    def card_facts(self, task_shape: str) -> dict[str, CardFacts]:
+        return {card: facts for (shape, card), facts in self.facts.items() if shape == task_shape}
+
+    def keep_card_facts(self, lease: Lease, task_shape: str, card: str, facts: CardFacts) -> None:
+        self._check(lease)
+        self.facts[task_shape, card] = facts
 
     def competing_studies(self, study_id: str) -> list[CompetingStudy]:
         others = [s for s in self.studies.values() if s.id != study_id and s.id in self.owners]

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from optuna.trial import TrialState
 
-from search.assignment import Assignment, Report
+from search.assignment import Assignment, Pace, Report
 from search.coordinator import ALONE, Idle
 from search.definition import Budget, WarmStart
+from search.packing import CardKind, Packing
 from search.records import Point, RunOutcome, StudyRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 from tasks.engine.protocol import Cost
@@ -780,3 +781,69 @@ def test_a_kill_at_any_round_changes_nothing_in_what_is_replaced() -> None:
             if not [*zip(range(kill_every * 3), cluster.rounds(), strict=False)]:
                 break
         assert trials_of(store, study, "adamw") == {RunState.COMPLETE: 4, RunState.FAIL: 3}
+
+
+def packing_of_one_card(store: MemoryStore, now_s: list[float], *, most: int = 4) -> Packing:
+    """One card, on the store's facts and a clock that the test sets."""
+    kinds = [CardKind(name="H200", n_cards=1, most=most)]
+    return Packing(kinds, known=store.card_facts("shape"), release="1", clock=lambda: now_s[0])
+
+
+def shows(total: float, n: int) -> Pace:
+    """An epoch of one second beside as many runs, which train so many samples a second together."""
+    return Pace(card="a", samples_per_s=total / n, train_s=1.0, eval_s=0.0, memory_bytes=1, card_bytes=100)
+
+
+def test_cards_get_more_runs_by_what_the_studys_own_runs_show() -> None:
+    """The reason, the facts in the store, the runs' shares; the next study begins with what was found."""
+    store, now_s = MemoryStore(), [0.0]
+    study = store.add_study(define(budget={"trials_per_optimizer": 20}))
+    coordinator = coordinator_for(store, study, slots=16, packing=packing_of_one_card(store, now_s))
+
+    def start(*tickets: str) -> list[Assignment]:
+        given = [coordinator.next(ticket) for ticket in tickets]
+        for ticket, one in zip(tickets, given, strict=True):
+            if not isinstance(one, Idle):
+                coordinator.begin(ticket)
+        return [one for one in given if isinstance(one, Assignment)]
+
+    def report_all(total: float, *tickets: str) -> None:
+        now_s[0] += 1.0
+        for ticket in tickets:
+            point = Point(epoch=int(now_s[0]), step=1, value=0.5, metrics={"val_score": 0.5})
+            coordinator.report(ticket, Report(points=[point], pace=shows(total, len(tickets))))
+
+    first = start("a", "b", "c")
+    assert [one.gpus for one in first] == [0.25, 0.25]
+    assert [one.share for one in first] == [0.5, 0.5]
+    coordinator.tell_why_waiting()
+    assert "2 trials a card, growing" in (store.get_study(study.id).reason or "")
+    report_all(1000.0, "a", "b")
+    assert store.card_facts("shape")["H200"].n_at_once == 4
+    assert [one.share for one in start("d", "e", "f")] == [0.25, 0.25]
+    for _ in range(3):
+        report_all(1010.0, "a", "b", "d", "e")
+    coordinator.tell_why_waiting()
+    assert store.get_study(study.id).reason == "2 trials a card: 4 gained 1%"
+    assert start("g") == []  # all four go on, and no other starts beside them
+
+    second = store.add_study(define(name="second"))
+    again = coordinator_for(store, second, slots=16, packing=packing_of_one_card(store, now_s))
+    again.tell_why_waiting()
+    reason = "starts its first workers; 2 trials a card, as an earlier study found: 4 gained 1%"
+    assert store.get_study(second.id).reason == reason
+
+
+def test_a_run_that_ran_out_of_memory_while_the_number_grew_has_not_failed() -> None:
+    store = MemoryStore()
+    study = store.add_study(define(max_failures=0))
+    cluster = Cluster(
+        coordinator_for(store, study, slots=16, packing=packing_of_one_card(store, [0.0])),
+        failures={("adamw", 0, Stage.SEARCH, 100): [(FailureKind.OUT_OF_MEMORY, "out of memory on cuda")]},
+    )
+    cluster.run()
+    assert {run.state for run in store.runs(study.id)} == {RunState.COMPLETE}
+    retried = next(run for run in store.runs(study.id) if run.attempt > 1)
+    assert (retried.attempt, retried.n_failures) == (2, 0)
+    assert store.card_facts("shape")["H200"].reason == "2 ran out of memory"
+    assert [a.gpus for a in cluster.started[3:]] == [1.0] * len(cluster.started[3:])

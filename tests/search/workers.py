@@ -9,6 +9,7 @@ from typing import Any
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle, Workplace
 from search.definition import StudyDefinition
+from search.packing import Packing
 from search.records import Capacity, Lease, Point, RunOutcome, StudyRecord
 from search.states import FailureKind, RunState, Stage
 from tests.search.memory_store import MemoryStore
@@ -44,11 +45,14 @@ def coordinator_for(
     slots: int = 2,
     elapsed_s: Callable[[], float] = lambda: 0.0,
     gpus: float = 0.0,
+    packing: Packing | None = None,
 ) -> Coordinator:
     """A coordinator under a lease of its own, as after a driver's start."""
     store.owners[study.id] = owner
     each = Capacity(cpus=study.definition.resources.cpus, gpus=gpus)
-    workplace = Workplace(storage="checkpoints", data_dir=None, each=each, slots=lambda: slots)
+    workplace = Workplace(
+        storage="checkpoints", data_dir=None, each=each, slots=lambda: slots, packing=packing, task_shape="shape"
+    )
     lease = Lease(study_id=study.id, owner=owner, ttl_s=10)
     return Coordinator(store=store, lease=lease, study=study, workplace=workplace, elapsed_s=elapsed_s)
 

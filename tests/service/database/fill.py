@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from search.definition import StudyDefinition
-from search.records import Lease, Point, RunOutcome, RunRecord, SearchRecord
+from search.records import CardFacts, Lease, Point, RunOutcome, RunRecord, SearchRecord
 from search.states import RunState, Stage, StudyState
 from service.database import SqlStore
 from service.database.studies import create_study
 from tasks.engine.protocol import Cost
+
+FACTS = CardFacts(
+    n_at_once=8,
+    is_settled=True,
+    reason="16 gained 1 %",
+    totals={2: 200.0, 4: 350.0, 8: 600.0, 16: 606.0},
+    memory_bytes=2 * 2**30,
+    card_bytes=140 * 2**30,
+    release="admeta-search 1, torch 2",
+    found_at=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+)
 
 
 def definition(name: str = "digits", **changes: Any) -> StudyDefinition:

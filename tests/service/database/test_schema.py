@@ -28,7 +28,7 @@ from service.database.schema import (
 )
 from tasks.engine.protocol import Cost
 from tests.machine import PATIENCE_S
-from tests.service.database.fill import complete, curve, definition, leased, run
+from tests.service.database.fill import FACTS, complete, curve, definition, leased, run
 
 OURS = {
     "admeta_studies",
@@ -39,6 +39,7 @@ OURS = {
     "admeta_events",
     "admeta_tokens",
     "admeta_answers",
+    "admeta_card_facts",
     VERSION_TABLE,
 }
 
@@ -95,6 +96,8 @@ def test_no_revision_loses_a_row_of_a_filled_database(store: SqlStore, engine: E
             run(store, lease, search, number + 1, None, points=curve(0.1))
     origin = {"study": "first", "optimizer": "admetar", "trial": 0}
     leased(store, definition("tuned", task={"name": "digits", "init_from": origin}))
+    for card in ("H200", "L4"):
+        store.keep_card_facts(lease, "0" * 64, card, FACTS)
     optuna.create_study(study_name="first/admetar", storage=store.optuna_storage()).ask().report(0.5, 1)
     engine.dispose()
     single = make_single_engine(engine.url)

@@ -20,7 +20,7 @@ from service.database import SqlStore, make_engine
 from service.database.models import Attempt, Run, Study
 from service.database.queries import get_trial
 from service.database.studies import request_cancel, request_pause, runnable_studies
-from tests.service.database.fill import complete, curve, definition, leased, run
+from tests.service.database.fill import FACTS, complete, curve, definition, leased, run
 
 DIVERGED = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged at step 7")
 CRASHED = RunOutcome(state=RunState.FAIL, failure=FailureKind.ERROR, error="RuntimeError: out of luck")
@@ -263,6 +263,7 @@ def test_every_write_is_fenced(store: SqlStore, two_searches: StudyDefinition) -
         lambda: store.fail_attempt(lease, record.id, outcome=CRASHED),
         lambda: store.interrupt_attempt(lease, record.id, reason="paused"),
         lambda: store.finish_run(lease, record.id, complete(1.0)),
+        lambda: store.keep_card_facts(lease, "0" * 64, "H200", FACTS),
     ]
     before = (store.get_study(lease.study_id), store.runs(lease.study_id), store.points(record.id))
     for write in writes:
@@ -310,6 +311,15 @@ def test_no_end_is_before_its_start(store: SqlStore) -> None:
             rows = session.scalars(select(kind).where(kind.finished_at.is_not(None))).all()
             assert rows
             assert all(row.started_at == row.finished_at for row in rows)
+
+
+def test_what_a_study_found_about_a_card_is_there_for_the_next(store: SqlStore) -> None:
+    lease, _ = leased(store, definition("first"))
+    fewer = dataclasses.replace(FACTS, n_at_once=4, reason="8 ran out of memory")
+    for shape, card, facts in (("a", "H200", FACTS), ("a", "", FACTS), ("b", "H200", FACTS), ("a", "H200", fewer)):
+        store.keep_card_facts(lease, shape, card, facts)
+    assert store.card_facts("a") == {"H200": fewer, "": FACTS}
+    assert store.card_facts("c") == {}
 
 
 def test_rivals_are_the_other_studies_at_work(store: SqlStore) -> None:

@@ -1,32 +1,27 @@
-"""How many trials to put on one card (`resources.gpus: auto`), from the memory and time that a trial takes there.
+"""The throughput of trials that train side by side on one device, each in its own process, as trials are.
 
-A trial is measured alone and next to copies of itself, each in its own process, as trials are. Such a process
-(`python -m tasks.engine.packing`) reads a request from stdin, warms up, prints "ready", waits for "go", trains for the
-requested seconds and prints its measurement.
+Such a process (`python -m benchmarks.side_by_side`) reads a request from stdin, warms up, prints "ready", waits for
+"go", trains for the requested seconds and prints its measurement.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import torch
-
 from tasks.config import TaskConfig
-from tasks.engine import sharing
+from tasks.engine.device import held_memory_bytes
 from tasks.engine.run import TrainingRun
 from tasks.errors import OutOfMemory, TaskError
 from tasks.registry import parse_config
 
-CONTEXT_BYTES = 600 * 2**20  # of a process on the card besides torch's allocator: CUDA context, cuDNN, cuBLAS
 WARM_UP_STEPS = 20
 STEPS_AT_ONCE = 10
 
@@ -79,11 +74,11 @@ def measure(
             while spent < seconds:
                 spent += run.train_steps(STEPS_AT_ONCE)
                 n_steps += STEPS_AT_ONCE
-        on_gpu = torch.cuda.is_available() and next(run.model.parameters()).is_cuda
+        held_bytes, _ = held_memory_bytes(next(run.model.parameters()).device)
         return Measurement(
             step_s=spent / n_steps,
             samples_per_s=n_steps * config.batch_size * config.accumulation / spent,
-            memory_bytes=torch.cuda.max_memory_reserved() + CONTEXT_BYTES if on_gpu else 0,
+            memory_bytes=held_bytes,
             setup_s=setup_s,
             status=run.step_status,
         )
@@ -138,12 +133,12 @@ def total_samples_per_s(measurements: Sequence[Measurement]) -> float:
 @contextlib.contextmanager
 def _process(environment: Mapping[str, str] | None) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tasks.engine.packing"],
+        [sys.executable, "-m", "benchmarks.side_by_side"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=None if environment is None else dict(environment),
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=Path(__file__).resolve().parents[1],
     )
     try:
         yield process
@@ -216,109 +211,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-CANDIDATES = (1, 2, 4, 8, 16)
-MIN_GAIN = 1.05  # a further doubling must raise the total by this, or each trial becomes slower without a gain
-MEMORY_SHARE = 0.9  # of the card; the rest is left for fragmentation and for an evaluation's peak
-
-Measure = Callable[[int], Sequence[Measurement]]
-
-
-@dataclass(frozen=True)
-class Packing:
-    """The choice and the measurements behind it.
-
-    Attributes:
-        trials_per_gpu: trials at once on one card.
-        totals: training samples a second of all trials together, by number of trials tried.
-        memory_bytes: device memory of one trial.
-        reason: why no more, for the study's record.
-    """
-
-    trials_per_gpu: int
-    totals: Mapping[int, float]
-    memory_bytes: int
-    reason: str
-
-    @property
-    def gpus(self) -> float:
-        """A trial's share of a card, as Ray takes it."""
-        return 1.0 / self.trials_per_gpu
-
-
-def choose_packing(measure: Measure, *, card_bytes: int, at_most: int = CANDIDATES[-1]) -> Packing:
-    """Try more and more trials at once until memory runs out or the total stops rising.
-
-    Args:
-        measure: measures that many trials at once.
-        card_bytes: the card's memory.
-        at_most: trials that could ever run on one card; no more are tried.
-
-    Raises:
-        OutOfMemory: not even one trial fits.
-    """
-    totals: dict[int, float] = {}
-    candidates = [n for n in CANDIDATES if n <= max(1, at_most)]
-    best, memory_bytes, reason = 1, 0, f"more than {candidates[-1]} were not tried"
-    for n_trials in candidates:
-        if n_trials * memory_bytes > MEMORY_SHARE * card_bytes:
-            reason = f"{n_trials} trials of {_gib(memory_bytes)} do not fit in {_gib(card_bytes)}"
-            break
-        try:
-            seen = measure(n_trials)
-        except OutOfMemory:
-            if n_trials == 1:
-                raise
-            reason = f"{n_trials} trials at once ran out of memory"
-            break
-        totals[n_trials] = total_samples_per_s(seen)
-        memory_bytes = max(memory_bytes, *(one.memory_bytes for one in seen))
-        if n_trials > 1 and totals[n_trials] < MIN_GAIN * totals[best]:
-            gain = totals[n_trials] / totals[best] - 1
-            reason = f"{n_trials} trials at once make {gain:+.0%} of the total of {best}"
-            break
-        best = n_trials
-    return Packing(trials_per_gpu=best, totals=totals, memory_bytes=memory_bytes, reason=reason)
-
-
-def measure_packing(
-    config: TaskConfig,
-    *,
-    optimizer: str,
-    params: Mapping[str, Any],
-    data_dir: Path | None = None,
-    device: str = "cuda",
-    seconds: float = 3.0,
-    at_most: int = CANDIDATES[-1],
-) -> Packing:
-    """`choose_packing` on this machine's card, measured with the study's own task; takes one to two minutes.
-
-    The trials run as a study's do: at the same time where NVIDIA's multi-process service is available, else in turns.
-    """
-    import torch
-
-    refusals: list[str] = []
-
-    def together(n_processes: int) -> Sequence[Measurement]:
-        environment = dict(os.environ)
-        if n_processes > 1:
-            refusals.append(sharing.join(environment, share=1 / n_processes))
-        return measure_together(
-            config,
-            n_processes=n_processes,
-            optimizer=optimizer,
-            params=params,
-            data_dir=data_dir,
-            device=device,
-            seconds=seconds,
-            environment=environment,
-        )
-
-    card_bytes = torch.cuda.get_device_properties(device).total_memory
-    packing = choose_packing(together, card_bytes=card_bytes, at_most=at_most)
-    reasons = [packing.reason, *dict.fromkeys(filter(None, refusals))]
-    return replace(packing, reason="; ".join(reasons))
-
-
-def _gib(n_bytes: int) -> str:
-    return f"{n_bytes / 2**30:.1f} GiB"
