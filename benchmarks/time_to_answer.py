@@ -14,8 +14,8 @@ the command to its last line. Times are those of the study's events; the table h
     service     a new service: the study ("cold"), and a second time, when it knows the card
     no-mps      a new service on which NVIDIA's multi-process service does not start: trials take turns
     four-cores  a new service that has four of the machine's CPU cores
-    plain       the loop that a careful user writes, in Ray Tune with Optuna, four trials on the card: the images that it
-                trains within `--plain-s`, from which the time for all of the study's is computed
+    plain       the loop that a careful user writes, in Ray Tune with Optuna, four trials on the card: what it trains
+                within `--plain-s`, from which the time for all of the study's runs is computed
 
 It also tells the share of the time from submit to the end in which the card worked (nvidia-smi, each half second), and
 what the study told about the card.

@@ -9,11 +9,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from search.definition import StudyDefinition
 from search.states import FailureKind, RunState, Stage, StudyState
 from tasks.engine.protocol import Cost
+
+if TYPE_CHECKING:
+    from search.definition import StudyDefinition  # brings all spaces, samplers and tasks, which no worker needs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -103,7 +103,8 @@ def start_embedded(**options: Any) -> None:
     RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH are kept if they are set.
 
     Args:
-        options: of `ray.init`.
+        options: of `ray.init`. Without `num_cpus` it has the CPUs that this process may use, of which Ray itself looks
+            at a container's share, but not at what `taskset` or a batch system leaves of the machine.
     """
     mode = os.environ.get("RAY_AUTH_MODE", "").strip().lower()
     if not mode:
@@ -115,6 +116,8 @@ def start_embedded(**options: Any) -> None:
         )
     elif mode in ("", "token") and not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) < (os.cpu_count() or 0):
+        options.setdefault("num_cpus", len(os.sched_getaffinity(0)))
     global _folder
     _folder = node.make_ray_folder()
     with _bound_to_loopback():
