@@ -6,6 +6,7 @@ TaskError
 ├── DataError             a data set that is missing, broken or does not fit the task
 ├── CheckpointError       a damaged checkpoint, or one of another run
 │   └── UnreadableError   the storage could not be read
+├── CannotStackError      a model that cannot be trained in a cohort
 ├── OutOfMemory           the device has no room for this run
 ├── RankLost              a process of a run over several cards died
 ├── OwnCodeError          own training code raised, or broke a rule
@@ -39,6 +40,10 @@ class UnknownTaskError(TaskError):
 
 class ConfigError(TaskError):
     """The configuration cannot be trained (a batch larger than the training set, a model that does not fit)."""
+
+
+class CannotStackError(TaskError):
+    """The model or the run cannot be trained as part of a cohort; it can be on its own."""
 
 
 class DataError(TaskError):

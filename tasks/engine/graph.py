@@ -39,10 +39,10 @@ class GraphStep(EagerStep):
     """As `EagerStep`, but replays captured halves where they exist; uses the current stream.
 
     Args:
-        eager_update: why the update must not be captured; empty: capture it.
+        eager_update: why the update must not be captured; empty: capture it; None: the optimizer does that itself.
     """
 
-    def __init__(self, parts: StepParts, *, stream: torch.cuda.Stream, eager_update: str = "") -> None:
+    def __init__(self, parts: StepParts, *, stream: torch.cuda.Stream, eager_update: str | None = "") -> None:
         super().__init__(parts, status="graph: not captured yet")
         self._stream = stream
         self._pool: Any = None
@@ -53,7 +53,18 @@ class GraphStep(EagerStep):
         self._owners: list[torch.nn.Parameter] = []
         self._addresses: list[int] = []
         self._update_graph: torch.cuda.CUDAGraph | None = None
-        self._update_refused = eager_update
+        self._update_refused = eager_update or ""
+        self._captures_update = eager_update == ""
+
+    @property
+    def pool(self) -> Any:
+        """The memory that the graphs share; None before the first capture."""
+        return self._pool
+
+    @property
+    def has_fixed_gradients(self) -> bool:
+        """Whether the gradients' addresses stay the same from now on, so that an update may be captured."""
+        return self._gradients is not None
 
     def run(self, micro_batches: Sequence[Batch]) -> None:
         """Make one step; a shape's first steps run eagerly and the last of them captures it."""
@@ -68,7 +79,7 @@ class GraphStep(EagerStep):
         self._seen[key] = self._seen.get(key, 0) + 1
         if key not in self._backward and self._seen[key] >= (N_EAGER if self._gradients is None else N_EAGER_LATER):
             self._capture_backward(key, micro_batches)
-        elif self._gradients is not None and not (self._update_graph or self._update_refused or self._weights_moved()):
+        elif self._captures_update and self.has_fixed_gradients and not (self._update_graph or self._weights_moved()):
             self._capture_update()
         self._stream.synchronize()
         self.status = self._describe()
@@ -91,7 +102,7 @@ class GraphStep(EagerStep):
             return True
         if key not in self._backward:
             return key not in self._seen and len(self._seen) >= MAX_GRAPHS
-        return self._update_graph is not None or bool(self._update_refused)
+        return self._update_graph is not None or not self._captures_update
 
     def _step(self, key: _Key, micro_batches: Sequence[Batch]) -> None:
         if (captured := self._backward.get(key)) is not None:
@@ -171,20 +182,13 @@ class GraphStep(EagerStep):
 
     def _capture_update(self) -> None:
         self._update_graph, self._update_refused = self._capture(self._update)
+        self._captures_update = not self._update_refused
 
     def _capture(self, body: Callable[[], None]) -> tuple[torch.cuda.CUDAGraph | None, str]:
-        """The graph of what `body` launches, which is not executed; or None and the reason."""
-        graph = torch.cuda.CUDAGraph()
-        self._stream.synchronize()
-        try:
-            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
-                body()
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise
-            return None, f"capture failed: {first_words(error)}"
-        self._pool = graph.pool()
-        return graph, ""
+        graph, refusal = capture(body, stream=self._stream, pool=self._pool)
+        if graph is not None:
+            self._pool = graph.pool()
+        return graph, refusal
 
     def _describe(self) -> str:
         if self._backward_refused:
@@ -195,6 +199,27 @@ class GraphStep(EagerStep):
         if self._update_refused:
             words.append(f"eager update: {self._update_refused}")
         return ", ".join(words)
+
+
+def capture(
+    body: Callable[[], None], *, stream: torch.cuda.Stream, pool: Any
+) -> tuple[torch.cuda.CUDAGraph | None, str]:
+    """The graph of what `body` launches, which is not executed; or None and the reason.
+
+    Args:
+        stream: the current one.
+        pool: the memory of graphs that are replayed one after another; None: a new one.
+    """
+    graph = torch.cuda.CUDAGraph()
+    stream.synchronize()
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            body()
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        return None, f"capture failed: {first_words(error)}"
+    return graph, ""
 
 
 def _shapes(micro_batches: Sequence[Batch]) -> _Key:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from admeta.errors import AdmetaError
 from admeta.imports import NO_GRADIENT_GRAPH, in_words
 from admeta.roles import JointOptimizer, create_for_model, set_mode
-from tasks.engine.task import Task
+from tasks.engine.task import Batch, Task
 from tasks.errors import CheckpointError, ConfigError
 
 N_SAMPLES = 4  # of a batch, for the step that tries an optimizer
@@ -52,10 +52,7 @@ def try_optimizer(
                 f"{where} cannot be constructed for {task.config.model} with {dict(settings)}: {_reason(error)}; "
                 "change its 'space' or 'fixed', or give it 'roles'"
             ) from error
-    batches = task.train_batches(seed=0, epoch=0)
-    batch = {key: tensor[:N_SAMPLES] for key, tensor in next(iter(batches)).items()}
-    if (close := getattr(batches, "close", None)) is not None:
-        close()
+    batch = {key: tensor[:N_SAMPLES] for key, tensor in first_batch(task).items()}
     before = [tensor.detach().clone() for tensor in _weights(model)]
     model.zero_grad()
     task.loss(model.train(), batch).backward()  # type: ignore[no-untyped-call]
@@ -77,6 +74,15 @@ def try_optimizer(
             f"{where} has a state that cannot be stored in a checkpoint: it must consist of tensors, numbers, texts "
             "and lists or dictionaries of them"
         ) from error
+
+
+def first_batch(task: Task[Any, Any]) -> Batch:
+    """The first batch of the first epoch."""
+    batches = task.train_batches(seed=0, epoch=0)
+    batch = next(iter(batches))
+    if (close := getattr(batches, "close", None)) is not None:
+        close()
+    return batch
 
 
 def _weights(model: nn.Module) -> list[Tensor]:

@@ -10,7 +10,8 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,8 @@ class TrainingRun(Progress):
         self._ranks = ranks
         self._device = pick_device(device)
         self._precision = pick_precision(config.precision, device=self._device)
-        self._restore_torch = configure_torch(
-            precision=self._precision,
-            determinism="strict" if config.deterministic else "free",
-            device=self._device,
-            threads=threads,
-        )
         self._threads = threads
+        self._restore_torch = self._configure_torch()
         self._closed = False
         self._stream = _own_stream(self._device)
         with self._guard("set-up"):
@@ -98,21 +94,64 @@ class TrainingRun(Progress):
 
     def advance(self) -> Evaluation:
         """Train one epoch and evaluate on validation; raises Diverged, OutOfMemory."""
-        self._check_budget()
-        setup_before = self._stepper.setup_s, self._stepper.setup_steps
-        begin = time.perf_counter()
         with self._guard("training"):
-            try:
-                data_s = self._train_epoch()
-            except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-                # A preconditioner of NaN or infinity has no decomposition.
-                raise Diverged(self._step + 1, loss=math.nan, what="a matrix of the optimizer's state") from error
+            epoch = self._begin_epoch()
+            for _ in range(self._steps_per_epoch):
+                batches = self._prepare_step(epoch)
+                with self._divergence():
+                    self._stepper.run(batches)
+        return self._finish_epoch(epoch)
+
+    def _begin_epoch(self) -> Epoch:
+        """Put model and optimizer into training mode, and open the epoch's batches."""
+        self._check_budget()
+        epoch = Epoch(
+            began_s=time.perf_counter(),
+            batches=self._task.train_batches(seed=self._seed, epoch=self._epoch),
+            setup_s=self._stepper.setup_s,
+            setup_steps=self._stepper.setup_steps,
+        )
+        self._model.train()
+        set_mode(self._optimizer, "train")
+        self._seed_noise()
+        return epoch
+
+    def _seed_noise(self) -> None:
+        """Dropout's stream is seeded in each epoch, so that other uses of the generator do not change it."""
+        others = [self._ranks.rank] if self._ranks.rank else []
+        torch.manual_seed(derive_seed(self._seed, "noise", self._epoch, *others))
+
+    def _prepare_step(self, epoch: Epoch) -> list[Batch]:
+        """The next step's batches, with its learning rate set."""
+        begin = time.perf_counter()
+        micro_batches = self._micro_batches(epoch.batches)
+        epoch.data_s += time.perf_counter() - begin
+        self._set_lr(self._factor(self._step))
+        self._step += 1
+        return micro_batches
+
+    @contextlib.contextmanager
+    def _divergence(self) -> Iterator[None]:
+        """A preconditioner of NaN or infinity has no decomposition."""
+        try:
+            yield
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise Diverged(self._step, loss=math.nan, what="a matrix of the optimizer's state") from error
+
+    def _finish_epoch(self, epoch: Epoch) -> Evaluation:
+        """Evaluate on validation; raises Diverged.
+
+        An optimizer that averages weights leaves the averages: what is evaluated and stored.
+        """
+        with self._guard("training"):
+            _finish(epoch.batches)
+            set_mode(self._optimizer, "eval")
             train_loss, bad_step, bad_loss = self._meter.read()
-        train_s = time.perf_counter() - begin
+        train_s = time.perf_counter() - epoch.began_s
         if bad_step is not None:
             raise Diverged(self._step - self._steps_per_epoch + bad_step, loss=bad_loss)
-        setup_s = self._stepper.setup_s - setup_before[0]
-        n_steady = self._steps_per_epoch - (self._stepper.setup_steps - setup_before[1])
+        setup_s = self._stepper.setup_s - epoch.setup_s
+        n_steady = max(0, self._steps_per_epoch - (self._stepper.setup_steps - epoch.setup_steps))
         begin = time.perf_counter()
         metrics = self._evaluate("val") if self._ranks.rank == 0 else {}
         eval_s = time.perf_counter() - begin
@@ -130,7 +169,7 @@ class TrainingRun(Progress):
                 train_s=train_s,
                 eval_s=eval_s,
                 optimizer_s=self._stepper.optimizer_s(),
-                data_s=data_s,
+                data_s=epoch.data_s,
                 gpu_s=train_s + eval_s if self._stream is not None else 0.0,
                 peak_memory_bytes=peak_memory_bytes(self._device),
             ),
@@ -216,6 +255,14 @@ class TrainingRun(Progress):
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
 
+    def _configure_torch(self) -> Callable[[], None]:
+        return configure_torch(
+            precision=self._precision,
+            determinism="strict" if self._config.deterministic else "free",
+            device=self._device,
+            threads=self._threads,
+        )
+
     def _initial_model(self, init_from: Path | None) -> nn.Module:
         # Weights are drawn on the CPU, so that they are the same whatever the device.
         torch.manual_seed(derive_seed(self._seed, "weights"))
@@ -244,12 +291,12 @@ class TrainingRun(Progress):
     def _compiled(self) -> bool:
         return self._stream is not None and self._config.acceleration == "compile"
 
-    def _cast_weights(self) -> CastWeights | None:
+    def _cast_weights(self, model: nn.Module) -> CastWeights | None:
         if self._precision != "bf16":
             return None
         if self._task.bf16_weights == "all":
-            return CastWeights.of_all(self._model)
-        return CastWeights.of_layers(self._model) if self._wants_graph() else None
+            return CastWeights.of_all(model)
+        return CastWeights.of_layers(model) if self._wants_graph() else None
 
     def _wants_graph(self) -> bool:
         return self._stream is not None and self._config.acceleration != "eager"
@@ -262,7 +309,7 @@ class TrainingRun(Progress):
             config=self._config,
             meter=self._meter,
             autocast=self._autocast,
-            cast_weights=self._cast_weights(),
+            cast_weights=self._cast_weights(self._model),
             ranks=self._ranks,
         )
         if self._stream is None:
@@ -271,29 +318,6 @@ class TrainingRun(Progress):
             return EagerStep(parts, status="eager: acceleration is 'eager'")
         why_not = "" if self._lrs is not None else f"{self._identity['optimizer']} cannot be captured"
         return GraphStep(parts, stream=self._stream, eager_update=why_not)
-
-    def _train_epoch(self) -> float:
-        """Make the epoch's steps; returns the host seconds spent on getting batches.
-
-        An optimizer that averages weights leaves the averages: what is evaluated and stored.
-        """
-        self._model.train()
-        set_mode(self._optimizer, "train")
-        # Dropout's stream is seeded in each epoch, so that other uses of the generator do not change it.
-        others = [self._ranks.rank] if self._ranks.rank else []
-        torch.manual_seed(derive_seed(self._seed, "noise", self._epoch, *others))
-        data_s = 0.0
-        batches = self._task.train_batches(seed=self._seed, epoch=self._epoch)
-        for _ in range(self._steps_per_epoch):
-            begin = time.perf_counter()
-            micro_batches = self._micro_batches(batches)
-            data_s += time.perf_counter() - begin
-            self._set_lr(self._factor(self._step))
-            self._stepper.run(micro_batches)
-            self._step += 1
-        _finish(batches)
-        set_mode(self._optimizer, "eval")
-        return data_s
 
     def _micro_batches(self, batches: Iterator[Batch]) -> list[Batch]:
         return [self._ranks.share(batch) for batch in itertools.islice(batches, self._config.accumulation)]
@@ -333,6 +357,17 @@ class TrainingRun(Progress):
             if not is_out_of_memory(error):
                 raise
             raise OutOfMemory(phase=phase, device=str(self._device), detail=first_words(error)) from error
+
+
+@dataclass
+class Epoch:
+    """An epoch of training that has begun: its batches, and the times and counts as it began."""
+
+    began_s: float
+    batches: Iterator[Batch]
+    setup_s: float
+    setup_steps: int
+    data_s: float = 0.0
 
 
 @functools.cache

@@ -8,6 +8,7 @@ loss, as slices are equally large; where the mean is over something else (`Task.
 from __future__ import annotations
 
 import contextlib
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,14 +26,22 @@ from tasks.engine.transforms import GRADIENTS_MAY_BE_NARROW, CastWeights
 class LossMeter:
     """Mean loss of an epoch and the first step whose loss was NaN or infinite; safe inside a captured graph."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._sum = torch.zeros((), device=device)
-        self._steps = torch.zeros((), dtype=torch.int64, device=device)
-        self._first_bad = torch.zeros((), dtype=torch.int64, device=device)
-        self._bad_loss = torch.zeros((), device=device)
+    def __init__(self, device: torch.device, *, shape: tuple[int, ...] = ()) -> None:
+        """Of one run, or of several: `shape` is then their number."""
+        self._sum = torch.zeros(shape, device=device)
+        self._steps = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._first_bad = torch.zeros(shape, dtype=torch.int64, device=device)
+        self._bad_loss = torch.zeros(shape, device=device)
+
+    def of(self, slot: int) -> LossMeter:
+        """The meter of one of several runs, which reads and resets that run alone."""
+        one = copy.copy(self)
+        one._sum, one._steps = self._sum[slot], self._steps[slot]
+        one._first_bad, one._bad_loss = self._first_bad[slot], self._bad_loss[slot]
+        return one
 
     def add(self, loss: Tensor) -> None:
-        """Count one optimizer step's mean loss, a scalar on the device."""
+        """Count one optimizer step's mean loss, of the meter's shape, on the device."""
         self._sum += loss
         self._steps += 1
         first = (self._first_bad == 0) & ~torch.isfinite(loss)
@@ -44,9 +53,13 @@ class LossMeter:
         total, steps, first_bad, bad_loss = (
             torch.stack([value.double() for value in (self._sum, self._steps, self._first_bad, self._bad_loss)])
         ).tolist()
+        self.reset()
+        return total / max(1.0, steps), int(first_bad) or None, bad_loss
+
+    def reset(self) -> None:
+        """Forget what was counted."""
         for value in (self._sum, self._steps, self._first_bad, self._bad_loss):
             value.zero_()
-        return total / max(1.0, steps), int(first_bad) or None, bad_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +193,7 @@ class EagerStep:
         for batch, divisor in zip(micro_batches, self._divisors(micro_batches), strict=True):
             with parts.autocast(), parts.cast_weights.in_use() if parts.cast_weights else contextlib.nullcontext():
                 loss = parts.task.loss(parts.model, batch) / divisor
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
             if parts.cast_weights is not None:
                 parts.cast_weights.hand_over_gradients()
             total = loss.detach() if total is None else total + loss.detach()

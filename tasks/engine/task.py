@@ -5,6 +5,7 @@ Loaded data sets are cached in the process, as a reused worker runs many trials 
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -101,6 +102,14 @@ class Task(ABC, Generic[ConfigT, DataT]):
         Micro-batches and the shares of ranks are weighted by it.
         """
         return None
+
+    def align(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        """Batches of one shape, so that they can be stacked (`tasks.engine.cohort`), from those of several runs."""
+        return batches
+
+    def in_a_stack(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which `loss` is of a stacked model (`tasks.engine.cohort`)."""
+        return contextlib.nullcontext()
 
     @abstractmethod
     def evaluate(self, model: nn.Module, split: Split) -> dict[str, float]:

@@ -196,8 +196,28 @@ class TextTask(Task[TextConfigT, TextDataT], Generic[TextConfigT, TextDataT]):
     def outputs(self, model: nn.Module, batch: Batch) -> Any:
         """The model's answer to a batch, in transformers' form: `.logits` and so on."""
         inputs = {name: batch[name] for name in self.data.inputs}
-        with attention_for(batch["attention_mask"].shape[-1]):
+        width = batch["attention_mask"].shape[-1]
+        # The compiler takes no such switch; a stack that is compiled has it around (`in_a_stack`).
+        with contextlib.nullcontext() if torch.compiler.is_compiling() else attention_for(width):
             return model(**inputs, attention_mask=batch["attention_mask"])
+
+    def align(self, batches: Sequence[Batch]) -> Sequence[Batch]:
+        """Pad the batches to the width of the widest."""
+        width = max(batch["attention_mask"].shape[-1] for batch in batches)
+        return [self.data.train.table.widen(batch, width) for batch in batches]
+
+    @contextlib.contextmanager
+    def in_a_stack(self) -> Iterator[None]:
+        """transformers reads masks, to leave them out where nothing is masked; a stack's cannot be read."""
+        from transformers import masking_utils
+
+        read = masking_utils.is_tracing
+        masking_utils.is_tracing = lambda *_: True
+        try:
+            with attention_for(SHORT):
+                yield
+        finally:
+            masking_utils.is_tracing = read
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor: ...

@@ -272,6 +272,17 @@ class PaddedRows:
             batch[name] = tokens[index].long().masked_fill_(~inside, self._fills[name])
         return batch | {name: column[rows] for name, column in self._rows.items()}
 
+    def widen(self, batch: Mapping[str, Tensor], width: int) -> Mapping[str, Tensor]:
+        """A batch of this table with its token columns padded to `width`, as `pad` does."""
+        more = width - batch["attention_mask"].shape[-1]
+        if not more:
+            return batch
+        fills = {**self._fills, "attention_mask": 0}
+        return {
+            name: torch.nn.functional.pad(tensor, (0, more), value=fills[name]) if name in fills else tensor
+            for name, tensor in batch.items()
+        }
+
     def train_batches(
         self, rows: Rows, *, batch_size: int, accumulation: int, seed: int, epoch: int
     ) -> Iterator[dict[str, Tensor]]:
