@@ -19,6 +19,7 @@ from pydantic import Field
 from search.analysis import finite_or_none
 from search.states import Direction, RunState
 from service.api.requests import Database, Filters
+from service.api.results import ParetoFilters
 from service.dashboard.pages import as_csv
 from service.dashboard.study_pages import find_search
 from service.database import queries
@@ -97,6 +98,19 @@ def get_sensitivity(engine: Database, study: str) -> Response:
     for curve in view.curves:
         table += [(curve.label, *dict(point).values(), point.value == curve.chosen) for point in curve.points]
     return as_csv(table, name=f"{view.study}-sensitivity")
+
+
+@router.get("/pareto.{form}")
+def get_pareto(engine: Database, study: str, form: Form, filters: Annotated[ParetoFilters, Query()]) -> Response:
+    """The complete trials by the study's metric and other objectives, and which are on a front."""
+    view = queries.pareto(engine, study, objectives=filters.objective)
+    if form == "json":
+        return JSONResponse(view.model_dump(mode="json"))
+    names = [one.metric for one in view.objectives]
+    table: list[Sequence[Any]] = [("optimizer", "label", "trial", *names, "on_front", "on_front_of_all")]
+    for of in view.fronts:
+        table += [(of.label, one.label, one.trial, *one.values, one.on_front, one.leads) for one in of.trials]
+    return as_csv(table, name=f"{view.study}-pareto")
 
 
 @router.get("/searches/{label}/history.{form}")

@@ -20,7 +20,9 @@ def study_facts(study: StudyView, comparison: ComparisonView) -> dict[str, str]:
     own = own_fields(definition.get("optimizers", []))
     facts = {
         "Task": _listed([study.task, study.model, *_training(task, own=own)]),
-        "Search": _listed([_each(definition, budget), _named("sampler", sampler), _named("pruner", pruner)]),
+        "Search": _listed(
+            [_each(definition, budget), _also(definition), _named("sampler", sampler), _named("pruner", pruner)]
+        ),
         "Seeds": _listed([_training_seed(definition), _confirmed(confirm)]),
         "Sensitivity": _varied(varied),
         "Budget": _listed(_spent(study, comparison, budget)),
@@ -58,6 +60,12 @@ def _each(definition: dict[str, Any], budget: dict[str, Any]) -> str | None:
     if n is None:
         return None
     return f"{_n(n, 'trial')} of each optimizer" if searches == 1 else f"{searches} searches of each optimizer"
+
+
+def _also(definition: dict[str, Any]) -> str | None:
+    """What trials are searched for besides the metric."""
+    names = [one["metric"] for one in definition.get("objectives", [])]
+    return f"also for {' and '.join(names)}" if names else None
 
 
 def _named(kind: str, values: dict[str, Any]) -> str:

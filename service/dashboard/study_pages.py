@@ -30,6 +30,7 @@ from admeta.registry import construction, known_optimizers
 from search import run_log
 from search.errors import StudyConflictError
 from search.extension import LIMITS
+from search.objectives import COSTS
 from search.states import Direction, RunState, StudyState, Verdict
 from service.api.health import get_cluster
 from service.api.requests import Database, Filters, Limits, caller, parse_body
@@ -130,8 +131,17 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
         remaining=queries.time_left(engine, view),
         failures=_all_failed(engine, view),
         sensitivity=asked_sensitivity(engine, view),
+        objectives=_objectives(view),
         addable=sorted(set(known_optimizers()) - {search.label for search in view.searches}),
     )
+
+
+def _objectives(study: StudyView) -> list[str]:
+    """What the study's figure of Pareto fronts can show beside the metric: first what it was searched for."""
+    searched = [one["metric"] for one in (study.definition or {}).get("objectives", [])]
+    known = tasks.registry.all_tasks().get(study.task)
+    names = dict.fromkeys([*searched, *COSTS, *(known.metrics if known else ())])
+    return [name for name in names if name != study.metric]
 
 
 @router.post("/studies/{study}/{action}")

@@ -12,15 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import optuna
 import pytest
+import yaml
 
 from admeta.cli.app import run as run_command
 from admeta.client import Client
 from admeta.client.models import StudyView
+from service.database.engine import make_engine
+from service.database.optuna_storage import optuna_storage
+from service.database.retry import REQUEST
 from service.logs import driver_log
 from tests.machine import PATIENCE_S, wait_until
 from tests.service.fakes import definition
 
+STUDIES = Path(__file__).parents[2] / "studies"
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
@@ -152,6 +158,37 @@ def test_each_trial_trains_with_its_own_recipe(served: Served, capsys: pytest.Ca
     assert run_command(["best", "--task", "digits", "--optimizer", "adamw", "--url", served.url]) == 0
     said = capsys.readouterr().out
     assert f"batch_size: {chosen}\n" in said[said.index("Its recipe, as a study's task:\ntask:\n") :]
+
+
+def test_a_front_of_two_objectives(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """The example study, shorter: its fronts are those of brute force over its runs, and Optuna's own."""
+    study = yaml.safe_load((STUDIES / "pareto.yaml").read_text())
+    study["task"] |= {"model": "linear", "epochs": 2}
+    study |= {"budget": {"trials_per_optimizer": 7}, "confirm": {"seeds": [0]}}
+    with Client(served.url) as client:
+        assert client.submit(study).wait(timeout_s=PATIENCE_S).state == "COMPLETED"
+        view = client.pareto("pareto")
+        trials = {(one.label, one.number): one for one in client.trials("pareto") if one.state == "COMPLETE"}
+        best = client.best(task="digits", optimizer="admetar", model="linear")
+    assert view.searched
+    values: dict[tuple[str, int], tuple[float, float]] = {}
+    for front in view.fronts:
+        for one in front.trials:
+            run = trials[one.label, one.trial].runs[0]
+            assert one.values == pytest.approx([run.value, run.train_s])  # of two epochs the median is the mean
+            values[one.label, one.trial] = one.values[0], one.values[1]
+        own = [of for (label, _), of in values.items() if label == front.label]
+        expected = [not any(a >= x and s <= y and (a, s) != (x, y) for a, s in own) for x, y in own]
+        assert [one.on_front for one in front.trials] == expected
+    assert values.keys() == trials.keys()
+    assert {one.trial for one in best.front} == {one.trial for one in view.fronts[0].trials if one.on_front}
+    assert best.trial == view.fronts[0].trials[0].trial  # by accuracy alone
+    engine = make_engine(f"sqlite:///{served.home / 'admeta.sqlite3'}")
+    kept = optuna.load_study(study_name="pareto/admetar", storage=optuna_storage(engine, REQUEST))
+    assert {one.number for one in kept.best_trials} == {one.trial for one in best.front}
+    engine.dispose()
+    assert run_command(["pareto", "pareto", "--url", served.url]) == 0
+    assert "Hypervolume: admetar" in capsys.readouterr().out
 
 
 def test_cancel_stops_the_trials_and_ctrl_c_ends_every_process(served: Served) -> None:

@@ -73,6 +73,7 @@ const Address = (() => {
   function changed(plot) {
     for (const one of plot.series.slice(1)) if (one.class !== "edge") hidden[one.show ? "delete" : "add"](named(one));
     set("hide", ...hidden);
+    document.dispatchEvent(new Event("address:hidden"));
     for (const { plot: other } of document.querySelectorAll(".plot"))
       if (other && other !== plot) other.series.forEach((one, i) => i && one.show !== isShown(one) && other.setSeries(i, { show: isShown(one) }, false));
   }

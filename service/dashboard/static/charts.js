@@ -136,6 +136,36 @@ const Charts = (() => {
       plot(box, { x: found.parameter, y: found.metric, series, bands, data: uPlot.join(tables), hooks: { setSeries: [together] }, logX: curves.every((one) => one.log), logY: isLog(figure) });
       box.querySelectorAll(".u-legend .edge").forEach((row) => row.remove());
     },
+    /* Trials by the metric and another objective, each a link: an optimizer's front in steps, the dominated ones faint. */
+    pareto(box, found) {
+      const [metric, other] = found.objectives, fronts = found.fronts.filter((one) => one.trials.length && Address.isShown(one));
+      if (!fronts.length) return say(box, "No trial is complete yet.");
+      const trials = fronts.flatMap((one) => one.trials), ends = (k) => [Math.min(...trials.map(({ values }) => values[k])), Math.max(...trials.map(({ values }) => values[k]))];
+      const width = Math.max(280, box.clientWidth), height = width < 480 ? 260 : 320, [low, high] = ends(1), log = low > 0 && high / low >= 10;
+      const svg = Svg.draw("svg", { class: "fronts", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Trials by ${metric.metric} and ${other.metric}` });
+      const across = Svg.scaleBetween(low, high, log), up = Svg.scaleBetween(...ends(0), false);
+      const { px, py } = Svg.axes(svg, { width, height, left: 66, right: 16, top: 10, bottom: 40, across, up, x: other.metric, y: metric.metric, few: width < 480 });
+      const at = ({ values: [y, x] }) => [px(across.at(x)), py(up.at(y))];
+      const key = Object.assign(document.createElement("p"), { className: "key quiet" });
+      const dot = (one, ink) => {
+        const [cx, cy] = at(one).map((place) => place.toFixed(1)), text = `${one.label}, trial ${one.trial}: ${found.objectives.map(({ metric: name }, k) => `${name} ${number(one.values[k])}`).join(", ")}${one.on_front ? ", on the front" : ""}`;
+        const circle = Svg.draw("circle", { class: "dot", cx, cy, r: one.on_front ? 5 : 3.5, color: ink, "fill-opacity": one.on_front ? 1 : 0.22 }, Svg.draw("title", {}, text));
+        return Svg.draw("a", { href: `${box.closest("figure").dataset.trials}${encodeURIComponent(one.label)}/${one.trial}`, "aria-label": text, tabindex: one.on_front ? 0 : -1 }, circle);
+      };
+      for (const one of fronts) svg.append(...one.trials.filter((trial) => !trial.on_front).slice(0, 1000).map((trial) => dot(trial, color(colorOf(one.label)))));
+      for (const one of fronts) {
+        const ink = color(colorOf(one.label)), sign = other.direction === "maximize" ? -1 : 1, front = one.trials.filter((trial) => trial.on_front).sort((a, b) => sign * (a.values[1] - b.values[1]));
+        const steps = front.map(at).map(([x, y], i) => (i ? `H${x.toFixed(1)}V${y.toFixed(1)}` : `M${x.toFixed(1)} ${y.toFixed(1)}`)).join("");
+        svg.append(Svg.draw("path", { d: steps, fill: "none", stroke: ink, "stroke-width": 2 }), ...front.map((trial) => dot(trial, ink)));
+        const item = document.createElement("span"), swatch = Svg.draw("svg", { class: "swatch", width: 14, height: 9, viewBox: "0 0 14 9" }, Svg.draw("rect", { width: 14, height: 9, fill: ink }));
+        item.append(swatch, Object.assign(document.createElement("b"), { textContent: one.label + (one.hypervolume === null ? "" : `, hypervolume ${number(one.hypervolume)}`) }));
+        key.append(item);
+      }
+      svg.addEventListener("pointermove", (event) => tip(event.target.classList.contains("dot") ? event.target.textContent : "", event));
+      svg.addEventListener("pointerleave", () => tip(""));
+      const reference = Object.assign(document.createElement("p"), { className: "key quiet", textContent: found.hypervolume === null ? "" : `Hypervolumes from the worst values: ${found.objectives.map((one, k) => `${one.metric} ${number(found.reference[k])}`).join(", ")}.` });
+      box.replaceChildren(svg, key, reference);
+    },
     profile(box, found, figure) {
       const there = found.optimizers.map((one, i) => ({ name: one.name, i, ...one[figure.dataset.of] })).filter((one) => one.tau);
       const taus = [...new Set(there.flatMap((one) => one.tau))].sort((a, b) => a - b);
@@ -183,9 +213,11 @@ const Charts = (() => {
     },
   };
 
+  const ASKING = ["curves", "pareto"]; // whose controls choose the data, not only how they are drawn
+
   function asked(figure) {
     const form = figure.querySelector(".controls");
-    const asking = form && figure.dataset.chart === "curves" ? new FormData(form) : null;
+    const asking = form && ASKING.includes(figure.dataset.chart) ? new FormData(form) : null;
     asking?.delete("log"); // how it is drawn; the data is the same
     const chosen = asking ? new URLSearchParams(asking).toString() : "";
     for (const [mark, kind] of [["[data-json]", ".json"], ["[data-csv]", ".csv"]]) {
@@ -227,9 +259,10 @@ const Charts = (() => {
   const figures = [...document.querySelectorAll("[data-chart]")];
   for (const figure of figures) {
     load(figure);
-    figure.querySelector(".controls")?.addEventListener("change", () => (figure.dataset.chart === "curves" ? load(figure) : redraw(figure)));
+    figure.querySelector(".controls")?.addEventListener("change", () => (ASKING.includes(figure.dataset.chart) ? load(figure) : redraw(figure)));
   }
   document.addEventListener("admeta:changed", () => figures.forEach(load));
+  document.addEventListener("address:hidden", () => figures.filter((one) => one.dataset.chart === "pareto").forEach(redraw));
 
   /* Calls back when drawings must be repeated: another width, other colours, or printing. */
   function onRedraw(draw) {

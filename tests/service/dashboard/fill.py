@@ -55,7 +55,9 @@ def _finished(store: SqlStore) -> None:
             params = {"lr": 10 ** draw.uniform(-4, -1), "lambd": 10 ** draw.uniform(-2, -0.4)}
             best = params if number == 7 else best
             outcome = complete(value, test_accuracy=value - 0.004)
-            points = curve_to(value, 12, pace=1.2 - 0.15 * (number % 5) + 0.1 * (7 * number % 16) / 16)
+            points = curve_to(
+                value, 12, pace=1 + 0.03 * len(search.label) - 0.15 * (number % 5) + 0.1 * (7 * number % 16) / 16
+            )
             if number % 5 == 3:
                 outcome, points = RunOutcome(state=RunState.PRUNED, value=points[2].value), points[:3]
             elif number == 10:

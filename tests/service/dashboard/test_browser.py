@@ -182,11 +182,33 @@ def test_a_hidden_sensitivity_takes_its_band_and_marks_with_it(browser: Any, add
         assert len(page.locator("[data-chart=sensitivity] .u-legend .u-series").all()) == 5
 
 
+def test_pareto_fronts_follow_their_control(browser: Any, address: str) -> None:
+    """A dot a complete trial, a link that can be reached by keyboard a trial of a front, a path a front."""
+    study = f"{address}/studies/digits-four"
+    with visit(browser, f"{study}?pareto.objective=peak_memory_bytes") as page:
+        for name in ("peak_memory_bytes", "val_loss"):
+            page.select_option("[data-chart=pareto] select", name)
+            page.wait_for_selector(f"[data-chart=pareto] .fronts[aria-label$={name}]")
+            found = page.request.get(f"{study}/pareto.json?objective={name}").json()
+            trials = [one for of in found["fronts"] for one in of["trials"]]
+            assert page.locator("[data-chart=pareto] .fronts a .dot").count() == len(trials) > 40
+            on_front = page.locator("[data-chart=pareto] .fronts a[tabindex='0']")
+            assert on_front.count() == sum(one["on_front"] for one in trials) >= 4
+            assert page.locator("[data-chart=pareto] .fronts path").count() == 4
+        assert "pareto.objective=val_loss" in page.url
+        assert page.locator("[data-chart=pareto] [data-csv]").get_attribute("href").endswith("?objective=val_loss")
+        page.locator("[data-chart=curves] .u-legend .u-series th").nth(1).click()  # hides it in all figures
+        page.wait_for_function("document.querySelectorAll('[data-chart=pareto] .fronts path').length === 3")
+        on_front.first.click()
+        page.wait_for_url("**/trials/**")
+
+
 @pytest.mark.parametrize(
     ("path", "figure", "shapes"),
     [
         ("/studies/digits-four", "[data-chart=curves]", "polyline"),
         ("/studies/digits-four", "[data-chart=sensitivity]", "polyline"),
+        ("/studies/digits-four", "[data-chart=pareto]", "circle"),
         ("/studies/digits-four/searches/admetar", "[data-part=history]", "circle"),
         ("/studies/digits-four/searches/admetar", "[data-part=scatter]", "circle"),
         ("/studies/digits-four/searches/admetar", "[data-part=slices]", "circle"),
