@@ -136,6 +136,22 @@ def test_without_a_finite_objective_a_run_fails_with_the_reason(
     assert str(end.error).startswith(reason)
 
 
+def test_a_further_objective_must_be_there_at_the_end(workers: Workers) -> None:
+    first, last = {"val_accuracy": 0.5}, {"val_accuracy": 0.9, "latency_s": math.nan}
+    worker = workers.start(first, last, reported=("latency_s",))
+    assert step(worker).end is None  # it may come with a later epoch
+    end = step(worker).end
+    assert end is not None
+    assert (end.state, end.failure) == (RunState.FAIL, FailureKind.NO_METRIC)
+    assert str(end.error).startswith("latency_s is nan at epoch 2; the objective must be a finite number")
+    folder = str(workers.folder / "other")
+    worker = workers.start(first, {**last, "latency_s": 0.1}, reported=("latency_s",), checkpoint_dir=folder)
+    step(worker)
+    end = step(worker).end
+    assert end is not None
+    assert (end.state, end.value) == (RunState.COMPLETE, 0.9)
+
+
 def test_an_undefined_metric_ends_a_run_at_its_last_epoch_alone(workers: Workers) -> None:
     """A model that predicts one class has no correlation yet; a later epoch may bring one."""
     undefined = {"val_mcc": math.nan, "val_accuracy": 0.5}
