@@ -13,6 +13,8 @@ demo: $(READY)
 # files in the order of their names, which ends with short ones: by their numbers of tests, the longest would come last.
 FAST := not slow and not ray and not browser and not gpu
 
+# Pytest compiles the tests with its own assertions: once, and not in each worker of each stage.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY)
 ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

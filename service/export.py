@@ -22,7 +22,6 @@ from admeta.client.models import (
     ParetoView,
     RunView,
     SensitivityView,
-    SpreadView,
     StudyRunView,
     TrialView,
 )
@@ -221,9 +220,3 @@ def _drain(text: io.StringIO) -> bytes:
     text.seek(0)
     text.truncate()
     return chunk
-
-
-def _spread(spread: SpreadView) -> str:
-    if spread.mean is None:
-        return "–"
-    return f"{spread.mean:.4f}" if spread.std is None else f"{spread.mean:.4f} ± {spread.std:.4f}"

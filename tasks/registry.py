@@ -61,7 +61,6 @@ class TaskInfo:
         default_metric: the objective where a study names none.
         target_value: a value of `default_metric`; comparisons report the time until it is reached. None: none.
         extra_test_metrics: what the test set has besides (MNLI's mismatched genres).
-        needs_data: whether files in the data folder (or a network) are needed.
         space: which of an optimizer's spaces is searched where a study names none: "finetune" for pretrained models.
         kind: what an example is; only listed.
         open_metrics: whether studies may name any other metric, which a run then must report. They say its direction.
@@ -77,7 +76,6 @@ class TaskInfo:
     run: str = ENGINE_RUN
     target_value: float | None = None
     extra_test_metrics: tuple[str, ...] = ()
-    needs_data: bool = False
     space: Literal["default", "finetune"] = "default"
     kind: str = "image"
     open_metrics: bool = False
@@ -172,20 +170,20 @@ def _info(
 def _text(
     config: type[TaskConfig], target: str, metrics: Mapping[str, Direction] = ACCURACY, **fields: Any
 ) -> TaskInfo:
-    return _info(config, target, metrics, kind="text", space="finetune", needs_data=True, **fields)
+    return _info(config, target, metrics, kind="text", space="finetune", **fields)
 
 
 def _audio(config: type[TaskConfig], target: str, **fields: Any) -> TaskInfo:
-    return _info(config, f"audio.datasets:{target}", kind="audio", needs_data=True, **fields)
+    return _info(config, f"audio.datasets:{target}", kind="audio", **fields)
 
 
 TASKS: Mapping[str, TaskInfo] = {
     info.name: info
     for info in (
         _info(DigitsConfig, "vision.datasets:DigitsTask", target_value=0.97),
-        _info(Cifar10Config, "vision.datasets:Cifar10Task", target_value=0.93, needs_data=True),
-        _info(Cifar100Config, "vision.datasets:Cifar100Task", target_value=0.70, needs_data=True),
-        _info(ImageFolderConfig, "vision.datasets:ImageFolderTask", needs_data=True),
+        _info(Cifar10Config, "vision.datasets:Cifar10Task", target_value=0.93),
+        _info(Cifar100Config, "vision.datasets:Cifar100Task", target_value=0.70),
+        _info(ImageFolderConfig, "vision.datasets:ImageFolderTask"),
         _text(ColaConfig, "text.glue:ColaTask", _metrics("val_mcc", "val_accuracy")),
         _text(Sst2Config, "text.glue:GlueClassification"),
         _text(MrpcConfig, "text.glue:ParaphraseTask", F1),
@@ -207,8 +205,8 @@ TASKS: Mapping[str, TaskInfo] = {
         _text(SquadV1Config, "answering.task:SquadV1Task", _metrics(*SQUAD)),
         _text(SquadV2Config, "answering.task:SquadV2Task", _metrics(*SQUAD, "val_best_f1", "val_best_exact_match")),
         _text(Conll2003Config, "entities.task:Conll2003Task", _metrics("val_f1", "val_precision", "val_recall")),
-        _info(GptConfig, "gpt:GptTask", LIKELIHOOD, kind="text", needs_data=True),
-        _info(TableConfig, "table:TableTask", TABLE, kind="row", needs_data=True),
+        _info(GptConfig, "gpt:GptTask", LIKELIHOOD, kind="text"),
+        _info(TableConfig, "table:TableTask", TABLE, kind="row"),
         _audio(FsddConfig, "FsddTask", target_value=0.95),
         _audio(SuperbKsConfig, "SuperbKsTask", space="finetune"),
         _audio(CommonLanguageConfig, "CommonLanguageTask", space="finetune"),
@@ -225,7 +223,7 @@ TASKS: Mapping[str, TaskInfo] = {
             default_metric="val_score",
             kind="surface",
         ),
-        _info(OwnConfig, "own.task:OwnTask", _metrics("val_accuracy"), kind="any", needs_data=True),
+        _info(OwnConfig, "own.task:OwnTask", _metrics("val_accuracy"), kind="any"),
         TaskInfo(
             name="python",
             title="Your own training code",

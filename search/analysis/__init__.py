@@ -3,11 +3,10 @@
 Knows no database, no Ray and no torch; the service feeds it what the store remembers.
 """
 
-from search.analysis.bands import BestOfN, Draws, ReachedBy, best_of_n, best_so_far, expected_best_curve, reached_by
+from search.analysis.bands import BestOfN, ReachedBy, best_of_n, best_so_far, expected_best_curve, reached_by
 from search.analysis.curves import (
     BandPoint,
     Edge,
-    Ended,
     GoodRange,
     TargetTimes,
     good_range,
@@ -41,9 +40,7 @@ __all__ = [
     "BestOfN",
     "Decision",
     "Direction",
-    "Draws",
     "Edge",
-    "Ended",
     "Friedman",
     "GoodRange",
     "Looks",

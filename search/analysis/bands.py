@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 
 import numpy as np
@@ -20,26 +19,15 @@ from search.analysis.summary import AnalysisError, finite, is_maximize
 from search.states import Direction
 
 
-class Draws(StrEnum):
-    """How n of the B observed trials are drawn, when their expected best is asked for."""
-
-    WITH_REPLACEMENT = "with_replacement"
-    """The empirical distribution stands for the true one (Dodge et al., 2019). Biased low: at n = B it
-    stays below the observed best."""
-
-    WITHOUT_REPLACEMENT = "without_replacement"
-    """All n-subsets alike: the unbiased U-statistic (Tang et al., 2020). At n = B it is the observed best."""
-
-
-def expected_best_curve(
-    values: Sequence[float], *, direction: Direction | str, draws: Draws = Draws.WITH_REPLACEMENT
-) -> list[float]:
+def expected_best_curve(values: Sequence[float], *, direction: Direction | str) -> list[float]:
     """Expected best value of n random trials, for n = 1 … B, exactly (no sampling).
+
+    The n are drawn with replacement: the empirical distribution stands for the true one. Biased low: at n = B the
+    curve stays below the observed best.
 
     Args:
         values: final objective of each of the B trials, in any order; all finite. Empty gives [].
         direction: "maximize" or "minimize".
-        draws: with replacement as Dodge et al. define it, or without.
 
     Returns:
         B numbers in the objective's unit; the first is the mean. Monotone towards the better side.
@@ -47,8 +35,7 @@ def expected_best_curve(
     Raises:
         AnalysisError: a value is not finite, or the direction is unknown.
 
-    Source: Dodge et al., "Show Your Work", EMNLP 2019; Tang et al., "Showing Your Work Doesn't Always Work",
-    ACL 2020.
+    Source: Dodge et al., "Show Your Work", EMNLP 2019.
     """
     sign = 1.0 if is_maximize(direction) else -1.0
     ordered = np.sort(sign * np.array(finite(values, what="values"), dtype=np.float64))
@@ -60,11 +47,8 @@ def expected_best_curve(
     # E[max of n] = v_B − Σ_{i<B} P(max ≤ v_i)·(v_{i+1} − v_i): summation by parts, where ties need no care.
     below = np.ones(n_trials - 1)
     curve = []
-    for drawn in range(n_trials):
-        if draws is Draws.WITH_REPLACEMENT:
-            below *= i / n_trials
-        else:
-            below *= np.maximum(i - drawn, 0.0) / (n_trials - drawn)
+    for _ in range(n_trials):
+        below *= i / n_trials
         curve.append(sign * float(ordered[-1] - below @ gaps))
     return curve
 

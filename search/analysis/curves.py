@@ -11,7 +11,6 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -29,16 +28,6 @@ Curve = Sequence[tuple[float, float | None]]
 """(x, y) in order of x: step, epoch or seconds against a metric. A y of None, NaN or ±inf is a gap."""
 
 
-class Ended(StrEnum):
-    """What a curve counts for after its last point."""
-
-    DROP = "drop"
-    """Nothing: the band is over those that still run. For learning curves."""
-
-    HOLD = "hold"
-    """Its last value: for best-so-far curves, which stay what they are once the search has ended."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class BandPoint:
     """The curves at one x: `n` of them count; low, median and high are in the unit of y."""
@@ -50,16 +39,13 @@ class BandPoint:
     high: float
 
 
-def median_band(
-    curves: Sequence[Curve], *, quantiles: tuple[float, float] = (0.25, 0.75), ended: Ended = Ended.DROP
-) -> list[BandPoint]:
+def median_band(curves: Sequence[Curve], *, quantiles: tuple[float, float] = (0.25, 0.75)) -> list[BandPoint]:
     """Median and band of several curves over the union of their x.
 
     Args:
         curves: one a run. Between its points a curve has the value of the last one: nothing is interpolated, since
-            no model was evaluated there. Before its first finite value it does not count.
+            no model was evaluated there. Before its first finite value and after its last point it does not count.
         quantiles: of the band; linear between order statistics, as numpy's default.
-        ended: whether a curve counts after its last point.
 
     Returns:
         A point for every x at which at least one curve counts, in order of x.
@@ -79,7 +65,7 @@ def median_band(
     steps = [_Steps(curve) for curve in curves]
     band = []
     for x in sorted({x for curve in curves for x, _ in curve}):
-        ys = [y for y in (step.at(x, ended=ended) for step in steps) if y is not None]
+        ys = [y for y in (step.at(x) for step in steps) if y is not None]
         if ys:
             bounds = np.quantile(ys, [low, 0.5, high])
             band.append(BandPoint(x=x, n=len(ys), low=float(bounds[0]), median=float(bounds[1]), high=float(bounds[2])))
@@ -95,8 +81,8 @@ class _Steps:
         self._xs = [x for x, _ in points]
         self._ys = [y for _, y in points]
 
-    def at(self, x: float, *, ended: Ended) -> float | None:
-        if x > self._last_x and ended is Ended.DROP:
+    def at(self, x: float) -> float | None:
+        if x > self._last_x:
             return None
         index = bisect_right(self._xs, x)
         return self._ys[index - 1] if index else None

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from search.analysis import AnalysisError, Ended, median_band
+from search.analysis import AnalysisError, median_band
 
 
 def test_median_and_quartiles_by_hand() -> None:
@@ -20,10 +20,9 @@ def test_curves_are_steps_between_their_points() -> None:
     assert [(p.x, p.n, p.median) for p in band] == [(1, 1, 10), (2, 2, 15), (3, 2, 35)]
 
 
-def test_an_ended_curve_drops_out_or_holds() -> None:
+def test_an_ended_curve_drops_out() -> None:
     curves = [[(1, 1.0), (2, 2.0)], [(1, 5.0)]]
     assert [(p.n, p.median) for p in median_band(curves)] == [(2, 3), (1, 2)]
-    assert [(p.n, p.median) for p in median_band(curves, ended=Ended.HOLD)] == [(2, 3), (2, 3.5)]
 
 
 def test_gaps_keep_the_value_before() -> None:
