@@ -49,7 +49,8 @@ def _study(definition: StudyDefinition) -> Iterator[str]:
     warm_start = definition.warm_start
     if warm_start is not None and warm_start.n_trials > (taken := warm_start.n_trials_within(budget)):
         trials = budget.trials_per_optimizer
-        of = "1, where trials are not counted" if trials is None else f"a tenth of trials_per_optimizer = {trials}"
+        share = "a tenth" if warm_start.scope == "recipe" else "a fifth"
+        of = "1, where trials are not counted" if trials is None else f"{share} of trials_per_optimizer = {trials}"
         yield (
             f"warm_start: n_trials = {warm_start.n_trials} is more than {of}; {taken} will be taken over, so that "
             "settings which turn out wrong cost little."

@@ -229,13 +229,26 @@ class Contrasts(Strict):
     against: Name = Field(description="Label of the optimizer with which every other one is compared.")
 
 
+N_TAKEN = {"recipe": 1, "everything": 4}
+"""Trials of a warm start where the definition does not say how many."""
+
+
 class WarmStart(Strict):
     """First trials taken from what earlier studies found best for the same optimizer.
 
-    Only from studies of the same recipe: settings of an easier model or a shorter training mislead. Those that were
-    confirmed come first, by their mean over the seeds.
+    From studies of the same recipe, whose results are comparable: the best of all, confirmed ones first. Or from
+    everything: a portfolio that covers the best settings of all earlier studies, of alike ones first.
     """
 
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    scope: Literal["recipe", "everything"] = Field(
+        default="recipe",
+        alias="from",
+        description="recipe: from studies of the same recipe only. everything: from all ended studies that searched "
+        "the optimizer, but those with the tag void: of the same recipe first, then of the same task and model, the "
+        "same task, alike tasks, others.",
+    )
     task: str | None = Field(
         default=None,
         description="Without effect: earlier studies are those of the same recipe.",
@@ -243,12 +256,25 @@ class WarmStart(Strict):
     )
     studies: list[Name] | None = Field(default=None, min_length=1, max_length=100, description="Only these studies.")
     n_trials: Annotated[Count, Field(ge=1, le=100)] = Field(
-        default=1, description="Trials of each optimizer; at most a tenth of the budget's, and at least one."
+        description="Trials of each optimizer, at least one and at most a tenth of the budget's; from everything a "
+        f"fifth. Default: {N_TAKEN['recipe']}; from everything {N_TAKEN['everything']}.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _default_of_the_scope(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict) or "n_trials" in raw:
+            return raw
+        scope = raw.get("from", "recipe")
+        return {**raw, "n_trials": N_TAKEN.get(scope, 1) if isinstance(scope, str) else 1}
+
     def n_trials_within(self, budget: Budget) -> int:
-        """Trials that are taken over: settings that turn out wrong must not cost a small search its trials."""
-        return min(self.n_trials, max(1, (budget.trials_per_optimizer or 0) // 10))
+        """Trials that are taken over: settings that turn out wrong must not cost a small search its trials.
+
+        A portfolio's differ from one another, as the first trials of a search do that it takes the place of.
+        """
+        share = 10 if self.scope == "recipe" else 5
+        return min(self.n_trials, max(1, (budget.trials_per_optimizer or 0) // share))
 
 
 class Resources(Strict):

@@ -138,15 +138,8 @@ def _place(definition: StudyDefinition, label: str) -> int:
 def _end_of(parameter: Numeric | CategoricalParameter, value: Any) -> End | None:
     if isinstance(parameter, CategoricalParameter) or value is None:
         return None
-    at = _at(parameter, value) if parameter.low <= value <= parameter.high else 0.5
+    at = parameter.position(value) if parameter.low <= value <= parameter.high else 0.5
     return "low" if at <= EDGE else "high" if at >= 1 - EDGE else None
-
-
-def _at(parameter: Numeric, value: float) -> float:
-    """The place of a value in the range, from 0 to 1 on the declared scale."""
-    scale = math.log if parameter.log else float
-    low, high = scale(parameter.low), scale(parameter.high)
-    return (scale(value) - low) / (high - low)
 
 
 def gets_better_towards(
@@ -168,7 +161,7 @@ def gets_better_towards(
         return False
     results = [-math.inf if value is None else direction.sign * value for _, value in seen]
     rank = stats.rankdata(results)
-    place = np.array([_at(parameter, value) for value, _ in seen])
+    place = np.array([parameter.position(value) for value, _ in seen])
     inward = 1 - place if end == "high" else place
     x = np.stack([np.ones_like(inward), -inward, inward**2], axis=1)
     effects, _, n_effects, _ = np.linalg.lstsq(x, rank, rcond=None)

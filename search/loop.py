@@ -31,6 +31,7 @@ from search.space import fit
 from search.states import FailureKind, RunState, Stage
 from search.store import Store
 from search.trials import SAME_AS, Trials
+from search.warm_start import best_alone, portfolio
 
 logger = logging.getLogger(__name__)
 
@@ -278,14 +279,15 @@ class SearchLoop:
 
     def _ask(self) -> RunRecord:
         """Create the next trial and its run. A trial that a dead driver created without a run gets its run first."""
-        number, params = self._trials.ask()
+        asked = self._trials.ask()
         run = self._store.create_run(
             self._lease,
             self.record.id,
-            trial_number=number,
+            trial_number=asked.number,
             stage=Stage.SEARCH,
             seed=self._training_seed,
-            params=params,
+            params=asked.params,
+            taken_from=asked.taken_from,
         )
         self._add(run)
         self._n_asked += 1
@@ -299,19 +301,21 @@ class SearchLoop:
 
     def _warm_start(self, source: WarmStart, data_fingerprint: str | None) -> None:
         """Queue the best configurations of earlier studies, after those that an earlier driver queued."""
-        known = self._store.best_settings(
-            self.spec.name,
-            like=self._definition,
-            data_fingerprint=data_fingerprint,
-            studies=source.studies,
-            limit=source.n_trials_within(self._definition.budget),
-        )
-        for settings in known:
-            params = fit(settings, self.spec.space)
-            if params and not self.spec.can_begin_with(params):
-                logger.info("%s: %s is not taken over: it does not meet %s", self.record.label, params, self.spec.when)
-            elif params:
-                self._trials.enqueue(params)
+        n = source.n_trials_within(self._definition.budget)
+        ask: dict[str, Any] = {"like": self._definition, "data_fingerprint": data_fingerprint}
+        ask["studies"] = source.studies
+        if source.scope == "everything":
+            taken = portfolio(self._store.earlier_trials(self.spec.name, **ask), self.spec, like=self._definition, n=n)
+        else:
+            taken = best_alone(self._store.best_settings(self.spec.name, **ask, limit=n), self.spec)
+        for one in taken:
+            self._trials.enqueue(one.params, taken_from=one.sources)
+        if not taken:
+            logger.info(
+                "%s: no ended study has a trial of %s that this search can begin with; it starts cold",
+                self.record.label,
+                self.spec.name,
+            )
 
     def _fail_unstarted(self) -> None:
         self._trials.fail_unstarted({run.trial_number for run in self._search_runs()})

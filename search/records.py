@@ -85,7 +85,8 @@ class RunRecord:
 
     Unique by (search, trial_number, stage, seed). `attempt` counts from 1; it is 0 before the first start.
     `epoch` and `step` are those of the last point stored. `n_epochs` are the epochs trained in all attempts, those that
-    were trained again too; 0 for a run that took over another one's curve.
+    were trained again too; 0 for a run that took over another one's curve. `taken_from` names the trials of
+    earlier studies from which a warm start took the settings.
     """
 
     id: int
@@ -94,6 +95,7 @@ class RunRecord:
     stage: Stage
     seed: int
     params: Mapping[str, Any]
+    taken_from: Sequence[Mapping[str, Any]] = ()
     state: RunState
     attempt: int = 0
     n_failures: int = 0  # attempts that count against max_failures (a driver's restart does not)

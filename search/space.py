@@ -68,6 +68,10 @@ class FloatParameter(_Parameter):
     def end_points(self) -> list[Any]:
         return [self.low, self.high]
 
+    def position(self, value: float) -> float:
+        """The place of a value in the range, from 0 to 1 on the declared scale."""
+        return _position(self.low, self.high, value, log=self.log)
+
     def distribution(self) -> optuna.distributions.BaseDistribution:
         from optuna.distributions import FloatDistribution
 
@@ -122,6 +126,10 @@ class IntParameter(_Parameter):
 
     def end_points(self) -> list[Any]:
         return [self.low, self.high]
+
+    def position(self, value: float) -> float:
+        """The place of a value in the range, from 0 to 1 on the declared scale."""
+        return _position(self.low, self.high, value, log=self.log)
 
     def distribution(self) -> optuna.distributions.BaseDistribution:
         from optuna.distributions import IntDistribution
@@ -362,6 +370,11 @@ def _check_step(low: float, high: float, *, step: float) -> None:
         raise ValueError(f"step = {step} must be at most high - low = {width}; or put one value under 'fixed'")
     if width / _decimal(step) > MAX_STEPS:
         raise ValueError(f"step = {step} makes more than {MAX_STEPS:,} steps from {low} to {high}; choose a larger one")
+
+
+def _position(low: float, high: float, value: float, *, log: bool) -> float:
+    scale = math.log if log else float
+    return (scale(value) - scale(low)) / (scale(high) - scale(low))
 
 
 def _decimal(number: float) -> Decimal:

@@ -23,6 +23,7 @@ from search.records import (
     StudyRecord,
 )
 from search.states import Stage, StudyState
+from search.warm_start import EarlierTrial
 
 if TYPE_CHECKING:
     import optuna
@@ -77,8 +78,8 @@ class Store(Protocol):
         data_fingerprint: str | None = None,
         studies: Sequence[str] | None,
         limit: int,
-    ) -> list[dict[str, Any]]:
-        """Settings of this optimizer's best complete trials in ended studies of one recipe, best first, no duplicates.
+    ) -> list[EarlierTrial]:
+        """This optimizer's best complete trials in ended studies of one recipe, best first, all of other settings.
 
         Trials all of whose confirm runs are complete come first, by the mean over these; then those that were not
         confirmed, by their value. A trial with a failed confirm run is left out; cancelled ones do not count.
@@ -96,6 +97,22 @@ class Store(Protocol):
 
     def keep_card_facts(self, lease: Lease, task_shape: str, card: str, facts: CardFacts) -> None:
         """Store what runs found out about a kind of card, in place of what was known before."""
+        ...
+
+    def earlier_trials(
+        self,
+        optimizer: str,
+        *,
+        like: StudyDefinition,
+        data_fingerprint: str | None = None,
+        studies: Sequence[str] | None,
+    ) -> list[EarlierTrial]:
+        """This optimizer's best complete trials in each of its searches of ended studies, whatever their recipe.
+
+        Ordered as in `best_settings` within a search, `search.warm_start.BEST_OF_EACH` of each. Of more than
+        `search.warm_start.MAX_SEARCHES` searches, those of the same recipe, task and model first, then the newest.
+        Studies with the tag void are left out.
+        """
         ...
 
     def competing_studies(self, study_id: str) -> list[CompetingStudy]:
@@ -127,6 +144,7 @@ class Store(Protocol):
         stage: Stage,
         seed: int,
         params: Mapping[str, Any],
+        taken_from: Sequence[Mapping[str, Any]] = (),
     ) -> RunRecord:
         """The run with this key, created WAITING where there is none.
 

@@ -10,6 +10,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 import optuna
@@ -33,6 +34,18 @@ _STATES = {
 
 SAME_AS = "same_as_trial"
 """Name of the user attribute that says which trial's curve and result a trial took over."""
+
+TAKEN_FROM = "taken_from"
+"""Name of the user attribute with the trials of earlier studies that a configuration was taken from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A trial to start."""
+
+    number: int
+    params: Mapping[str, Any]
+    taken_from: Sequence[Mapping[str, Any]] = ()
 
 
 class Trials:
@@ -89,21 +102,25 @@ class Trials:
             elif run.state.is_finished:
                 self.tell(run)
 
-    def enqueue(self, params: Mapping[str, Any]) -> None:
+    def enqueue(self, params: Mapping[str, Any], *, taken_from: Sequence[Mapping[str, Any]] = ()) -> None:
         """Queue this configuration for `ask`, unless it is queued or was tried.
 
         One that was dropped when its search ended, or cancelled, is queued again.
+
+        Args:
+            taken_from: the trials of earlier studies that it comes from.
         """
         for trial in self._study.get_trials(deepcopy=False):
             kind = trial.user_attrs.get(FAILURE_KIND, FailureKind.CANCELLED)
             was_dropped = trial.state is TrialState.FAIL and kind == FailureKind.CANCELLED
             if not was_dropped and trial.system_attrs.get("fixed_params", trial.params) == params:
                 return
-        self._study.enqueue_trial(dict(params))
+        noted = {TAKEN_FROM: [dict(one) for one in taken_from]} if taken_from else None
+        self._study.enqueue_trial(dict(params), user_attrs=noted)
         self._look()
 
-    def ask(self) -> tuple[int, dict[str, Any]]:
-        """Number and parameters of the next trial: an incomplete one of a dead driver, a queued one, or a new one."""
+    def ask(self) -> Asked:
+        """The next trial: an incomplete one of a dead driver, a queued one, or a new one."""
         incomplete, queue = bool(self._incomplete), self._incomplete or self._queued
         number = queue[0] if queue else self._n
         self._study._thread_local.cached_all_trials = None  # as `Study.ask` does, so that samplers see current trials
@@ -129,7 +146,7 @@ class Trials:
                 self._n += 1
             params = draw(trial, self._spec.space)
         self._open[trial.number] = trial
-        return trial.number, params
+        return Asked(number=trial.number, params=params, taken_from=trial.user_attrs.get(TAKEN_FROM, ()))
 
     def report(self, run: RunRecord, points: Sequence[Point]) -> None:
         """Store the points' values; a step that was reported before takes the new one."""

@@ -29,7 +29,6 @@ from service.api import (
     optuna_pages,
     requests,
     results,
-    runs,
     studies,
 )
 from service.api.auth import Access, FailureLimit, TokenCheck
@@ -112,7 +111,7 @@ def create_app(settings: Settings, *, supervisor: Supervisor | None = None) -> F
     for router in (
         studies.router,
         studies.trials,
-        runs.router,
+        studies.runs,
         results.router,
         events.router,
         results.best,

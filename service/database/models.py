@@ -316,6 +316,7 @@ class Run(Costed, Timed, Base):
     stage: Mapped[Stage] = mapped_column(_enum(Stage))
     seed: Mapped[int] = mapped_column(Count)
     params: Mapped[dict[str, Any]] = mapped_column(JsonText)
+    taken_from: Mapped[list[dict[str, Any]]] = mapped_column(JsonText, default=list)
     state: Mapped[RunState] = mapped_column(_enum(RunState))
     attempt: Mapped[int] = mapped_column(default=0)
     n_failures: Mapped[int] = mapped_column(default=0)

@@ -33,6 +33,7 @@ from search.records import (
     StudyRecord,
 )
 from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
+from search.warm_start import EarlierTrial
 from service.database import events, retry
 from service.database.engine import insert_for, reading, writing
 from service.database.events import EventKind
@@ -50,7 +51,7 @@ from service.database.lease import (
 from service.database.models import Attempt, CurvePoint, FactsOfCard, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
 from service.database.queries.activity import competing_study, driven_studies
-from service.database.queries.best import best_settings
+from service.database.queries.best import best_settings, earlier_trials
 
 if TYPE_CHECKING:
     import optuna
@@ -195,7 +196,7 @@ class SqlStore:
         data_fingerprint: str | None = None,
         studies: Sequence[str] | None,
         limit: int,
-    ) -> list[dict[str, Any]]:
+    ) -> list[EarlierTrial]:
         recipes = {recipe_of(like), recipe_of(like, data_fingerprint=data_fingerprint)}
         with reading(self.engine) as session:
             return best_settings(
@@ -219,6 +220,19 @@ class SqlStore:
             found = {**vars(facts), "totals": {str(n): total for n, total in facts.totals.items()}}
             row = insert_for(self.engine.dialect.name)(FactsOfCard).values(task_shape=task_shape, card=card, **found)
             session.execute(row.on_conflict_do_update(index_elements=["task_shape", "card"], set_=found))
+
+    @_retried
+    def earlier_trials(
+        self,
+        optimizer: str,
+        *,
+        like: StudyDefinition,
+        data_fingerprint: str | None = None,
+        studies: Sequence[str] | None,
+    ) -> list[EarlierTrial]:
+        recipes = {recipe_of(like), recipe_of(like, data_fingerprint=data_fingerprint)}
+        with reading(self.engine) as session:
+            return earlier_trials(session, optimizer, like=like, recipes=recipes, studies=studies)
 
     @_retried
     def competing_studies(self, study_id: str) -> list[CompetingStudy]:
@@ -261,12 +275,21 @@ class SqlStore:
 
     @_retried
     def create_run(
-        self, lease: Lease, search_id: int, *, trial_number: int, stage: Stage, seed: int, params: Mapping[str, Any]
+        self,
+        lease: Lease,
+        search_id: int,
+        *,
+        trial_number: int,
+        stage: Stage,
+        seed: int,
+        params: Mapping[str, Any],
+        taken_from: Sequence[Mapping[str, Any]] = (),
     ) -> RunRecord:
         with leased(self.engine, lease) as session:
             self._check_search(session, lease, search_id)
             key = {"search_id": search_id, "trial_number": trial_number, "stage": stage, "seed": seed}
             content = {"params": dict(params), "state": RunState.WAITING, "created_at": self._clock()}
+            content["taken_from"] = [dict(one) for one in taken_from]
             insert = insert_for(self.engine.dialect.name)
             new = insert(Run).values(**key, **content).on_conflict_do_nothing().returning(Run)
             row: Run | None = session.execute(new).scalar_one_or_none()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import mean
@@ -28,6 +28,7 @@ from search.records import (
     with_points,
 )
 from search.states import FailureKind, RunState, Stage, StudyState
+from search.warm_start import BEST_OF_EACH, EarlierTrial
 
 
 class MemoryStore:
@@ -125,29 +126,66 @@ class MemoryStore:
         data_fingerprint: str | None = None,
         studies: Sequence[str] | None,
         limit: int,
-    ) -> list[dict[str, Any]]:
+    ) -> list[EarlierTrial]:
+        known = self._earlier(optimizer, like, data_fingerprint, studies)
+        found: list[EarlierTrial] = []
+        for _, one in sorted((pair for pair in known if pair[1].same_recipe), key=lambda pair: pair[0]):
+            if all(one.settings != other.settings for other in found):
+                found.append(one)
+        return found[:limit]
+
+    def earlier_trials(
+        self,
+        optimizer: str,
+        *,
+        like: StudyDefinition,
+        data_fingerprint: str | None = None,
+        studies: Sequence[str] | None,
+    ) -> list[EarlierTrial]:
+        known = self._earlier(optimizer, like, data_fingerprint, studies)
+        return [one for _, one in known if one.place <= BEST_OF_EACH]
+
+    def _earlier(
+        self, optimizer: str, like: StudyDefinition, data_fingerprint: str | None, studies: Sequence[str] | None
+    ) -> list[tuple[tuple[bool, float], EarlierTrial]]:
+        """The complete trials of ended studies, those of each search in their order."""
         found = []
         recipes = {recipe_of(like), recipe_of(like, data_fingerprint=data_fingerprint)}
         for study in self.studies.values():
+            if not study.state.is_terminal or (studies is not None and study.name not in studies):
+                continue
             recipe = recipe_of(study.definition, data_fingerprint=study.data_fingerprint)
-            if not study.state.is_terminal or recipe not in recipes:
-                continue
-            if studies is not None and study.name not in studies:
-                continue
             for search in self._searches[study.id]:
                 spec = study.definition.planned_search(search.label).optimizer
                 runs = [run for run in self.runs(study.id) if run.search_id == search.id and spec.name == optimizer]
-                for run in runs:
-                    if run.stage is not Stage.SEARCH or run.state is not RunState.COMPLETE:
-                        continue
-                    confirm = [r for r in runs if r.stage is Stage.CONFIRM and r.trial_number == run.trial_number]
-                    confirm = [r for r in confirm if not (r.failure and r.failure.is_withdrawn)]
-                    if any(r.state is not RunState.COMPLETE for r in confirm):
-                        continue
-                    value = mean(r.value or 0.0 for r in confirm) if confirm else run.value or 0.0
-                    found.append((not confirm, like.objective.direction.cost(value), {**spec.fixed, **run.params}))
-        found.sort(key=lambda one: one[:2])
-        return [settings for _, _, settings in found][:limit]
+                ranked = sorted(self._complete(runs, study.definition), key=lambda pair: pair[0])
+                for place, (rank, run) in enumerate(ranked, start=1):
+                    one = EarlierTrial(
+                        study=study.name,
+                        label=search.label,
+                        trial=run.trial_number,
+                        task=study.definition.task.name,
+                        model=study.definition.task.model,
+                        metric=study.definition.objective.metric,
+                        settings={**spec.fixed, **run.params},
+                        same_recipe=recipe in recipes,
+                        place=place,
+                    )
+                    found.append((rank, one))
+        return found
+
+    def _complete(
+        self, runs: Sequence[RunRecord], definition: StudyDefinition
+    ) -> Iterator[tuple[tuple[bool, float], RunRecord]]:
+        for run in runs:
+            if run.stage is not Stage.SEARCH or run.state is not RunState.COMPLETE:
+                continue
+            confirm = [r for r in runs if r.stage is Stage.CONFIRM and r.trial_number == run.trial_number]
+            confirm = [r for r in confirm if not (r.failure and r.failure.is_withdrawn)]
+            if any(r.state is not RunState.COMPLETE for r in confirm):
+                continue
+            value = mean(r.value or 0.0 for r in confirm) if confirm else run.value or 0.0
+            yield (not confirm, definition.objective.direction.cost(value)), run
 
     def card_facts(self, task_shape: str) -> dict[str, CardFacts]:
         return {card: facts for (shape, card), facts in self.facts.items() if shape == task_shape}
@@ -187,7 +225,15 @@ class MemoryStore:
         return [point for _, point in sorted(self.curves.get(run_id, {}).items())]
 
     def create_run(
-        self, lease: Lease, search_id: int, *, trial_number: int, stage: Stage, seed: int, params: Mapping[str, Any]
+        self,
+        lease: Lease,
+        search_id: int,
+        *,
+        trial_number: int,
+        stage: Stage,
+        seed: int,
+        params: Mapping[str, Any],
+        taken_from: Sequence[Mapping[str, Any]] = (),
     ) -> RunRecord:
         self._check(lease)
         for run in self.all_runs.values():
@@ -202,6 +248,7 @@ class MemoryStore:
             stage=stage,
             seed=seed,
             params=dict(params),
+            taken_from=[dict(one) for one in taken_from],
             state=RunState.WAITING,
         )
         self.all_runs[run.id] = run

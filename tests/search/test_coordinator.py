@@ -560,7 +560,7 @@ def test_a_warm_start_takes_no_settings_of_another_recipe() -> None:
     earlier = finished_study(store, name="same")
     found = store.best_settings("adamw", like=later, studies=None, limit=3)
     assert len(found) == 3
-    assert found[0]["lr"] in [run.params["lr"] for run in store.runs(earlier.id) if run.stage is Stage.CONFIRM]
+    assert found[0].settings["lr"] in [run.params["lr"] for run in store.runs(earlier.id) if run.stage is Stage.CONFIRM]
 
 
 @pytest.mark.parametrize(("n_trials", "budget", "taken"), [(3, 4, 1), (3, 10, 1), (3, 29, 2), (3, 100, 3), (1, 100, 1)])

@@ -34,6 +34,14 @@ class View(BaseModel):
         return _html(self.model_dump(mode="json"))
 
 
+class SourceView(View):
+    """A trial of an earlier study."""
+
+    study: str = Field(description="The study's name.")
+    label: str
+    trial: int
+
+
 class TrainedView(View):
     """Base of the answers that show what a trial trains with."""
 
@@ -43,6 +51,12 @@ class TrainedView(View):
         description="What the trial sets of its study's `task`, by field: a recipe that was searched, or is fixed for "
         "its optimizer alone. Empty: it trains as `task` says.",
         examples=[{"batch_size": 64, "schedule.warmup": 0.05}],
+    )
+
+    taken_from: list[SourceView] = Field(
+        default=[],
+        description="The trials of earlier studies from which a warm start took these settings: the first one has "
+        "them, the others lie near and speak for them. Empty: no earlier study proposed them.",
     )
 
     @property

@@ -35,6 +35,10 @@ class SearchView(View):
     n_confirm_finished: int
     n_sensitivity_runs: int = Field(default=0, description="Sensitivity runs, which are made once a trial is chosen.")
     n_sensitivity_finished: int = 0
+    n_taken: int = Field(
+        default=0,
+        description="Trials that a warm start took from earlier studies; 0 in a study with one: it began without.",
+    )
     best_value: float | None = Field(description="Best validation value of a complete trial so far.")
     best_trial: int | None
     best_params: dict[str, Any] | None

@@ -20,11 +20,13 @@ from sqlalchemy.orm import Session, aliased, contains_eager, selectinload
 import tasks.registry
 from admeta.client.models import BestView, SpreadView
 from search.analysis import spread
+from search.definition import StudyDefinition
 from search.paper.comparison import FINETUNED, variant_of
 from search.states import Direction, FailureKind, RunState, Stage, StudyState
+from search.warm_start import BEST_OF_EACH, MAX_SEARCHES, EarlierTrial
 from service.database.engine import reading
 from service.database.models import CONFIRM, Run, Search, Study
-from service.database.queries.lookup import better_first
+from service.database.queries.lookup import VOID_TAG, has_tag
 from service.database.retry import REQUEST, retried
 from tasks.config import with_recipe
 
@@ -72,6 +74,7 @@ class TrialSummary:
             "trial": self.run.trial_number,
             "settings": self.run.settings,
             "training": self.run.training,
+            "taken_from": self.run.taken_from,
             "search_value": self.run.value,
             "validation": self.validation,
             "test": self.test,
@@ -407,9 +410,53 @@ def best_settings(
     direction: Direction,
     studies: Sequence[str] | None,
     limit: int,
-) -> list[dict[str, Any]]:
+) -> list[EarlierTrial]:
     """See `search.store.Store.best_settings`."""
-    ids = _searches_of(session, optimizer, recipes=recipes, studies=studies)
+    searches = _ended_searches(optimizer, studies).where(Study.recipe.in_(recipes), Study.direction == direction)
+    trials = _ranked(searches).subquery()
+    in_order = (trials.c.is_single, trials.c.cost, trials.c.id)
+    found: list[EarlierTrial] = []
+    for row in session.execute(select(trials).order_by(*in_order)).yield_per(100):
+        one = _earlier(row, recipes)
+        if all(one.settings != other.settings for other in found):
+            found.append(one)
+        if len(found) == limit:
+            break
+    return found
+
+
+def earlier_trials(
+    session: Session,
+    optimizer: str,
+    *,
+    like: StudyDefinition,
+    recipes: Collection[str],
+    studies: Sequence[str] | None,
+) -> list[EarlierTrial]:
+    """See `search.store.Store.earlier_trials`."""
+    likeness = case(
+        (Study.recipe.in_(recipes), 0),
+        ((Study.task == like.task.name) & (Study.model == like.task.model), 1),
+        (Study.task == like.task.name, 2),
+        else_=3,
+    )
+    searches = _ended_searches(optimizer, studies).where(~has_tag(VOID_TAG))
+    searches = searches.order_by(likeness, Study.created_at.desc(), Search.id).limit(MAX_SEARCHES)
+    trials = _ranked(searches).subquery()
+    query = select(trials).where(trials.c.place <= BEST_OF_EACH).order_by(trials.c.search_id.desc(), trials.c.place)
+    return [_earlier(row, recipes) for row in session.execute(query)]
+
+
+def _ended_searches(optimizer: str, studies: Sequence[str] | None) -> Select[int]:
+    """Ids of the optimizer's searches in ended studies."""
+    ended = Study.state.in_([state for state in StudyState if state.is_terminal])
+    query = select(Search.id).join(Search.study).where(Search.optimizer == optimizer, ended)
+    return query if studies is None else query.where(Study.name.in_(studies))
+
+
+def _ranked(searches: Select[int]) -> Select[*tuple[Any, ...]]:
+    """The complete trials of these searches without failed confirm runs, and their places in their searches."""
+    of_searches = select(searches.subquery().c.id)
     confirm = (
         select(
             Run.search_id,
@@ -417,52 +464,45 @@ def best_settings(
             func.avg(Run.value).label("mean"),
             func.count().filter(Run.state != RunState.COMPLETE).label("n_failed"),
         )
-        .where(Run.stage == CONFIRM, Run.search_id.in_(ids))
+        .where(Run.stage == CONFIRM, Run.search_id.in_(of_searches))
         .where(Run.failure.is_(None) | Run.failure.not_in(WITHDRAWN))
         .group_by(Run.search_id, Run.trial_number)
         .subquery()
     )
     trial = aliased(Run)
     value = func.coalesce(confirm.c.mean, trial.value)
-    query = (
-        select(trial.params, Search.fixed)
+    cost = case((Study.direction == Direction.MAXIMIZE, -value), else_=value).label("cost")
+    is_single = case((confirm.c.mean.is_(None), 1), else_=0).label("is_single")
+    place = func.row_number().over(partition_by=trial.search_id, order_by=(is_single, cost, trial.id)).label("place")
+    of_study = Study.name.label("study"), Study.task, Study.model, Study.metric, Study.recipe
+    of_search = Search.label, Search.fixed, trial.search_id
+    return (
+        select(*of_study, *of_search, trial.id, trial.trial_number, trial.params, is_single, cost, place)
         .join(Search, Search.id == trial.search_id)
+        .join(Study, Study.id == Search.study_id)
         .outerjoin(confirm, (confirm.c.search_id == trial.search_id) & (confirm.c.trial_number == trial.trial_number))
         .where(
-            trial.search_id.in_(ids),
+            trial.search_id.in_(of_searches),
             trial.stage == Stage.SEARCH,
             trial.state == RunState.COMPLETE,
             trial.value.is_not(None),
             func.coalesce(confirm.c.n_failed, 0) == 0,
         )
-        .order_by(confirm.c.mean.is_(None), better_first(value, direction), trial.id)
     )
-    found: list[dict[str, Any]] = []
-    for params, fixed in session.execute(query).yield_per(100):
-        settings = {**fixed, **params}
-        if settings not in found:
-            found.append(settings)
-        if len(found) == limit:
-            break
-    return found
 
 
-def _searches_of(
-    session: Session, optimizer: str, *, recipes: Collection[str], studies: Sequence[str] | None
-) -> list[int]:
-    """Ids of the optimizer's searches in ended studies of these recipes."""
-    query = (
-        select(Search.id)
-        .join(Search.study)
-        .where(
-            Study.recipe.in_(recipes),
-            Study.state.in_([state for state in StudyState if state.is_terminal]),
-            Search.optimizer == optimizer,
-        )
+def _earlier(row: Any, recipes: Collection[str]) -> EarlierTrial:
+    return EarlierTrial(
+        study=row.study,
+        label=row.label,
+        trial=row.trial_number,
+        task=row.task,
+        model=row.model,
+        metric=row.metric,
+        settings={**row.fixed, **row.params},
+        same_recipe=row.recipe in recipes,
+        place=row.place,
     )
-    if studies is not None:
-        query = query.where(Study.name.in_(studies))
-    return list(session.execute(query).scalars())
 
 
 def longest_recipes(found: Sequence[BestResult]) -> list[BestResult]:

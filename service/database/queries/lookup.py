@@ -10,7 +10,7 @@ import base64
 import json
 from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, select
+from sqlalchemy import ColumnElement, Engine, Text, select, type_coerce
 from sqlalchemy.orm import Session
 
 from search.errors import StudyNotFoundError
@@ -19,6 +19,9 @@ from service.database.engine import reading
 from service.database.errors import InvalidCursorError, TrialNotFoundError
 from service.database.models import Search, Study
 from service.database.retry import REQUEST, retried
+
+VOID_TAG = "void"
+"""Tag of a study that says nothing of its optimizers, for example because none of them learned anything."""
 
 
 def find_study(session: Session, study: str) -> Study:
@@ -63,6 +66,11 @@ def study_state(engine: Engine, study: str) -> tuple[str, StudyState]:
     with reading(engine) as session:
         row = find_study(session, study)
         return row.id, row.state
+
+
+def has_tag(tag: str) -> ColumnElement[bool]:
+    """SQL: whether a study has this tag."""
+    return type_coerce(Study.tags, Text).contains(json.dumps(tag), autoescape=True)
 
 
 def better_first(column: ColumnElement[Any], direction: Direction) -> ColumnElement[Any]:

@@ -32,14 +32,11 @@ from service.database.models import Search, Study
 from service.database.queries.best import TrialSummary, best_run_id, preset_name, spread_of, variant_name
 from service.database.queries.chosen import chosen_trials, curves_of, target_of
 from service.database.queries.comparison import place_in_definition
-from service.database.queries.lookup import find_study
-from service.database.queries.studies import has_tag
+from service.database.queries.lookup import VOID_TAG, find_study, has_tag
 from service.database.retry import REQUEST, retried
 
 MAX_STUDIES = 500
 """The newest ones are compared; a comparison of more takes longer than a request should."""
-VOID_TAG = "void"
-"""Tag of a study that says nothing of its optimizers, for example because none of them learned anything."""
 
 
 @dataclass(frozen=True, kw_only=True)

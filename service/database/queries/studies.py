@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Engine, Select, Text, bindparam, distinct, exists, func, or_, select, type_coerce
+from sqlalchemy import Engine, Select, Text, bindparam, distinct, exists, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, aliased, defer
 from sqlalchemy.pool import Pool
 
@@ -28,7 +28,7 @@ from search.states import FailureKind, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import Run, Search, Study
 from service.database.queries.best import best_run_id
-from service.database.queries.lookup import decode_cursor, encode_cursor, find_study
+from service.database.queries.lookup import decode_cursor, encode_cursor, find_study, has_tag
 from service.database.retry import REQUEST, retried
 
 MAX_ENDED = 2000
@@ -111,11 +111,6 @@ def list_studies(
         items=[StudyView(**row.columns(), searches=searches[row.id]) for row in page],
         next_cursor=None if last is None else encode_cursor(_microseconds(last.created_at), last.id),
     )
-
-
-def has_tag(tag: str) -> ColumnElement[bool]:
-    """SQL: whether a study has this tag."""
-    return type_coerce(Study.tags, Text).contains(json.dumps(tag), autoescape=True)
 
 
 def gpu_seconds(engine: Engine, study_ids: Sequence[str]) -> dict[str, float]:
@@ -263,7 +258,7 @@ _COUNTED = {
 }
 _FOLLOWED = "n_confirm_finished", "n_sensitivity_runs", "n_sensitivity_finished"
 _NO_RUNS = dict.fromkeys(
-    [*_COUNTED, "n_lost", "n_replaced", "n_confirm_created", *_FOLLOWED, "n_epochs", "gpu_hours"], 0
+    [*_COUNTED, "n_lost", "n_replaced", "n_confirm_created", *_FOLLOWED, "n_taken", "n_epochs", "gpu_hours"], 0
 )
 
 
@@ -289,6 +284,8 @@ def _counts() -> Select[*tuple[Any, ...]]:
         func.count().filter(varies).label("n_sensitivity_runs"),
         func.count().filter(varies, is_finished).label("n_sensitivity_finished"),
     )
+    is_taken = (Run.stage == Stage.SEARCH) & (type_coerce(Run.taken_from, Text) != "[]")
+    n_taken = func.count().filter(is_taken).label("n_taken")
     chosen = Run.search_id.in_(bindparam("searches", expanding=True))
-    columns = (*n_trials, n_lost, n_replaced, created, finished, *varied, n_epochs, gpu_hours)
+    columns = (*n_trials, n_lost, n_replaced, created, finished, *varied, n_taken, n_epochs, gpu_hours)
     return select(Run.search_id, *columns).where(chosen).group_by(Run.search_id)

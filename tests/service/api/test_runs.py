@@ -13,7 +13,7 @@ from fastapi.testclient import TestClient
 from search.records import AttemptStart, RunOutcome, RunRecord
 from search.run_log import RunLog, log_file
 from search.states import FailureKind, RunState, Stage
-from service.api.runs import ATTEMPT, ENDED, OFFSET
+from service.api.studies import ATTEMPT, ENDED, OFFSET
 from service.database import SqlStore
 from tests.service.database.fill import complete, curve, definition, leased, run
 

@@ -117,7 +117,7 @@ def test_a_cancelled_confirm_run_says_nothing_of_its_settings(store: SqlStore, e
     assert (found.study, found.trial, found.evidence) == ("cancelled", 0, "confirmed")
     assert [one.best.study for one in best_results(engine)] == ["cancelled"]
     (known,) = store.best_settings("admetar", like=definition("next"), studies=["cancelled"], limit=1)
-    assert known["lr"] == pytest.approx(0.1)
+    assert known.settings["lr"] == pytest.approx(0.1)
 
 
 def test_of_two_recipes_with_as_many_epochs_the_last_used_is_in_the_tables(store: SqlStore, engine: Engine) -> None:

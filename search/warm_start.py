@@ -1,0 +1,155 @@
+"""What a search takes over from earlier studies: which of their best trials it begins with.
+
+`warm_start: {from: everything}` begins with a portfolio. The best trials of each earlier search of the optimizer speak
+for the settings near theirs, those of alike studies most, and settings are chosen one after another so that each adds
+most to what is spoken for. Only earlier results are read: what the search itself finds is the sampler's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import admeta.registry
+import tasks.registry
+from search.definition import StudyDefinition
+from search.optimizer_search import OptimizerSearch
+from search.space import CategoricalParameter, Parameter, encode_choice, fit
+from tasks.errors import TaskError
+
+BEST_OF_EACH = 3
+"""Trials of each earlier search that speak for their settings."""
+
+MAX_SEARCHES = 50
+"""Earlier searches that are read: those of the most alike studies, of these the newest."""
+
+LESS_ALIKE = 0.1
+"""Weight of a study that is one degree less alike."""
+
+NEXT_BEST = 0.7
+"""Weight of a search's second trial as a share of its first one's, and so on."""
+
+REACH = 0.15
+"""Distance, as a share of each parameter's range, over which a trial speaks for other settings."""
+
+_REPEATS = 0.9  # settings that are nearer than this to chosen ones would repeat them
+_MAX_NAMED = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierTrial:
+    """A finished trial of an ended study.
+
+    Attributes:
+        study: its name.
+        settings: what was held fixed and what was drawn, with the names of a search space.
+        same_recipe: whether its result is comparable with those of the study that takes it over.
+        place: among its search's trials, from 1 for the best; confirmed ones come first.
+    """
+
+    study: str
+    label: str
+    trial: int
+    task: str
+    model: str | None
+    metric: str
+    settings: Mapping[str, Any]
+    same_recipe: bool
+    place: int
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """Where it can be found."""
+        return {"study": self.study, "label": self.label, "trial": self.trial}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """Settings that are taken over, as Optuna stores them, and the trials that they come from, the first one first."""
+
+    params: Mapping[str, Any]
+    sources: Sequence[Mapping[str, Any]]
+
+
+def degree(earlier: EarlierTrial, like: StudyDefinition) -> int:
+    """How far the earlier study is from this one.
+
+    0: the same recipe; 1: the same task and model; 2: the same task; 3: a task with the same kind of examples and of
+    training, from fresh or from trained weights; 4: any other.
+    """
+    if earlier.same_recipe:
+        return 0
+    if earlier.task == like.task.name:
+        return 1 if earlier.model == like.task.model else 2
+    try:
+        info, other = tasks.registry.get(like.task.name), tasks.registry.get(earlier.task)
+    except TaskError:  # its package is no longer installed
+        return 4
+    return 3 if (info.kind, info.space) == (other.kind, other.space) else 4
+
+
+def best_alone(earlier: Sequence[EarlierTrial], spec: OptimizerSearch) -> list[Taken]:
+    """These trials in their order, those that the space holds."""
+    fitting = [(one, fit(one.settings, spec.space)) for one in earlier]
+    return [
+        Taken(params=params, sources=[one.source]) for one, params in fitting if params and spec.can_begin_with(params)
+    ]
+
+
+def portfolio(earlier: Sequence[EarlierTrial], spec: OptimizerSearch, *, like: StudyDefinition, n: int) -> list[Taken]:
+    """At most n settings, each of one earlier trial, that together cover what the earlier searches found best.
+
+    Args:
+        spec: the search that begins with them; what its space or its conditions do not hold is left out.
+    """
+    known = [(one, params) for one in earlier if (params := _within(one, spec))]
+    weights = [LESS_ALIKE ** degree(one, like) * NEXT_BEST ** (one.place - 1) for one, _ in known]
+    near = [[_nearness(a, b, spec.space) for _, b in known] for _, a in known]
+    covered = [0.0] * len(known)
+    chosen: list[int] = []
+    while len(chosen) < n and (left := [i for i, share in enumerate(covered) if share < _REPEATS]):
+        best = max(left, key=lambda i: _gain(near[i], covered, weights))
+        chosen.append(best)
+        covered = [max(c, k) for c, k in zip(covered, near[best], strict=True)]
+    return [_taken(i, known, near[i], weights) for i in chosen]
+
+
+def _within(one: EarlierTrial, spec: OptimizerSearch) -> dict[str, Any]:
+    """Its settings, as the search would draw them; none where the space or `when` excludes one of them.
+
+    What its study left at the default counts. What it did not have, such as a field of the recipe, is drawn.
+    """
+    parameters = admeta.registry.get(spec.name).parameters
+    settings = {**{name: parameter.default for name, parameter in parameters.items()}, **one.settings}
+    params = fit(settings, spec.space)
+    is_whole = all(name in params for name in spec.space if name in settings)
+    return params if is_whole and spec.can_begin_with(params) else {}
+
+
+def _gain(near: Sequence[float], covered: Sequence[float], weights: Sequence[float]) -> float:
+    """How much more of what the trials speak for is covered with settings that are so near to theirs."""
+    return sum(w * max(0.0, k - c) for w, k, c in zip(weights, near, covered, strict=True))
+
+
+def _taken(
+    i: int, known: Sequence[tuple[EarlierTrial, dict[str, Any]]], near: Sequence[float], weights: Sequence[float]
+) -> Taken:
+    """The settings with their trial, then those that speak most for them."""
+    others = sorted((j for j in range(len(known)) if j != i), key=lambda j: -weights[j] * near[j])
+    named = [i, *(j for j in others if near[j] >= 0.5)][:_MAX_NAMED]  # half of what its own trial says
+    return Taken(params=known[i][1], sources=[known[j][0].source for j in named])
+
+
+def _nearness(a: Mapping[str, Any], b: Mapping[str, Any], space: Mapping[str, Parameter]) -> float:
+    """1 for equal settings, towards 0 with their mean squared distance over the parameters."""
+    squares = [_distance(space[name], a.get(name), b.get(name)) ** 2 for name in space if name in a or name in b]
+    return math.exp(-sum(squares) / (2 * REACH**2 * len(squares)))
+
+
+def _distance(parameter: Parameter, a: Any, b: Any) -> float:
+    """From 0 to 1, on the parameter's own scale; 1 where one of the trials does not have it."""
+    if a is None or b is None or isinstance(parameter, CategoricalParameter):
+        return float(encode_choice(a) != encode_choice(b))
+    return abs(parameter.position(a) - parameter.position(b))
