@@ -7,6 +7,7 @@ most to what is spoken for. Only earlier results are read: what the search itsel
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
 from search.space import CategoricalParameter, Parameter, encode_choice, fit
 from tasks.errors import TaskError
+
+logger = logging.getLogger(__name__)
 
 BEST_OF_EACH = 3
 """Trials of each earlier search that speak for their settings."""
@@ -91,11 +94,9 @@ def degree(earlier: EarlierTrial, like: StudyDefinition) -> int:
 
 
 def best_alone(earlier: Sequence[EarlierTrial], spec: OptimizerSearch) -> list[Taken]:
-    """These trials in their order, those that the space holds."""
+    """These trials in their order, with what the space holds of them."""
     fitting = [(one, fit(one.settings, spec.space)) for one in earlier]
-    return [
-        Taken(params=params, sources=[one.source]) for one, params in fitting if params and spec.can_begin_with(params)
-    ]
+    return [Taken(params=params, sources=[one.source]) for one, params in fitting if _may_begin(spec, params)]
 
 
 def portfolio(earlier: Sequence[EarlierTrial], spec: OptimizerSearch, *, like: StudyDefinition, n: int) -> list[Taken]:
@@ -125,7 +126,14 @@ def _within(one: EarlierTrial, spec: OptimizerSearch) -> dict[str, Any]:
     settings = {**{name: parameter.default for name, parameter in parameters.items()}, **one.settings}
     params = fit(settings, spec.space)
     is_whole = all(name in params for name in spec.space if name in settings)
-    return params if is_whole and spec.can_begin_with(params) else {}
+    return params if is_whole and _may_begin(spec, params) else {}
+
+
+def _may_begin(spec: OptimizerSearch, params: Mapping[str, Any]) -> bool:
+    if params and not spec.can_begin_with(params):
+        logger.info("%s: %s is not taken over: it does not meet %s", spec.label, params, spec.when)
+        return False
+    return bool(params)
 
 
 def _gain(near: Sequence[float], covered: Sequence[float], weights: Sequence[float]) -> float:

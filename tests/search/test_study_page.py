@@ -77,7 +77,8 @@ def _introduce(model: type[BaseModel]) -> str:
 def _rows(model: type[BaseModel]) -> Iterator[list[str]]:
     for name, schema in model.model_json_schema()["properties"].items():
         if "const" not in schema and not schema.get("deprecated"):
-            field = model.model_fields.get(name)  # None: a field that is resolved before the model sees it
+            named = {field.alias or key: field for key, field in model.model_fields.items()}
+            field = named.get(name)  # None: a field that is resolved before the model sees it
             default, meaning = ("", schema["description"]) if field is None else (_default(field), _meaning(field))
             yield [f"`{name}`", _value(schema), default, meaning]
 
