@@ -23,6 +23,7 @@ BASELINES: Mapping[str, OptimInfo] = {
     "muon": OptimInfo(
         name="muon",
         target="pytorch_optimizer:Muon",
+        width_rule="muon",
         title="Muon",
         description="Momentum whose updates of hidden matrices are orthogonalised; AdamW moves the other parameters.",
         source=Source(
@@ -93,6 +94,7 @@ BASELINES: Mapping[str, OptimInfo] = {
     "ademamix": OptimInfo(
         name="ademamix",
         target="pytorch_optimizer:AdEMAMix",
+        width_rule="adam",
         title="AdEMAMix",
         description="AdamW with a fast and a slow moving average of the gradient.",
         source=Source(
@@ -119,6 +121,7 @@ BASELINES: Mapping[str, OptimInfo] = {
     "adopt": OptimInfo(
         name="adopt",
         target="pytorch_optimizer:ADOPT",
+        width_rule="adam",
         title="ADOPT",
         description="Adam that divides by the second moment before the current gradient, and clips.",
         source=Source(
@@ -137,6 +140,7 @@ BASELINES: Mapping[str, OptimInfo] = {
     "mars": OptimInfo(
         name="mars",
         target="pytorch_optimizer:MARS",
+        width_rule="adam",
         title="MARS-AdamW",
         description="AdamW on variance-reduced gradients; plain AdamW moves one-dimensional parameters.",
         source=Source(
@@ -154,6 +158,7 @@ BASELINES: Mapping[str, OptimInfo] = {
     "schedulefree": OptimInfo(
         name="schedulefree",
         target="pytorch_optimizer:ScheduleFreeAdamW",
+        width_rule="adam",
         title="Schedule-Free AdamW",
         description="AdamW that averages its iterates in place of a schedule.",
         source=Source("Defazio et al., The Road Less Scheduled, NeurIPS 2024", "https://arxiv.org/abs/2405.15682"),
@@ -202,6 +207,7 @@ BASELINES: Mapping[str, OptimInfo] = {
     "lion": OptimInfo(
         name="lion",
         target="pytorch_optimizer:Lion",
+        width_rule="adam",
         title="Lion",
         description="The sign of an interpolated momentum.",
         source=Source(
@@ -219,6 +225,7 @@ BASELINES: Mapping[str, OptimInfo] = {
     "adan": OptimInfo(
         name="adan",
         target="pytorch_optimizer:Adan",
+        width_rule="adam",
         title="Adan",
         description="Adam with Nesterov's momentum by differences of gradients.",
         source=Source(
@@ -236,6 +243,7 @@ BASELINES: Mapping[str, OptimInfo] = {
     "nadamw": OptimInfo(
         name="nadamw",
         target="torch.optim:NAdam",
+        width_rule="adam",
         title="NAdamW",
         description="AdamW with Nesterov's momentum.",
         source=Source(
@@ -262,6 +270,7 @@ BASELINES: Mapping[str, OptimInfo] = {
     "came": OptimInfo(
         name="came",
         target="pytorch_optimizer:CAME",
+        width_rule="adam",
         title="CAME",
         description="Factored second moments as Adafactor's, guided by the confidence in each update.",
         source=Source(

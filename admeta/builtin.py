@@ -110,6 +110,7 @@ BUILTIN: Mapping[str, OptimInfo] = {
     "admetar": OptimInfo(
         name="admetar",
         target="admeta.admetar:AdmetaR",
+        width_rule="adam",
         title="AdmetaR",
         description="RAdam on a double exponential moving average of the gradients, and dynamic lookahead.",
         source=ADMETA,
@@ -129,6 +130,7 @@ BUILTIN: Mapping[str, OptimInfo] = {
     "admetas": OptimInfo(
         name="admetas",
         target="admeta.admetas:AdmetaS",
+        width_rule="sgd",
         title="AdmetaS",
         description="SGD along a momentum of the double exponential moving average, with dynamic lookahead.",
         source=ADMETA,
@@ -147,6 +149,7 @@ BUILTIN: Mapping[str, OptimInfo] = {
     "sgd": OptimInfo(
         name="sgd",
         target="torch.optim:SGD",
+        width_rule="sgd",
         title="SGD",
         description="Stochastic gradient descent without momentum.",
         source=Source(
@@ -164,6 +167,7 @@ BUILTIN: Mapping[str, OptimInfo] = {
     "sgdm": OptimInfo(
         name="sgdm",
         target="torch.optim:SGD",
+        width_rule="sgd",
         title="SGD with Nesterov momentum",
         description="Stochastic gradient descent with momentum 0.9, Nesterov's form, as in the Admeta paper.",
         source=Source(
@@ -187,6 +191,7 @@ BUILTIN: Mapping[str, OptimInfo] = {
     "adam": OptimInfo(
         name="adam",
         target="torch.optim:Adam",
+        width_rule="adam",
         title="Adam",
         description="Adam; weight decay is added to the gradient (L2).",
         source=Source("Kingma and Ba, Adam, ICLR 2015", "https://arxiv.org/abs/1412.6980"),
@@ -204,6 +209,7 @@ BUILTIN: Mapping[str, OptimInfo] = {
     "adamw": OptimInfo(
         name="adamw",
         target="torch.optim:AdamW",
+        width_rule="adam",
         title="AdamW",
         description="Adam with decoupled weight decay.",
         source=Source(
@@ -224,6 +230,7 @@ BUILTIN: Mapping[str, OptimInfo] = {
     "radam": OptimInfo(
         name="radam",
         target="torch.optim:RAdam",
+        width_rule="adam",
         title="RAdam",
         description="Adam with rectified variance.",
         source=Source(
@@ -243,6 +250,7 @@ BUILTIN: Mapping[str, OptimInfo] = {
     "ranger": OptimInfo(
         name="ranger",
         target="admeta.ranger:Ranger",
+        width_rule="adam",
         title="Ranger",
         description="RAdam with constant lookahead and centralised gradients.",
         source=Source(
@@ -261,6 +269,7 @@ BUILTIN: Mapping[str, OptimInfo] = {
     "adabelief": OptimInfo(
         name="adabelief",
         target="admeta.adabelief:AdaBelief",
+        width_rule="adam",
         title="AdaBelief",
         description="Adam that divides by the gradient's deviation from its own moving average.",
         source=Source("Zhuang et al., AdaBelief Optimizer, NeurIPS 2020", "https://arxiv.org/abs/2010.07468"),

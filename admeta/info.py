@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from admeta.errors import ParameterError, nearest_name
 from admeta.parameters import PARAMETERS, Domain, FloatsDomain
@@ -119,6 +119,8 @@ class OptimInfo:
         group_options: keys that every parameter group must have besides its parameters.
         open_prefixes: what parameters may begin with of which the registry knows nothing: "" for an optimizer named by
             its import path, "others." where the optimizer of the other parameters is. The constructor checks them.
+        width_rule: how its learning rate depends on a model's width in the maximal update parametrisation (µP): "adam",
+            "sgd" or "muon" (admeta.roles); empty where no rule is known.
         note: what a reader of its results must know.
     """
 
@@ -143,6 +145,7 @@ class OptimInfo:
     others: str = ""
     group_options: Mapping[str, object] = field(default_factory=dict)
     open_prefixes: tuple[str, ...] = ()
+    width_rule: Literal["", "adam", "sgd", "muon"] = ""
     note: str = ""
 
     @property

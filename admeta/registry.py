@@ -212,6 +212,23 @@ def weight_decay(info: OptimInfo, settings: Mapping[str, Any]) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
+def why_no_width_rule(name: str) -> str | None:
+    """Why the maximal update parametrisation does not hold for an optimizer; None where it has a rule.
+
+    Args:
+        name: a registered name, an import path, or two of these joined by "+".
+    """
+    info = get(name)
+    for one in (info, get(info.others)) if info.others else (info,):
+        if not one.width_rule:
+            known = ", ".join(key for key, entry in known_optimizers().items() if entry.width_rule)
+            return (
+                f"{one.name} has no known rule of how its learning rate depends on the width, which 'mup' needs; use "
+                f"one of {known}, or the standard parametrisation"
+            )
+    return None
+
+
 def get_whole(name: str) -> OptimInfo:
     """The entry of an optimizer that moves all of a model's parameters."""
     info = get(name)

@@ -1,7 +1,8 @@
 """Parameter roles: the hidden matrices of a model, which some optimizers are for, and all its other parameters.
 
-Owns: which parameter has which role, and the joint step of two optimizers. Sources of the division: Jordan et al.,
-"Muon" (2024), whose embeddings, heads, norms and biases are AdamW's; Vyas et al., SOAP (2024), section 4.
+Owns: which parameter has which role, the joint step of two optimizers, and learning rates by role in the maximal update
+parametrisation (µP). Sources of the division: Jordan et al., "Muon" (2024), whose embeddings, heads, norms and biases
+are AdamW's; Vyas et al., SOAP (2024), section 4. Of µP: Yang, Hu et al., "Tensor Programs V" (2022), table 8.
 """
 
 from __future__ import annotations
@@ -94,6 +95,10 @@ def create_for_model(
 ) -> Optimizer:
     """An optimizer over a model's parameters that are trained, by role where its entry has roles.
 
+    A model in the maximal update parametrisation has an attribute `width_over_base`, its width over that of the model
+    whose settings it takes over; the learning rate of each role then follows from it (`_lr_factors`). The product of
+    learning rate and weight decay is the same for all roles, as in the package of the authors, mup.
+
     Args:
         name: a registered name, an import path, or two of these joined by "+": the first on the hidden matrices.
         settings: constructor keywords, those of the optimizer of the other parameters as ``others.lr``.
@@ -102,13 +107,22 @@ def create_for_model(
 
     Raises:
         admeta.errors.AdmetaError: no such optimizer.
-        ValueError: a constructor refuses a value or a parameter, or the model has no hidden matrices.
+        ValueError: a constructor refuses a value or a parameter, the model has no hidden matrices, or the optimizer has
+            no rule for the model's width.
     """
     info = registry.get(name)
+    width = float(getattr(model, "width_over_base", 1.0))
+    if width != 1.0 and (reason := registry.why_no_width_rule(name)):
+        raise ValueError(reason)
     if not info.others:
         registry.get_whole(name)
         trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-        return _create(info, trained, settings, weight_decay_on, captured=captured)
+        if width == 1.0:
+            return _create(info, [(trained, 1.0)], settings, weight_decay_on, captured=captured)
+        of_matrices, of_others = _lr_factors(info, settings, width=width)
+        matrices, others = split_parameters(model)
+        parts = [(named, factor) for named, factor in ((others, of_others), (matrices, of_matrices)) if named]
+        return _create(info, parts, settings, weight_decay_on, captured=captured)
     matrices, others = split_parameters(model)
     if not matrices:
         raise ValueError(
@@ -116,26 +130,60 @@ def create_for_model(
         )
     own = {key: value for key, value in settings.items() if not key.startswith(OTHERS)}
     added = {key.removeprefix(OTHERS): value for key, value in settings.items() if key.startswith(OTHERS)}
-    members = [_create(info, matrices, own, weight_decay_on, captured=captured)]
+    factor = _lr_factors(info, own, width=width)[0]
+    members = [_create(info, [(matrices, factor)], own, weight_decay_on, captured=captured)]
     if others:
-        members.append(_create(registry.get(info.others), others, added, weight_decay_on, captured=captured))
+        second = registry.get(info.others)
+        factor = _lr_factors(second, added, width=width)[1]
+        members.append(_create(second, [(others, factor)], added, weight_decay_on, captured=captured))
     return JointOptimizer(members)
+
+
+def _lr_factors(info: OptimInfo, settings: Mapping[str, Any], *, width: float) -> tuple[float, float]:
+    """What the learning rate is multiplied by on hidden matrices, and on all other parameters.
+
+    Source: table 8 of Tensor Programs V for "adam" (the update's entries do not depend on the gradient's scale) and
+    "sgd" (it is linear in the gradient). "muon": its orthogonal update of a matrix has the spectral norm that µP asks
+    for (Yang et al., "A Spectral Condition for Feature Learning", 2023), unless `use_adjusted_lr` makes it larger by
+    the square root of the width.
+
+    Args:
+        width: of the model, over that of the base model.
+    """
+    match info.width_rule:
+        case "adam":
+            return 1 / width, 1.0
+        case "sgd":
+            return 1.0, width
+        case "muon":
+            return width**-0.5 if settings.get("use_adjusted_lr") else 1.0, 1.0
+    return 1.0, 1.0
 
 
 def _create(
     info: OptimInfo,
-    named: Named,
+    parts: Sequence[tuple[Named, float]],
     settings: Mapping[str, Any],
     weight_decay_on: Literal["all", "matrices"],
     *,
     captured: bool,
 ) -> Optimizer:
-    groups: Any = named
-    if weight_decay_on == "matrices" and (decay := registry.weight_decay(info, settings)) is not None:
-        groups = decay_groups(named, decay, on="matrices")
+    """The optimizer over parameters with the factor on their learning rate."""
+    groups: Any = []
+    decay = registry.weight_decay(info, settings)
+    for named, factor in parts:
+        own: list[dict[str, Any]] = [{"params": named}]
+        if decay is not None and (weight_decay_on == "matrices" or factor != 1.0):
+            own = decay_groups(named, decay / factor, on=weight_decay_on)
+        if factor != 1.0:
+            lr = settings.get("lr", info.parameters["lr"].default)
+            own = [{**group, "lr": lr * factor} for group in own]
+        groups += own
+    if len(groups) == 1 and groups[0].keys() == {"params"}:
+        groups = groups[0]["params"]
     if info.open_prefixes or info.group_options:  # other packages' constructors may look at the parameters themselves
-        parts = groups if isinstance(groups[0], dict) else [{"params": groups}]
-        groups = [{**part, "params": [p for _, p in part["params"]], **info.group_options} for part in parts]
+        whole = groups if isinstance(groups[0], dict) else [{"params": groups}]
+        groups = [{**group, "params": [p for _, p in group["params"]], **info.group_options} for group in whole]
     return registry.construct(info, groups, settings, captured=captured)
 
 

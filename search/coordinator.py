@@ -21,7 +21,9 @@ from search.definition import N_TRIALS, StudyDefinition
 from search.loop import SearchLoop
 from search.objectives import COSTS
 from search.packing import Packing
+from search.prediction import results_of, verifying_trials
 from search.records import Capacity, Lease, RunOutcome, RunRecord, StudyRecord
+from search.scale import MIN_SIZES
 from search.states import FailureKind, RunState, Stage, StudyState
 from search.store import Store
 from tasks.config import with_recipe
@@ -392,6 +394,23 @@ class Coordinator:
                 loop.end_search(limit)
             else:
                 loop.is_on_hold = self._may_be_spent(loop)
+        for loop in self._loops:
+            if loop.waits_for_prediction and not loop.limit:
+                self._predict(loop)
+
+    def _predict(self, loop: SearchLoop) -> None:
+        """Queue the trials that verify a prediction once the searches that it follows from have ended."""
+        others = [one for one in self._loops if one.of == loop.of and one is not loop]
+        if any(one.is_searching for one in others):
+            return
+        scale, direction = self._definition.scale, self._definition.objective.direction
+        assert scale is not None
+        optimizer = next(one for one in self._definition.optimizers if one.label == loop.of)
+        results = {one.size: results_of(one.runs()) for one in others if one.size is not None}
+        if trials := verifying_trials(scale, optimizer, results, direction):
+            loop.verify(trials)
+        else:
+            loop.end_search(f"fewer than {MIN_SIZES} sizes have a complete trial, so nothing is predicted")
 
     def _spent_limit(self) -> str | None:
         """The limit of the whole study that is spent, in words; None if none is."""

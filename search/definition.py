@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from itertools import count, islice
 from typing import Annotated, Any, Literal, Self
@@ -23,16 +23,19 @@ from pydantic import (
     model_validator,
 )
 
+import admeta.registry
 import tasks.registry
 from admeta.imports import is_path
+from admeta.spaces import RECIPE
 from search import pruners, samplers
 from search.errors import field_error, nearest_hint
 from search.named_spaces import begin_at_papers_best, lift_conditions, with_space
 from search.objectives import MOST, Further, Objective, check_further, with_further
 from search.optimizer_search import NAME_PATTERN, Name, OptimizerSearch, PlannedSearch, Sensitivity
-from search.recipe import MAX_CHECKED, RECIPE_SCHEMA, batch_sizes, check_recipe, share_recipe
+from search.recipe import MAX_CHECKED, RECIPE_SCHEMA, batch_sizes, check_recipe, share_recipe, why_not_searched
+from search.scale import Scale, at_size, fitted
 from search.space import Strict
-from tasks.config import Count, Number, TaskConfig
+from tasks.config import Count, Number, TaskConfig, with_recipe
 from tasks.errors import TaskError
 from tasks.registry import ENGINE_RUN, TaskInfo
 
@@ -334,6 +337,10 @@ class StudyDefinition(Strict):
         "nothing; with 1, the settings that one search found are compared.",
     )
     budget: Budget = Field(default=Budget(), description="When a search ends.")
+    scale: Scale | None = Field(
+        default=None,
+        description="Search every optimizer at several sizes of the model, and predict its settings at another one.",
+    )
     baseline: Annotated[list[Name], Field(min_length=1, max_length=100)] | Literal["defaults"] | None = Field(
         default=None,
         description="defaults: in addition to each optimizer's search, a trial of its default settings, confirmed with "
@@ -408,6 +415,8 @@ class StudyDefinition(Strict):
             raise field_error("unknown_metric", message, at=("objective", "metric"), value=metric)
         self._check_objectives(info)
         self._check_baseline()
+        self._check_widths()
+        self._check_scale()
         self._check_labels()
         self._check_comparison()
         if self.confirm.top_k and (both := [seed for seed in self.confirm.seeds if seed in self.training_seeds]):
@@ -441,6 +450,48 @@ class StudyDefinition(Strict):
             message = "searches for one objective only; with 'objectives' use tpe or gp, or qmc, random or grid"
             raise field_error("sampler", message, at=("sampler", "name"), value="cmaes")
 
+    def _check_widths(self) -> None:
+        """µP needs to know how an optimizer's learning rate depends on the width."""
+        if getattr(self.task, "parametrization", "standard") != "mup":
+            return
+        for i, optimizer in enumerate(self.optimizers):
+            if reason := admeta.registry.why_no_width_rule(optimizer.name):
+                raise field_error("no_width_rule", reason, at=("optimizers", i, "name"), value=optimizer.name)
+
+    def _check_scale(self) -> None:
+        scale = self.scale
+        if scale is None:
+            return
+        if reason := why_not_searched(scale.field, type(self.task)):
+            raise field_error("scale", reason, at=("scale", "field"), value=scale.field)
+        for other, given in (
+            ("searches", self.searches > 1),
+            ("objectives", bool(self.objectives)),
+            ("baseline", self.baseline is not None),
+            ("warm_start", self.warm_start is not None),
+            ("confirm.until", self.confirm.until is not None),
+        ):
+            if given:
+                message = f"cannot be combined with '{other}'; leave one of the two out"
+                raise field_error("scale", message, at="scale", value=scale.field)
+        whole = self.task.model_dump(mode="json")
+        for at, size in [*((("values", i), one) for i, one in enumerate(scale.values)), (("predict",), scale.predict)]:
+            try:
+                tasks.registry.parse_config(with_recipe(whole, {scale.field: size}))
+            except ValidationError as error:
+                rule = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+                message = f"{scale.field} = {size:g}: {rule.replace('Input should ', 'must ')}"
+                raise field_error("scale", message, at=("scale", *at), value=size) from None
+        for i, optimizer in enumerate(self.optimizers):
+            if f"{RECIPE}{scale.field}" in {**optimizer.space, **optimizer.fixed}:
+                message = (
+                    f"sets {scale.field} for itself, which 'scale' has at its sizes; remove it from one of the two"
+                )
+                raise field_error("scale", message, at=("optimizers", i), value=optimizer.label)
+            if not fitted(optimizer):
+                message = "searches no parameter that is a real number, so 'scale' has none to predict; search lr"
+                raise field_error("scale", message, at=("optimizers", i, "space"), value=list(optimizer.space))
+
     def _check_comparison(self) -> None:
         labels = [optimizer.label for optimizer in self.optimizers]
         if self.contrasts is not None and self.contrasts.against not in labels:
@@ -465,7 +516,8 @@ class StudyDefinition(Strict):
     def _check_labels(self) -> None:
         labels = [search.optimizer.label for search in self.planned_searches()]
         for i, label in enumerate(labels):
-            at = ("optimizers", i // self.searches) if i < self.searches * len(self.optimizers) else ("baseline",)
+            of_each = self.searches * len(self._sizes)
+            at = ("optimizers", i // of_each) if i < of_each * len(self.optimizers) else ("baseline",)
             if label in labels[:i]:
                 message = f"optimizer '{label}' is listed twice; give each its own 'label'"
                 raise field_error("listed_twice", message, at=at, value=label)
@@ -489,7 +541,8 @@ class StudyDefinition(Strict):
         cards = self.resources.gpus
         if cards == "auto" or cards <= 1 or info.run != ENGINE_RUN:
             return
-        for batch_size in (size for one in self.optimizers for size in batch_sizes(one, self.task)):
+        searches = (search.optimizer for search in self.planned_searches())
+        for batch_size in (size for one in searches for size in batch_sizes(one, self.task)):
             if batch_size % cards:
                 message = (
                     f"a batch of {batch_size} cannot be split evenly over {cards:g} cards; make batch_size a multiple "
@@ -535,8 +588,20 @@ class StudyDefinition(Strict):
     def planned_searches(self) -> list[PlannedSearch]:
         """The searches that the study makes: those of an optimizer one after another, labelled a, a.2, a.3, …
 
-        Baselines come last.
+        With `scale` there is one at each size, labelled a.width64, …. Baselines come last.
         """
+        if (scale := self.scale) is not None:
+            return [
+                PlannedSearch(
+                    optimizer=at_size(one, scale, size),
+                    of=one.label,
+                    repeat=0,
+                    size=size,
+                    is_predicted=size == scale.predict,
+                )
+                for one in self.optimizers
+                for size in scale.sizes
+            ]
         searches = [
             PlannedSearch(
                 optimizer=one.model_copy(update={"label": f"{one.label}.{i + 1}" if i else one.label}),
@@ -547,6 +612,10 @@ class StudyDefinition(Strict):
             for i in range(self.searches)
         ]
         return [*searches, *self.baselines()]
+
+    @property
+    def _sizes(self) -> Sequence[float | None]:
+        return [None] if self.scale is None else self.scale.sizes
 
     def baselines(self) -> list[PlannedSearch]:
         """The baselines that the study asks for, one of each optimizer, labelled a.defaults, …"""

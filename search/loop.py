@@ -43,6 +43,8 @@ class SearchLoop:
         limit: the limit of the budget that ended the search stage, in words; None while none did.
         is_baseline: whether it is one trial of default settings, in addition to the optimizer's search.
         is_on_hold: whether no trial is asked for until a running one has ended.
+        of, size: the optimizer's label in the definition, and in a study with `scale` the size of the model.
+        waits_for_prediction: whether its trials follow from searches that have not ended.
     """
 
     def __init__(
@@ -61,6 +63,9 @@ class SearchLoop:
         planned = definition.planned_search(record.label)
         self.spec: OptimizerSearch = planned.optimizer
         self.is_baseline = planned.is_baseline
+        self.of, self.size = planned.of, planned.size
+        self.waits_for_prediction = planned.is_predicted
+        self._is_predicted = planned.is_predicted
         self.is_on_hold = False
         self._training_seed = definition.training_seed + planned.repeat
         self._definition = definition
@@ -76,7 +81,7 @@ class SearchLoop:
         self._duplicates: dict[int, list[int]] = {}
         self._n_asked = len(self._search_runs())
         self._confirm_planned = False
-        self._sensitivity_planned = definition.sensitivity is None or self.is_baseline
+        self._sensitivity_planned = definition.sensitivity is None or self.is_baseline or self._is_predicted
         self._search_over = False
         self._trials = Trials(
             store.optuna_storage(),
@@ -157,6 +162,8 @@ class SearchLoop:
                     continue
                 self._live.add(run.id)
                 return run
+            if self.waits_for_prediction and not self._search_over:
+                return None
             if self._can_ask() and not self.is_on_hold:
                 self._waiting.append(self._ask().id)
             elif not self._plan_confirm() and not self._plan_sensitivity():
@@ -189,7 +196,8 @@ class SearchLoop:
 
     def should_prune(self, run: RunRecord) -> bool:
         """Whether the pruner stops this trial. It compares with trials of the same optimizer only."""
-        return run.stage is Stage.SEARCH and self._trials.should_prune(self._runs[run.id])
+        verifies = run.stage is not Stage.SEARCH or self._is_predicted
+        return not verifies and self._trials.should_prune(self._runs[run.id])
 
     def epoch_of(self, run: RunRecord) -> int:
         """The run's last stored epoch."""
@@ -272,6 +280,8 @@ class SearchLoop:
         Settings that are lost a second time are not replaced again: they may be what kills the worker. Where the study
         was extended, each trial that had been cancelled is replaced, however often that was.
         """
+        if self._is_predicted:
+            return self._n_trials
         runs = self._search_runs()
         lost = {_key(run.params) for run in runs if run.failure is not None and run.failure.is_lost}
         n_cancelled = sum(run.failure is FailureKind.REPLACED for run in runs)
@@ -298,6 +308,13 @@ class SearchLoop:
         if not isinstance(self._definition.sampler, samplers.GridSampler):
             for values in self.spec.first[: self._n_trials]:
                 self._trials.enqueue(fit(values, self.spec.space))
+
+    def verify(self, trials: Sequence[Mapping[str, Any]]) -> None:
+        """Queue the trials that verify a prediction; those that an earlier driver queued stay."""
+        self.waits_for_prediction = False
+        self._n_trials = min(self._n_trials, len(trials))
+        for params in trials:
+            self._trials.enqueue(params)
 
     def _warm_start(self, source: WarmStart, data_fingerprint: str | None) -> None:
         """Queue the best configurations of earlier studies, after those that an earlier driver queued."""

@@ -516,9 +516,13 @@ class PlannedSearch:
         of: the optimizer's label in the definition.
         repeat: how many searches of the same optimizer come before it.
         is_baseline: whether it is one trial of the optimizer's default settings and no search.
+        size: in a study with `scale`, that of the model.
+        is_predicted: whether its trials are those that verify a prediction (search.scale).
     """
 
     optimizer: OptimizerSearch
     of: str
     repeat: int
     is_baseline: bool = False
+    size: float | None = None
+    is_predicted: bool = False

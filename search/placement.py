@@ -110,7 +110,7 @@ def check(
     # A process that held another package's code runs nothing else: it could have changed what it imports.
     ask = ray.remote(num_cpus=0, max_calls=1 if foreign or definition.imports() else 0)(_check)
     task = definition.task.model_dump(mode="json") if trains else None
-    recipes = _recipes(definition.optimizers)
+    recipes = _recipes([search.optimizer for search in definition.planned_searches()])
     asked = ask.remote(task, foreign, data_dir, origins, definition.objective.metric, recipes)
     found: str | None = _answer(asked, is_stopping=is_stopping)
     return found
@@ -236,9 +236,11 @@ def _recipes(searches: Sequence[OptimizerSearch]) -> list[dict[str, Any]]:
 
 
 def with_largest_batch(definition: StudyDefinition) -> dict[str, Any]:
-    """The task with the largest batch that any trial may have: it needs the most memory."""
+    """The task with the largest batch and the largest size that any trial may have: it needs the most memory."""
     sizes = [size for one in definition.optimizers for size in batch_sizes(one, definition.task)]
-    return with_recipe(definition.task.model_dump(mode="json"), {"batch_size": max(sizes)})
+    scale = definition.scale
+    largest = {} if scale is None else {scale.field: max(scale.sizes)}
+    return with_recipe(definition.task.model_dump(mode="json"), {"batch_size": max(sizes), **largest})
 
 
 def middle_of(parameter: FloatParameter | IntParameter | CategoricalParameter) -> Any:

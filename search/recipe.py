@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 MAX_CHECKED = 2000
 """Combinations of end points of a study's recipes that are checked against the task."""
 
+LADDER = "ladder-"
+"""What the recipe of a study with `scale` begins with: its results are of several sizes, which no table mixes."""
+
 RECIPE_SCHEMA: dict[str, Any] = {
     "type": "object",
     "additionalProperties": {"type": "object"},
@@ -134,7 +137,7 @@ def check_recipe(
     if not names:
         return
     for name in names:
-        if message := _why_not_searched(name, type(task)):
+        if message := why_not_searched(name, type(task)):
             raise fault(name, message)
         if (whole := name.partition(".")[0]) != name and whole in names:
             raise fault(name, f"is a field of '{whole}', which is searched as a whole; keep one of the two")
@@ -153,7 +156,7 @@ def check_recipe(
             raise fault(concerned[-1], f"can be {shown} here: {rule}{advice}") from None
 
 
-def _why_not_searched(name: str, config: type[TaskConfig]) -> str | None:
+def why_not_searched(name: str, config: type[TaskConfig]) -> str | None:
     """Why a study cannot search this field; None where it can."""
     known = config.recipe_fields()
     field, _, inner = name.partition(".")
@@ -224,6 +227,8 @@ WITHOUT_EFFECT = frozenset({"acceleration", "deterministic", "sleep_s"})
 def recipe_of(definition: StudyDefinition, *, data_fingerprint: str | None = None) -> str:
     """The hash of what makes the results of two studies comparable: 64 hexadecimal digits, equal on any machine.
 
+    Of a study with `scale` it begins with `LADDER`.
+
     Best settings, tables across studies and warm starts are taken from studies of one recipe only. The optimizers with
     their settings, the sampler, the pruner, the budget and the training seeds, which studies compare, are left out.
     It covers the task's whole configuration (model, epochs, batch size, schedule, initial weights, …), the data and the
@@ -248,5 +253,7 @@ def recipe_of(definition: StudyDefinition, *, data_fingerprint: str | None = Non
         "data": data_fingerprint,
         "objective": objective,
         **({"own": own} if own else {}),
+        **({} if definition.scale is None else {"scale": definition.scale.field}),
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return digest if definition.scale is None else f"{LADDER}{digest[len(LADDER) :]}"

@@ -69,6 +69,7 @@ class Trials:
         self._definition = definition
         self._spec = planned.optimizer
         self._repeat = planned.repeat
+        self._draws = bool(self._spec.space) and not planned.is_predicted  # else all trials are queued
         self._points = points
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
@@ -126,9 +127,9 @@ class Trials:
         self._study._thread_local.cached_all_trials = None  # as `Study.ask` does, so that samplers see current trials
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
-            sampler = self._definition.sampler if self._spec.space else samplers.RandomSampler(name="random")
+            sampler = self._definition.sampler if self._draws else samplers.RandomSampler(name="random")
             self._study.sampler = optuna_samplers.build(
-                sampler,  # a baseline has nothing to draw
+                sampler,
                 self._spec.space,
                 label=self._spec.label,
                 repeat=self._repeat,

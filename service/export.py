@@ -21,6 +21,7 @@ from admeta.client.models import (
     ComparisonView,
     ParetoView,
     RunView,
+    ScaleView,
     SensitivityView,
     StudyRunView,
     TrialView,
@@ -137,21 +138,34 @@ def to_parquet(trials: Iterable[TrialView], others: Iterable[StudyRunView], chos
             yield chunk
 
 
-def to_latex(view: ComparisonView, sensitivity: SensitivityView | None = None, pareto: ParetoView | None = None) -> str:
-    """The comparison as a booktabs table, every verdict as a sentence, and tables of sensitivity and Pareto fronts."""
+def to_latex(
+    view: ComparisonView,
+    sensitivity: SensitivityView | None = None,
+    pareto: ParetoView | None = None,
+    scale: ScaleView | None = None,
+) -> str:
+    """The comparison as a booktabs table, verdicts as sentences, tables of sensitivity, Pareto fronts and sizes."""
     table = latex(*_compared(view), comment=f"{_about(view)}; validation selected, test is only reported")
     found = table + latex_list(_verdicts(view))
     if sensitivity is not None:
         found += "\n" + latex(*_ranges(sensitivity), comment=tables.tolerance(sensitivity))
     if pareto is not None:
         found += "\n" + latex(*tables.front_rows(pareto), comment=tables.hypervolumes(pareto))
+    if scale is not None:
+        found += "\n" + latex(*tables.scale_cells(scale), comment=_LADDER) + latex_list(tables.scale_in_words(scale))
     return found
 
 
+_LADDER = "best settings at each size; ?: the best trial's value, where the trials show no minimum"
+
+
 def to_markdown(
-    view: ComparisonView, sensitivity: SensitivityView | None = None, pareto: ParetoView | None = None
+    view: ComparisonView,
+    sensitivity: SensitivityView | None = None,
+    pareto: ParetoView | None = None,
+    scale: ScaleView | None = None,
 ) -> str:
-    """The comparison as a table, every verdict as a sentence, and tables of sensitivity and Pareto fronts."""
+    """The comparison as a table, every verdict as a sentence, and tables of sensitivity, Pareto fronts and sizes."""
     parts = [f"{_about(view)}. Validation selected, test is only reported.", markdown(*_compared(view)).rstrip()]
     sentences = "\n".join(f"- {sentence}" for sentence in _verdicts(view))
     if sentences:
@@ -160,6 +174,9 @@ def to_markdown(
         parts += [f"{tables.tolerance(sensitivity)}.", markdown(*_ranges(sensitivity)).rstrip()]
     if pareto is not None:
         parts += [markdown(*tables.front_rows(pareto)).rstrip(), tables.hypervolumes(pareto)]
+    if scale is not None:
+        parts += [f"{_LADDER[0].upper()}{_LADDER[1:]}.", markdown(*tables.scale_cells(scale)).rstrip()]
+        parts.append("\n".join(f"- {line}" for line in tables.scale_in_words(scale)))
     return "\n\n".join(parts) + "\n"
 
 

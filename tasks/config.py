@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
@@ -160,6 +161,62 @@ ValFraction = Annotated[
 NamedSchedule = Annotated[Schedule, BeforeValidator(named_schedule)]
 
 
+Width = Annotated[
+    Annotated[int, Field(strict=True, ge=1, le=65_536)] | None,
+    Field(description="of the model's vectors, a multiple of a head's width, which stays; null: the model's own"),
+]
+BaseWidth = Annotated[
+    Annotated[int, Field(strict=True, ge=1, le=65_536)] | None,
+    Field(description="mup: the width at which it is the standard parametrisation; null: the model's own"),
+]
+Parametrization = Annotated[
+    Literal["standard", "mup"],
+    Field(
+        description="mup: initial weights, the output and the learning rate of each role depend on the width so that "
+        "the best settings do not (Yang, Hu et al., Tensor Programs V, table 8)"
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A transformer's width and how it is parametrised.
+
+    Attributes:
+        n_heads: heads of attention, each as wide as at any other width: then µP's scale 1/d of attention is constant.
+        over_base: the width over that at which µP is the standard parametrisation; 1 without µP.
+    """
+
+    width: int
+    n_heads: int
+    over_base: float = 1.0
+
+
+def shape_of(own: tuple[int, int], *, width: int | None, parametrization: str, base_width: int | None) -> Shape:
+    """The shape that a task's fields of these names ask for.
+
+    Args:
+        own: heads and width of the model by its name.
+
+    Raises:
+        ValueError: a width is no multiple of a head's, or there is a base without µP.
+    """
+    n_heads, own_width = own
+    of_head = own_width // n_heads
+    for name, value in (("width", width), ("base_width", base_width)):
+        if value is not None and value % of_head:
+            raise ValueError(
+                f"{name} {value} is no multiple of {of_head}, the width of one of this model's heads; choose one "
+                "such as "
+                f"{max(1, round(value / of_head)) * of_head}"
+            )
+    if parametrization != "mup" and base_width is not None:
+        raise ValueError(f"base_width {base_width} is for 'parametrization: mup'; set that, or leave base_width out")
+    chosen = width or own_width
+    over_base = chosen / (base_width or own_width) if parametrization == "mup" else 1.0
+    return Shape(width=chosen, n_heads=chosen // of_head, over_base=over_base)
+
+
 class TrialRef(Part):
     """A trial of an earlier study, whose best checkpoint starts this one's training."""
 
@@ -191,6 +248,8 @@ class TaskConfig(Part):
         [
             "name",
             "model",
+            "parametrization",
+            "base_width",
             "epochs",
             "precision",
             "acceleration",

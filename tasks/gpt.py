@@ -21,22 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tasks.config import resolve_inside
+from tasks.config import Shape, resolve_inside
 from tasks.data.find import build_once, open_data_folder
 from tasks.engine.device import place_array
 from tasks.engine.seeds import random_stream
 from tasks.engine.task import Batch, Split, Task
 from tasks.errors import ConfigError, DataError
-from tasks.text.config import GptConfig
+from tasks.text.config import GPT_SIZES, GptConfig
 from tasks.text.tokens import file_digest
-
-SIZES: Mapping[str, tuple[int, int, int]] = {
-    "nano": (3, 3, 48),
-    "micro": (4, 4, 128),
-    "mini": (6, 6, 192),
-    "gpt2": (12, 12, 768),
-}
-"""Layers, heads and width by name; gpt2 has 124 million parameters with 50,257 tokens and a context of 1,024."""
 
 
 class Block(nn.Module):
@@ -70,14 +62,22 @@ class Gpt(nn.Module):
     """Logits of the next token at each position.
 
     Args:
-        size: a name of `SIZES`.
+        size: a name of `GPT_SIZES`.
         n_tokens: of the vocabulary.
         context: positions.
+        shape: in place of that size's own width and heads.
+
+    Attributes:
+        width_over_base: the width over the base model's in µP, where hidden weights are drawn with the variance over it
+            and logits are divided by it, as table 8 of Tensor Programs V has it for tied embeddings; 1 without µP.
     """
 
-    def __init__(self, size: str, *, n_tokens: int, context: int, dropout: float) -> None:
+    def __init__(self, size: str, *, n_tokens: int, context: int, dropout: float, shape: Shape | None = None) -> None:
         super().__init__()
-        n_layers, n_heads, width = SIZES[size]
+        n_layers, n_heads, width = GPT_SIZES[size]
+        if shape is not None:
+            n_heads, width = shape.n_heads, shape.width
+        self.width_over_base = 1.0 if shape is None else shape.over_base
         self.tokens = nn.Embedding(n_tokens, width)
         self.positions = nn.Embedding(context, width)
         self.dropout = nn.Dropout(dropout)
@@ -90,6 +90,8 @@ class Gpt(nn.Module):
                 nn.init.zeros_(parameter)
             elif parameter.dim() == 2:
                 scale = math.sqrt(2 * n_layers) if name.endswith("_out.weight") else 1.0
+                if name.startswith("blocks."):
+                    scale *= math.sqrt(self.width_over_base)
                 nn.init.normal_(parameter, std=0.02 / scale)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -98,7 +100,8 @@ class Gpt(nn.Module):
         x = self.dropout(self.tokens(tokens) + self.positions(places))
         for block in self.blocks:
             x = block(x)
-        logits: Tensor = self.head(self.final_norm(x))
+        x = self.final_norm(x)
+        logits: Tensor = self.head(x if self.width_over_base == 1.0 else x / self.width_over_base)
         return logits
 
 
@@ -161,7 +164,13 @@ class GptTask(Task[GptConfig, GptData]):
 
     def build_model(self) -> nn.Module:
         config = self.config
-        return Gpt(config.model, n_tokens=self.data.n_tokens, context=config.context, dropout=config.dropout)
+        return Gpt(
+            config.model,
+            n_tokens=self.data.n_tokens,
+            context=config.context,
+            dropout=config.dropout,
+            shape=config.shape,
+        )
 
     def check_fit(self) -> None:
         if len(self.data.train) <= self.config.context:

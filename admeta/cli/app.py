@@ -38,6 +38,7 @@ _COMMANDS: dict[str, dict[str, str]] = {
         "run": "admeta.cli.runs:run",
         "logs": "admeta.cli.runs:logs",
         "importance": "admeta.cli.results:importance",
+        "scale": "admeta.cli.results:scale",
         "sensitivity": "admeta.cli.results:sensitivity",
         "pareto": "admeta.cli.results:pareto",
         "export": "admeta.cli.results:export",

@@ -129,6 +129,16 @@ def importance(
         emit(client.importance(study, method=method), output, table=tables.importance)
 
 
+def scale(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
+    """Show the best settings at each size of a study's model, and what they predict for another size."""
+    with connect(url) as client:
+        view = client.scale(study)
+    emit(view, output, table=tables.scale)
+    if output is Output.TABLE:
+        for line in tables.scale_in_words(view):
+            say(line)
+
+
 def sensitivity(
     study: StudyArgument,
     parameter: Annotated[

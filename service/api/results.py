@@ -23,6 +23,7 @@ from admeta.client.models import (
     PaperTableView,
     ParetoView,
     ProfilesView,
+    ScaleView,
     SearchView,
     SensitivityView,
     StudiesComparisonView,
@@ -77,7 +78,9 @@ def export_study(engine: Database, study: str, filters: Annotated[ExportFilters,
     if chosen in (ExportFormat.LATEX, ExportFormat.MARKDOWN):
         write = export.to_latex if chosen is ExportFormat.LATEX else export.to_markdown
         pareto = queries.pareto(engine, view.id) if (view.definition or {}).get("objectives") else None
-        text = write(queries.comparison(engine, view.id), asked_sensitivity(engine, view), pareto)
+        text = write(
+            queries.comparison(engine, view.id), asked_sensitivity(engine, view), pareto, asked_scale(engine, view)
+        )
         return Response(text, media_type=chosen.media_type, headers=headers)
     columns = export.columns(view.definition or {})
     trials = _all_trials(engine, view.id)
@@ -99,6 +102,16 @@ def asked_sensitivity(engine: Engine, study: StudyView) -> SensitivityView | Non
         return None
     try:
         return queries.sensitivity(engine, study.id)
+    except SearchError:
+        return None
+
+
+def asked_scale(engine: Engine, study: StudyView) -> ScaleView | None:
+    """The study's ladder of sizes; None where its definition has none, or is another version's."""
+    if not (study.definition or {}).get("scale"):
+        return None
+    try:
+        return queries.scale(engine, study.id)
     except SearchError:
         return None
 
@@ -147,6 +160,15 @@ def get_pareto(engine: Database, study: str, filters: Annotated[ParetoFilters, Q
     Values are those of one training each. Seconds are of the median epoch times their number.
     """
     return queries.pareto(engine, study, objectives=filters.objective)
+
+
+@router.get("/scale", responses={409: {"model": ErrorView}})
+def get_scale(engine: Database, study: str) -> ScaleView:
+    """A study's ladder of sizes: the best settings over size, their prediction and its verification, and speed-ups.
+
+    409 where the study's definition has no `scale`.
+    """
+    return queries.scale(engine, study)
 
 
 @router.get("/importance")

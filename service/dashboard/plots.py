@@ -113,6 +113,20 @@ def get_pareto(engine: Database, study: str, form: Form, filters: Annotated[Pare
     return as_csv(table, name=f"{view.study}-pareto")
 
 
+@router.get("/scale.csv")
+def get_scale(engine: Database, study: str) -> Response:
+    """The best value of each parameter at each size, then the predicted one and where it was found to be best."""
+    view = queries.scale(engine, study)
+    rows: list[Sequence[Any]] = [("label", "parameter", view.field, "what", "value", "low", "high")]
+    for curve in view.curves:
+        for fit in curve.fits:
+            rows += [(curve.label, fit.parameter, one.size, "best", one.value, one.low, one.high) for one in fit.best]
+            rows.append((curve.label, fit.parameter, view.predict, "predicted", fit.predicted, fit.low, fit.high))
+        if (sweep := curve.sweep) is not None:
+            rows.append((curve.label, sweep.parameter, view.predict, "found", sweep.best, sweep.low, sweep.high))
+    return as_csv(rows, name=f"{view.study}-scale")
+
+
 @router.get("/searches/{label}/history.{form}")
 def get_history(engine: Database, study: str, label: str, form: Form) -> Response:
     """The trials of one search."""

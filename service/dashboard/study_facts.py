@@ -24,11 +24,20 @@ def study_facts(study: StudyView, comparison: ComparisonView) -> dict[str, str]:
             [_each(definition, budget), _also(definition), _named("sampler", sampler), _named("pruner", pruner)]
         ),
         "Seeds": _listed([_training_seed(definition), _confirmed(confirm)]),
+        "Sizes": _sizes(definition.get("scale") or {}),
         "Sensitivity": _varied(varied),
         "Budget": _listed(_spent(study, comparison, budget)),
         "Resources": _listed(_resources(definition, resources)),
     }
     return {title: text for title, text in facts.items() if text}
+
+
+def _sizes(asked: dict[str, Any]) -> str:
+    if not asked:
+        return ""
+    values = ", ".join(f"{one:g}" for one in sorted(asked["values"]))
+    verified = f", verified by {_n(asked['verify'], 'trial')} of each optimizer" if asked["verify"] else ""
+    return f"{asked['field']} {values}; predicts {asked['predict']:g}{verified}"
 
 
 def _varied(asked: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ from search.objectives import COSTS
 from search.states import Direction, RunState, StudyState, Verdict
 from service.api.health import get_cluster
 from service.api.requests import Database, Filters, Limits, caller, parse_body
-from service.api.results import asked_sensitivity
+from service.api.results import asked_scale, asked_sensitivity
 from service.api.studies import extend, remove_study
 from service.dashboard.form import Filled, number
 from service.dashboard.pages import page, part
@@ -132,6 +132,8 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
         failures=_all_failed(engine, view),
         sensitivity=asked_sensitivity(engine, view),
         objectives=_objectives(view),
+        ladder=asked_scale(engine, view),
+        speedup_in_words=tables.speedup_in_words,
         addable=sorted(set(known_optimizers()) - {search.label for search in view.searches}),
     )
 
@@ -311,7 +313,12 @@ def readable_logs(engine: Engine, storage: str, trial: TrialView) -> dict[int, l
 
 
 def leaders(study: StudyView) -> set[str]:
-    """Labels of the searches with the best value so far, where there are at least two to compare."""
+    """Labels of the searches with the best value so far, where there are at least two to compare.
+
+    None in a study of several sizes, whose searches are not compared with one another.
+    """
+    if (study.definition or {}).get("scale"):
+        return set()
     values = {search.label: search.best_value for search in study.searches if search.best_value is not None}
     if len(values) < 2:
         return set()
@@ -320,7 +327,7 @@ def leaders(study: StudyView) -> set[str]:
 
 
 def verdicts(comparison: ComparisonView) -> dict[str, str]:
-    """By label, what is shown against the optimizer in the first place; empty before anything is confirmed.
+    """By label, what is shown against the optimizer in the first place at its size; empty before anything is confirmed.
 
     Where searches are repeated, the labels are those of the definition.
     """
@@ -328,13 +335,16 @@ def verdicts(comparison: ComparisonView) -> dict[str, str]:
     ranked = [row for row in rows if row.rank is not None and row.baseline_of is None]
     if not ranked:
         return {}
-    first, baselines = ranked[0].label, {row.label: row.baseline_of for row in rows if row.baseline_of is not None}
+    firsts = {row.size: row.label for row in reversed(ranked)}
+    first_of = {row.label: firsts[row.size] for row in ranked}
+    baselines = {row.label: row.baseline_of for row in rows if row.baseline_of is not None}
     found: dict[str, str] = {}
     for pair in comparison.pairs:
         if pair.b in baselines:
             told = "undecided against" if pair.better is None else "behind" if pair.better == pair.a else "better than"
             found[pair.b] = f"{told} {pair.a}" + ("" if pair.p_adjusted is None else f", p = {pair.p_adjusted:.2g}")
             continue
+        first = first_of.get(pair.a)
         if first not in (pair.a, pair.b):
             continue
         other = pair.b if pair.a == first else pair.a

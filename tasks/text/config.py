@@ -5,24 +5,29 @@ No torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from tasks.config import (
+    BaseWidth,
     BatchSize,
     Count,
     Epochs,
     GradClip,
     NamedSchedule,
     Number,
+    Parametrization,
     Part,
     RelativePath,
     Schedule,
+    Shape,
     TaskConfig,
     ValFraction,
     WeightDecayOn,
+    Width,
+    shape_of,
 )
 
 TEXT_MODELS = ("tiny", "minilm", "bert-base-uncased", "bert-large-uncased")
@@ -279,13 +284,22 @@ class SquadV2Config(SquadConfig):
     )
 
 
+GPT_SIZES: Mapping[str, tuple[int, int, int]] = {
+    "nano": (3, 3, 48),
+    "micro": (4, 4, 128),
+    "mini": (6, 6, 192),
+    "gpt2": (12, 12, 768),
+}
+"""Layers, heads and width by name; gpt2 has 124 million parameters with 50,257 tokens and a context of 1,024."""
+
+
 class GptConfig(TaskConfig):
     """Language modelling: a GPT trained from scratch on your text files, as bytes or by a BPE; loss in nats per token.
 
     An epoch is `tokens_per_epoch` tokens, so `epochs` × `tokens_per_epoch` is the budget.
     """
 
-    models: ClassVar[tuple[str, ...]] = ("nano", "micro", "mini", "gpt2")
+    models: ClassVar[tuple[str, ...]] = tuple(GPT_SIZES)
     same_for_all: ClassVar[frozenset[str]] = TaskConfig.same_for_all | {
         "context",
         "tokens_per_epoch",
@@ -295,6 +309,9 @@ class GptConfig(TaskConfig):
 
     name: Literal["gpt"] = "gpt"
     model: str = Field("nano", description="nano, micro and mini: 3 to 6 layers of 48 to 192; gpt2: 12 layers of 768")
+    width: Width = None
+    parametrization: Parametrization = "standard"
+    base_width: BaseWidth = None
     epochs: Epochs = 10
     batch_size: BatchSize = 16
     schedule: NamedSchedule = Schedule(name="cosine", warmup=0.05, final=0.1)
@@ -312,6 +329,19 @@ class GptConfig(TaskConfig):
     test_file: RelativePath | None = Field(None, description="null: the end of the training text")
     val_fraction: Number = Field(0.1, gt=0.0, lt=0.5, description="of the training text, where there is no val_file")
     test_fraction: Number = Field(0.1, gt=0.0, lt=0.5, description="of the training text, where there is no test_file")
+
+    @property
+    def shape(self) -> Shape:
+        """Width, heads and parametrisation of the model."""
+        _, *own = GPT_SIZES[self.model]
+        return shape_of(
+            (own[0], own[1]), width=self.width, parametrization=self.parametrization, base_width=self.base_width
+        )
+
+    @model_validator(mode="after")
+    def _widths_fit(self) -> GptConfig:
+        assert self.shape
+        return self
 
 
 ColumnNames = Annotated[tuple[Annotated[str, Field(max_length=200)], ...], Field(max_length=10_000)]

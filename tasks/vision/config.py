@@ -9,14 +9,19 @@ from pydantic import Field, model_validator
 
 from admeta.imports import IMPORT_PATH
 from tasks.config import (
+    BaseWidth,
     BatchSize,
     Count,
     Epochs,
     NamedSchedule,
+    Parametrization,
     RelativePath,
     Schedule,
+    Shape,
     TaskConfig,
     ValFraction,
+    Width,
+    shape_of,
 )
 
 _TORCHVISION = """
@@ -44,7 +49,10 @@ CIFAR_MODELS = (
     "pyramidnet110_a84",
 )
 
-VIT_MODELS = ("vit_tiny", "vit_small")
+VIT_SIZES = {"vit_tiny": (12, 3, 192), "vit_small": (12, 6, 384)}
+"""Layers, heads and width by name."""
+
+VIT_MODELS = tuple(VIT_SIZES)
 VIT_RECIPE: Mapping[str, Any] = {
     "epochs": 100,
     "schedule": {"name": "cosine", "warmup": 0.1},
@@ -88,6 +96,28 @@ class SplitImageConfig(ImageConfig):
     batch_size: BatchSize = 128
     schedule: NamedSchedule = Schedule(name="multistep", milestones=(0.5, 0.75), gamma=0.1)
     val_fraction: ValFraction = 0.1
+    width: Width = None
+    parametrization: Parametrization = "standard"
+    base_width: BaseWidth = None
+
+    @property
+    def shape(self) -> Shape | None:
+        """Width, heads and parametrisation of a vision transformer; None for other models, whose width is fixed."""
+        if self.model not in VIT_SIZES:
+            return None
+        _, *own = VIT_SIZES[self.model]
+        return shape_of(
+            (own[0], own[1]), width=self.width, parametrization=self.parametrization, base_width=self.base_width
+        )
+
+    @model_validator(mode="after")
+    def _widths_fit(self) -> SplitImageConfig:
+        if self.shape is None and (self.width, self.parametrization, self.base_width) != (None, "standard", None):
+            raise ValueError(
+                f"width, base_width and mup are for {' and '.join(VIT_SIZES)}; model {self.model!r} has its own width. "
+                "Leave them out, or choose one of those models"
+            )
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -26,8 +26,10 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 
+from tasks.config import Shape
 from tasks.errors import ConfigError
 from tasks.own.task import build_own
+from tasks.vision.config import VIT_SIZES
 
 STAGES = (16, 32, 64)
 Block = Callable[[int, int, int], nn.Module]
@@ -186,15 +188,29 @@ class PyramidNet(nn.Module):
         return self.head(x.mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
-VIT_SIZES = {"vit_tiny": (12, 3, 192), "vit_small": (12, 6, 384)}
-"""Layers, heads and width by name."""
+class _ScaledLinear(nn.Linear):
+    """A linear layer on its input over `divisor`: the output of a network in µP."""
+
+    def __init__(self, like: nn.Linear, *, divisor: float) -> None:
+        super().__init__(like.in_features, like.out_features)
+        self.divisor = divisor
+        self.weight, self.bias = like.weight, like.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x / self.divisor)
 
 
-def small_vit(name: str, *, n_classes: int, image_size: int) -> nn.Module:
-    """A vision transformer of `VIT_SIZES`; the side of the images must be a multiple of its patches' side."""
+def small_vit(name: str, *, n_classes: int, image_size: int, shape: Shape | None = None) -> nn.Module:
+    """A vision transformer of `VIT_SIZES`; the side of the images must be a multiple of its patches' side.
+
+    With a shape over µP's base, its output is divided by `width_over_base`; torchvision draws hidden weights with a
+    variance over the width already, and its head begins at 0 (table 8 of Tensor Programs V).
+    """
     from torchvision.models import VisionTransformer
 
     n_layers, n_heads, width = VIT_SIZES[name]
+    if shape is not None:
+        n_heads, width = shape.n_heads, shape.width
     model: nn.Module = VisionTransformer(
         image_size=image_size,
         patch_size=4 if image_size <= 96 else 16,
@@ -204,6 +220,9 @@ def small_vit(name: str, *, n_classes: int, image_size: int) -> nn.Module:
         mlp_dim=4 * width,
         num_classes=n_classes,
     )
+    if shape is not None and shape.over_base != 1.0:
+        model.width_over_base = shape.over_base  # type: ignore[assignment]
+        model.heads.head = _ScaledLinear(model.heads.head, divisor=shape.over_base)  # type: ignore[union-attr,arg-type]
     return model
 
 
@@ -219,18 +238,19 @@ _CIFAR: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-def build_image_model(name: str, *, n_classes: int, image_size: int) -> nn.Module:
+def build_image_model(name: str, *, n_classes: int, image_size: int, shape: Shape | None = None) -> nn.Module:
     """A model of `tasks.vision.config` by name, freshly initialised, for RGB images.
 
     Args:
         name: a CIFAR model, one of `VIT_SIZES`, `torchvision/<name>` for torchvision's classification models (no
             pretrained weights), or an import path of a class or function of `n_classes`.
         image_size: side of the square images, pixels; vision transformers are built for it.
+        shape: of one of `VIT_SIZES`, in place of its own.
     """
     if name in _CIFAR:
         return _CIFAR[name](n_classes)
     if name in VIT_SIZES:
-        return small_vit(name, n_classes=n_classes, image_size=image_size)
+        return small_vit(name, n_classes=n_classes, image_size=image_size, shape=shape)
     if ":" in name:
         return build_own(name, n_classes)
     from torchvision import models
@@ -270,7 +290,7 @@ def _weights_without_memory() -> Iterator[None]:
         on_buffers.remove()
 
 
-def check_model(name: str, *, n_classes: int, image_size: int, batch_size: int) -> None:
+def check_model(name: str, *, n_classes: int, image_size: int, batch_size: int, shape: Shape | None = None) -> None:
     """Pass a batch of shapes (no memory, no arithmetic) through the model in training mode.
 
     Raises:
@@ -278,7 +298,7 @@ def check_model(name: str, *, n_classes: int, image_size: int, batch_size: int) 
     """
     try:
         with _weights_without_memory():
-            model = build_image_model(name, n_classes=n_classes, image_size=image_size).train()
+            model = build_image_model(name, n_classes=n_classes, image_size=image_size, shape=shape).train()
         with torch.device("meta"):
             logits = model(torch.empty(min(batch_size, 2), 3, image_size, image_size))
     except ConfigError:

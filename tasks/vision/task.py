@@ -223,7 +223,9 @@ class NamedModelTask(ImageTask[SplitConfigT], Generic[SplitConfigT]):
         return (super().cache_key(config), config.val_fraction)
 
     def build_model(self) -> nn.Module:
-        return build_image_model(self.config.model, n_classes=self._n_classes, image_size=self._image_size)
+        return build_image_model(
+            self.config.model, n_classes=self._n_classes, image_size=self._image_size, shape=self.config.shape
+        )
 
     def compile_regions(self, model: nn.Module) -> Sequence[nn.Module]:
         layers = getattr(getattr(model, "encoder", None), "layers", None)  # of torchvision's vision transformers
@@ -236,6 +238,7 @@ class NamedModelTask(ImageTask[SplitConfigT], Generic[SplitConfigT]):
             n_classes=self._n_classes,
             image_size=self._image_size,
             batch_size=self.config.batch_size,
+            shape=self.config.shape,
         )
 
     @property

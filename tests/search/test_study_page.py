@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from admeta.client.text import markdown
-from search import definition, objectives, optimizer_search, pruners, samplers, space
+from search import definition, objectives, optimizer_search, pruners, samplers, scale, space
 from tasks.config import Schedule, TaskConfig, TrialRef
 from tasks.registry import TASKS
 from tasks.text.config import Lora
@@ -32,6 +32,7 @@ PARTS: tuple[tuple[str, tuple[type[BaseModel], ...]], ...] = (
     ("`objective`, and each of `objectives`", (objectives.Objective,)),
     ("`budget`", (definition.Budget,)),
     ("`confirm` and `contrasts`", (definition.Confirm, definition.Contrasts)),
+    ("`scale`", (scale.Scale,)),
     ("`sensitivity`", (optimizer_search.Sensitivity,)),
     ("`resources`", (definition.Resources,)),
     ("`warm_start`", (definition.WarmStart,)),

@@ -20,7 +20,14 @@ def test_example_is_valid(example: str) -> None:
 
 
 def test_common_fields_and_tasks_are_all_shown() -> None:
-    fields = set(TASKS["cifar10"].config.model_fields) - {"augment", "pad", "val_fraction"}
+    fields = set(TASKS["cifar10"].config.model_fields) - {
+        "augment",
+        "pad",
+        "val_fraction",
+        "width",
+        "parametrization",
+        "base_width",
+    }
     assert fields == set(yaml.safe_load(EXAMPLES[0])["task"])
     for name, info in TASKS.items():
         assert f"`{name}`" in TEXT

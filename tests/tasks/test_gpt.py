@@ -15,9 +15,10 @@ from torch import nn
 
 from tasks.engine.task import load_task
 from tasks.errors import ConfigError, DataError
-from tasks.gpt import SIZES, Gpt, GptTask
+from tasks.gpt import Gpt, GptTask
 from tasks.registry import parse_config
 from tasks.runs import check, open_run
+from tasks.text.config import GPT_SIZES
 
 WORDS = "the quick brown fox jumps over a lazy dog while é and 🦊 sleep".split()  # noqa: SIM905
 
@@ -51,7 +52,7 @@ def test_the_decoder_is_gpt2() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
-    layers, heads, width = SIZES["nano"]
+    layers, heads, width = GPT_SIZES["nano"]
     ours = Gpt("nano", n_tokens=64, context=16, dropout=0.0)
     for parameter in ours.parameters():
         nn.init.normal_(parameter, std=0.2)

@@ -35,6 +35,7 @@ from admeta.client.models import (
     ParetoView,
     PointView,
     ProfilesView,
+    ScaleView,
     SensitivityView,
     StudiesComparisonView,
     StudyRunView,
@@ -415,6 +416,14 @@ class AsyncClient:
         return await self._connection.read_list(
             ImportanceView, get(f"/v1/studies/{part(study)}/importance", {"method": method})
         )
+
+    async def scale(self, study: str) -> ScaleView:
+        """The best settings over the sizes of a study with `scale`, their prediction, and speed-ups over one optimizer.
+
+        Args:
+            study: id or name.
+        """
+        return await self._connection.read(ScaleView, get(f"/v1/studies/{part(study)}/scale"))
 
     async def sensitivity(
         self,

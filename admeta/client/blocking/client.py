@@ -36,6 +36,7 @@ from admeta.client.models import (
     ParetoView,
     PointView,
     ProfilesView,
+    ScaleView,
     SensitivityView,
     StudiesComparisonView,
     StudyRunView,
@@ -416,6 +417,14 @@ class Client:
         return self._connection.read_list(
             ImportanceView, get(f"/v1/studies/{part(study)}/importance", {"method": method})
         )
+
+    def scale(self, study: str) -> ScaleView:
+        """The best settings over the sizes of a study with `scale`, their prediction, and speed-ups over one optimizer.
+
+        Args:
+            study: id or name.
+        """
+        return self._connection.read(ScaleView, get(f"/v1/studies/{part(study)}/scale"))
 
     def sensitivity(
         self,

@@ -103,6 +103,9 @@ class ComparisonRow(TrainedView):
     label: str
     listed_as: str = Field(default="", description="Label of its optimizer in the definition.")
     repeat: int = Field(default=0, description="How many searches of the same optimizer come before this one.")
+    size: float | None = Field(
+        default=None, description="In a study with `scale`: of the model. Ranks and verdicts are within one size."
+    )
     baseline_of: str | None = Field(
         default=None, description="Of a trial at default settings, which searched nothing: its optimizer's label."
     )
@@ -412,6 +415,103 @@ class ImportanceView(View):
     )
     n_complete: int = Field(default=0, description="Those of them that are complete.")
     reason: str | None = Field(default=None, description="Why there is no result yet.")
+
+
+class BestValueView(View):
+    """Where one parameter was best at one size of the model."""
+
+    size: float
+    value: float
+    low: float = Field(description="One standard error below.")
+    high: float = Field(description="One standard error above.")
+    n_trials: int = Field(description="Complete trials.")
+    is_best_trial: bool = Field(
+        description="Whether it is the best trial's value, since the trials show no minimum within their range."
+    )
+
+
+class ParameterFitView(View):
+    """One parameter's best value over size, the line through it, and the prediction; null below three sizes."""
+
+    parameter: str
+    log: bool = Field(description="The line: value = c · size^slope; else value = c + slope · ln(size).")
+    best: list[BestValueView] = Field(description="By size.")
+    slope: float | None
+    slope_low: float | None = Field(description="Of its 95 % interval.")
+    slope_high: float | None
+    predicted: float | None
+    low: float | None = Field(description="Of its 95 % interval, if the line holds to within 10 %.")
+    high: float | None
+    excess: float | None = Field(
+        description="How much farther the values lie from the line than their errors explain; above 1 the interval is "
+        "so much wider."
+    )
+    sentence: str
+
+
+class SweepView(View):
+    """What the trials at the predicted size show of the prediction."""
+
+    parameter: str = Field(description="That was varied around the predicted settings.")
+    results: list[tuple[float, float]] = Field(description="Its value and the metric of each complete trial, by value.")
+    predicted: float | None = Field(description="Its predicted value; null where that trial is not complete.")
+    predicted_result: float | None = Field(description="The metric of the predicted settings.")
+    best_result: float
+    best: float = Field(description="Its value where the metric is best, by a curve through the trials.")
+    low: float | None = Field(description="Of the 95 % interval of `best`; null: it is the best trial's value.")
+    high: float | None
+    ratio: float | None = Field(description="`predicted` over `best`.")
+    refuted: bool | None = Field(
+        description="Whether the intervals of the prediction and of `best` have no value in common; null: not known."
+    )
+    sentence: str
+
+
+class SpeedupView(View):
+    """How much sooner an optimizer has the final result of the reference at one size."""
+
+    size: float
+    target: float = Field(description="Mean final value of the reference's best settings.")
+    epochs: float | None = Field(description="Until it was reached, interpolated; null: never. Median over its runs.")
+    speedup: float | None = Field(description="The reference's epochs over these.")
+    low: float | None = Field(description="Of the slowest run; null: one never reached it.")
+    high: float | None = Field(description="Of the fastest run.")
+    n: int = Field(description="Runs.")
+
+
+class ScaleSearchView(View):
+    """One optimizer's search at one size."""
+
+    size: float
+    label: str
+    verifies: bool = Field(description="Whether its trials verify the prediction.")
+    n_complete: int
+    value: float | None = Field(description="The chosen trial's mean over its confirm runs, or else its value.")
+
+
+class ScaleCurveView(View):
+    """One optimizer over the sizes of a study."""
+
+    label: str = Field(description="In the definition.")
+    optimizer: str
+    searches: list[ScaleSearchView]
+    fits: list[ParameterFitView]
+    sweep: SweepView | None = Field(description="Null: nothing was verified yet.")
+    speedups: list[SpeedupView] = Field(description="By size; empty for the reference itself.")
+
+
+class ScaleView(View):
+    """A study's ladder of sizes: the best settings over size, their prediction, and speed-ups over one optimizer."""
+
+    study: str
+    metric: str
+    direction: str
+    field: str = Field(description="Of the task.")
+    values: list[float]
+    predict: float
+    against: str = Field(description="Label of the optimizer whose final result the others are timed to.")
+    complete: bool
+    curves: list[ScaleCurveView]
 
 
 class PaperTableView(View):

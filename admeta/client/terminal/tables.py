@@ -31,9 +31,11 @@ if TYPE_CHECKING:
         ProfilesView,
         ProfileTaskView,
         RangeEndView,
+        ScaleView,
         SearchView,
         SensitivityCurveView,
         SensitivityView,
+        SpeedupView,
         SpreadView,
         StudiesComparisonView,
         StudyRunView,
@@ -357,6 +359,53 @@ def importance(views: Iterable[ImportanceView]) -> FittedTable:
 def _share(name: str, share: float, interval: tuple[float, float] | None) -> str:
     """A share with its interval: lr 80% (71 to 84%)."""
     return f"{name} {share:.0%}" + (f" ({100 * interval[0]:.0f} to {interval[1]:.0%})" if interval else "")
+
+
+def scale(view: ScaleView) -> FittedTable:
+    """One line for each optimizer and fitted parameter: its best value at each size, and the predicted one."""
+    head, rows = scale_cells(view)
+    table = FittedTable(*head)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def scale_cells(view: ScaleView) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of `scale`; a question mark follows the best trial's value where the trials show no minimum."""
+    sizes = [f"{view.field} {size:g}" for size in view.values]
+    rows = []
+    for curve in view.curves:
+        for fit in curve.fits:
+            best = {one.size: f"{one.value:.3g}{' ?' if one.is_best_trial else ''}" for one in fit.best}
+            predicted = _NOTHING if fit.predicted is None else f"{fit.predicted:.3g} ({fit.low:.2g} to {fit.high:.2g})"
+            found = _NOTHING
+            if curve.sweep is not None and curve.sweep.parameter == fit.parameter:
+                found = f"{curve.sweep.best:.3g}{' ?' if curve.sweep.low is None else ''}"
+            rows.append(
+                [curve.label, fit.parameter, *(best.get(one, _NOTHING) for one in view.values), predicted, found]
+            )
+    return ["optimizer", "parameter", *sizes, f"predicted at {view.predict:g}", f"found at {view.predict:g}"], rows
+
+
+def scale_in_words(view: ScaleView) -> list[str]:
+    """The lines, what verified them, and the speed-ups of a study's ladder."""
+    lines = []
+    for curve in view.curves:
+        lines += [f"{curve.label}: {fit.sentence}" for fit in curve.fits]
+        if curve.sweep is not None:
+            lines.append(f"{curve.label}: {curve.sweep.sentence}")
+        if curve.speedups:
+            each = ", ".join(f"{speedup_in_words(one)} at {one.size:g}" for one in curve.speedups)
+            lines.append(f"{curve.label}: to the final {view.metric} of {view.against} in epochs: {each}")
+    return lines
+
+
+def speedup_in_words(one: SpeedupView) -> str:
+    """× 1.32 (1.28 to 1.4), or that it was never reached."""
+    if one.speedup is None:
+        return "never"
+    low = "never" if one.low is None else f"{one.low:.2f}"
+    return f"× {one.speedup:.2f}" + (f" ({low} to {one.high:.2f})" if one.n > 1 else "")
 
 
 def sensitivity(view: SensitivityView) -> FittedTable:

@@ -165,6 +165,40 @@ const Charts = (() => {
       svg.addEventListener("pointerleave", () => tip(""));
       const reference = Object.assign(document.createElement("p"), { className: "key quiet", textContent: found.hypervolume === null ? "" : `Hypervolumes from the worst values: ${found.objectives.map((one, k) => `${one.metric} ${number(found.reference[k])}`).join(", ")}.` });
       box.replaceChildren(svg, key, reference);
+    /* Best values over size; at the predicted size a large dot with its interval, and a hollow one where trials were best. */
+    ladder(box, found, figure) {
+      const select = figure.querySelector("[name=parameter]"), known = [...select.options].map((option) => option.text);
+      const names = [...new Set(found.curves.flatMap((one) => one.fits.map(({ parameter }) => parameter)))];
+      names.filter((name) => !known.includes(name)).forEach((name) => select.add(new Option(name)));
+      const chosen = select.value, tables = [], series = [], bands = [];
+      found.curves.forEach((one, i) => {
+        const fit = one.fits.find(({ parameter }) => parameter === chosen);
+        if (!fit) return;
+        const known = fit.predicted === null ? [] : [found.predict], at = series.length + 1, stroke = color(i), edge = { label: one.label, stroke: stroke + "00", width: 0, class: "edge", points: { show: false } };
+        const of = (name, end) => [...fit.best.map((best) => best[name]), ...known.map(() => end)];
+        const sweep = one.sweep?.parameter === chosen ? one.sweep.best : null;
+        tables.push([[...fit.best.map(({ size }) => size), ...known], of("value", null), of("high", fit.high), of("low", fit.low), fit.best.map(() => null).concat(known.map(() => fit.predicted)), fit.best.map(() => null).concat(known.map(() => sweep))]);
+        const dots = (size, fill) => ({ ...edge, points: { show: true, size, stroke, fill } });
+        series.push({ label: one.label, stroke, width: 2, spanGaps: true, points: { show: true, size: 5 } }, { ...edge, spanGaps: true }, { ...edge, spanGaps: true }, dots(12, stroke), dots(9, "transparent"));
+        bands.push({ series: [at + 1, at + 2], fill: stroke + "2b" });
+      });
+      if (!tables.length) return say(box, "No trial is complete yet.");
+      const together = (u, i, { show }) => {
+        if (!i || (i - 1) % 5 || show === undefined) return;
+        for (let k = i + 1; k < i + 5; k++) if (u.series[k].show !== show) u.setSeries(k, { show });
+      };
+      plot(box, { x: found.field, y: chosen, series, bands, data: uPlot.join(tables), hooks: { setSeries: [together] }, logX: true, logY: isLog(figure) });
+      box.querySelectorAll(".u-legend .edge").forEach((row) => row.remove());
+    },
+    speedup(box, found) {
+      const sizes = [...found.values, found.predict], curves = [];
+      found.curves.forEach((one, i) => {
+        if (!one.speedups.length) return;
+        const of = (name) => sizes.map((size) => one.speedups.find((at) => at.size === size)?.[name] ?? null);
+        curves.push({ label: one.label, i, median: of("speedup"), low: of("low"), high: of("high") });
+      });
+      if (!curves.length) return say(box, `Nothing to compare yet: both an optimizer and ${found.against} need a complete trial at a size.`);
+      banded(box, sizes, curves, { x: found.field, y: `times ${found.against}`, logX: true }, { points: { show: true, size: 5 } });
     },
     profile(box, found, figure) {
       const there = found.optimizers.map((one, i) => ({ name: one.name, i, ...one[figure.dataset.of] })).filter((one) => one.tau);

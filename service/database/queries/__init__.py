@@ -23,6 +23,7 @@ from service.database.queries.plots import (
     with_front,
 )
 from service.database.queries.profiles import Choice, profiles
+from service.database.queries.scale import scale
 from service.database.queries.several import compare_studies
 from service.database.queries.studies import get_study_view, gpu_seconds, list_studies, study_names
 from service.database.queries.trials import (
@@ -70,6 +71,7 @@ __all__ = [
     "profiles",
     "queued_studies",
     "run_files",
+    "scale",
     "search_history",
     "sensitivity",
     "study_curves",

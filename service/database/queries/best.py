@@ -22,6 +22,7 @@ from admeta.client.models import BestView, SpreadView
 from search.analysis import spread
 from search.definition import StudyDefinition
 from search.paper.comparison import FINETUNED, variant_of
+from search.recipe import LADDER
 from search.states import Direction, FailureKind, RunState, Stage, StudyState
 from search.warm_start import BEST_OF_EACH, MAX_SEARCHES, EarlierTrial
 from service.database.engine import reading
@@ -179,6 +180,7 @@ def best(
         Study.task == task,
         Study.metric == metric,
         Search.optimizer == optimizer,
+        of_one_size(),
         *([] if model is None else [Study.model == model]),
         *([] if recipe is None else [Study.recipe.startswith(recipe, autoescape=True)]),
     ]
@@ -197,6 +199,11 @@ def best(
                     view = _best_view(run, _summary(run), task=_tasks(session, [run])[run.search.study_id])
                     return view.model_copy(update={"other_recipes": others})
     return None
+
+
+def of_one_size() -> ColumnElement[bool]:
+    """SQL: whether the study is none with `scale`, whose searches are of several sizes."""
+    return Study.recipe.is_(None) | Study.recipe.not_like(f"{LADDER}%")
 
 
 def _last_direction(session: Session, where: Sequence[ColumnElement[bool]]) -> Direction | None:
@@ -265,7 +272,7 @@ def best_results(engine: Engine) -> list[BestResult]:
     """The best of every (task, model, recipe, metric, optimizer, variant); in order of the key."""
     with reading(engine) as session:
         chosen: dict[_Key, Any] = {}
-        for row in [*session.execute(_confirmed()), *session.execute(_single())]:
+        for row in [*session.execute(_confirmed(of_one_size())), *session.execute(_single(of_one_size()))]:
             key = _key(row)
             if key not in chosen or _order(row) < _order(chosen[key]):
                 chosen[key] = row

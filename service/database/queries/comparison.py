@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import combinations
 from typing import Any
 
 from sqlalchemy import ColumnElement, Engine, func, select
@@ -34,6 +35,7 @@ from search.extension import looks_in_words, unequal_budgets
 from search.optimizer_search import BASELINE
 from search.recipe import own_fields, recipe_of
 from search.records import RunOutcome
+from search.scale import sizes_of
 from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import CONFIRM, Run, Search, Study
@@ -172,7 +174,8 @@ def _earlier_spread(session: Session, recipe: str) -> Spread | None:
 def _rules(study: Study, samples: Mapping[str, Sample], *, test: SignificanceTest, unit: str) -> Rules:
     """The rules by which the study's definition asks for its optimizers to be compared."""
     contrasts = study.definition.get("contrasts")
-    against = contrasts["against"] if contrasts and contrasts["against"] in samples else None
+    known = study.definition.get("scale") is not None or (contrasts and contrasts["against"] in samples)
+    against = contrasts["against"] if contrasts and known else None
     n = max((sample.n for sample in samples.values()), default=0)
     confirm = Confirm.model_validate(study.definition["confirm"])
     rules = rules_of(confirm, direction=study.direction, n_seeds=n, against=against, test=test, n_seen=study.n_seen)
@@ -181,6 +184,9 @@ def _rules(study: Study, samples: Mapping[str, Sample], *, test: SignificanceTes
 
 def _verdicts(rows: Sequence[ComparisonRow], samples: Mapping[str, Sample], rules: Rules) -> list[PairVerdict]:
     """Between the searched optimizers, then of each with its baseline; the second family costs the first nothing."""
+    if any(row.size is not None for row in rows):
+        pairs = _within_sizes(rows, samples, against=rules.against)
+        return compare(samples, replace(rules, against=None, pairs=pairs)) if pairs else []
     of = {row.baseline_of: row.label for row in rows if row.baseline_of is not None}
     searched = {label: sample for label, sample in samples.items() if label not in of.values()}
     pairs = [(label, of[label]) for label in searched if of.get(label) in samples]
@@ -193,18 +199,39 @@ def _verdicts(rows: Sequence[ComparisonRow], samples: Mapping[str, Sample], rule
     return found
 
 
+def _within_sizes(
+    rows: Sequence[ComparisonRow], samples: Mapping[str, Sample], *, against: str | None
+) -> list[tuple[str, str]]:
+    """The pairs of searches at one size; with `against`, an optimizer's label, those with its search."""
+    known = [row for row in rows if row.label in samples]
+    pairs = [pair for pair in combinations(known, 2) if pair[0].size == pair[1].size]
+    return [
+        (a.label, b.label) if b.listed_as == against or against is None else (b.label, a.label)
+        for a, b in pairs
+        if against in (None, a.listed_as, b.listed_as)
+    ]
+
+
 def place_in_definition(study: Study, search: Search) -> dict[str, Any]:
     """Which optimizer of the definition the search is of, and how many of its searches come before it."""
     if _is_baseline(study, search):
-        return {"listed_as": search.label, "repeat": 0, "baseline_of": search.label.removesuffix(BASELINE)}
-    place, repeat = divmod(search.position, study.definition.get("searches", 1))
-    return {"listed_as": study.definition["optimizers"][place]["label"], "repeat": repeat}
+        return {
+            "listed_as": search.label,
+            "repeat": 0,
+            "size": None,
+            "baseline_of": search.label.removesuffix(BASELINE),
+        }
+    sizes = sizes_of(study.definition)
+    n_searches = study.definition.get("searches", 1)
+    place, rest = divmod(search.position, n_searches * len(sizes))
+    size, repeat = divmod(rest, n_searches)
+    return {"listed_as": study.definition["optimizers"][place]["label"], "repeat": repeat, "size": sizes[size]}
 
 
 def _is_baseline(study: Study, search: Search) -> bool:
     """Baselines come after all searches."""
-    n_searches: int = study.definition.get("searches", 1) * len(study.definition["optimizers"])
-    return search.position >= n_searches
+    of_each: int = study.definition.get("searches", 1) * len(sizes_of(study.definition))
+    return search.position >= of_each * len(study.definition["optimizers"])
 
 
 def _by_seed(labels: Sequence[str], confirmed: Mapping[str, TrialSummary]) -> dict[str, Sample]:
@@ -338,10 +365,17 @@ def _place(summary: TrialSummary | None, direction: Direction) -> tuple[float, f
 
 
 def _ranked(rows: Mapping[str, ComparisonRow], places: Mapping[str, tuple[float, float] | None]) -> list[ComparisonRow]:
-    """Best first; equal ones share a rank (1, 2, 2, 4); those without a place come last, unranked."""
+    """Best first; equal ones share a rank (1, 2, 2, 4); those without a place come last, unranked.
+
+    Searches at different sizes of the model have ranks of their own; the smallest size comes first.
+    """
     placed = {label: place for label, place in places.items() if place is not None}
-    ranks = {label: 1 + sum(other < place for other in placed.values()) for label, place in placed.items()}
-    ranked = [rows[label].model_copy(update={"rank": ranks[label]}) for label in sorted(placed, key=placed.__getitem__)]
+    ranks = {
+        label: 1 + sum(other < place for one, other in placed.items() if rows[one].size == rows[label].size)
+        for label, place in placed.items()
+    }
+    in_order = sorted(placed, key=lambda label: (rows[label].size or 0.0, placed[label]))
+    ranked = [rows[label].model_copy(update={"rank": ranks[label]}) for label in in_order]
     return ranked + [row for label, row in rows.items() if label not in placed]
 
 

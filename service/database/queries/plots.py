@@ -32,6 +32,7 @@ from search.analysis import best_so_far, finite_or_none, median_band
 from search.errors import SearchError, nearest_hint
 from search.importance import Importance, importance
 from search.objectives import COSTS, corners, cost_of, hypervolume, on_front
+from search.scale import sizes_of
 from search.states import AttemptState, Direction, ImportanceMethod, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import Attempt, CurvePoint, Run, Search, Study
@@ -312,8 +313,9 @@ def search_history(engine: Engine, study: StudyView, label: str) -> History:
 
 def _declared(study: StudyView, label: str) -> dict[str, dict[str, bool]]:
     definition: dict[str, Any] = study.definition or {}
-    position = [search.label for search in study.searches].index(label)  # an optimizer has `searches` of them
-    optimizers, place = definition["optimizers"], position // definition.get("searches", 1)
+    position = [search.label for search in study.searches].index(label)
+    of_each = definition.get("searches", 1) * len(sizes_of(definition))
+    optimizers, place = definition["optimizers"], position // of_each
     space: dict[str, Any] = optimizers[place]["space"] if place < len(optimizers) else {}  # a baseline has none
     return {
         name: {"log": bool(parameter.get("log")), "integer": parameter["type"] == "int"}

@@ -25,11 +25,12 @@ from admeta.client.models import (
 from search.analysis import TargetTimes, finite_or_none, time_to_target
 from search.analysis.across import Across, Outcome, Task, across, largest_comparison, sentence
 from search.analysis.profiles import full_ranks
+from search.recipe import LADDER
 from search.states import Direction, RunState, StudyState, TimeUnit
 from service.database.engine import reading
 from service.database.errors import NoProfileError
 from service.database.models import Search, Study
-from service.database.queries.best import TrialSummary, best_run_id, preset_name, spread_of, variant_name
+from service.database.queries.best import TrialSummary, best_run_id, of_one_size, preset_name, spread_of, variant_name
 from service.database.queries.chosen import chosen_trials, curves_of, target_of
 from service.database.queries.comparison import place_in_definition
 from service.database.queries.lookup import VOID_TAG, find_study, has_tag
@@ -134,7 +135,14 @@ def _studies(session: Session, choice: Choice, left_out: list[LeftOutView]) -> l
             left_out.append(_left_study(study, f"is {study.state}; only completed studies are compared"))
         elif study.recipe is None:
             left_out.append(_left_study(study, "has no recipe: this version cannot read its definition"))
-    where = [Study.state == StudyState.COMPLETED, Study.recipe.is_not(None), *_conditions(session, choice)]
+        elif study.recipe.startswith(LADDER):
+            left_out.append(_left_study(study, "is of several sizes of the model; see its scale"))
+    where = [
+        Study.state == StudyState.COMPLETED,
+        Study.recipe.is_not(None),
+        of_one_size(),
+        *_conditions(session, choice),
+    ]
     if named:
         where.append(Study.id.in_([study.id for study in named]))
     query = select(Study).where(*where).order_by(Study.created_at.desc(), Study.id).limit(MAX_STUDIES + 1)

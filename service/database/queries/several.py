@@ -65,7 +65,8 @@ def compare_studies(
 
 def _compared(study: Study, view: ComparisonView) -> ComparedStudyView:
     rows = [ComparedRowView.model_validate(row) for row in view.rows]
-    best = rows[0].label if rows and rows[0].rank is not None else None
+    of_one_size = not any(row.size for row in view.rows)
+    best = rows[0].label if of_one_size and rows and rows[0].rank is not None else None
     return ComparedStudyView(**{**study.columns(), "rows": rows, "best": best})
 
 
@@ -82,6 +83,8 @@ def _why_not(studies: Sequence[Study], *, n_searches: int) -> str | None:
             "their results are not comparable, because the studies are not of one recipe (task with its settings, data "
             f"and objective){of}. The differences of the definitions are listed."
         )
+    if any(study.definition.get("scale") for study in studies):
+        return "a study has searches at several sizes of its model, which are compared within it alone."
     if any(study.definition.get("searches", 1) > 1 for study in studies):
         return "a study repeats its searches; its verdicts are on optimizers, and those of the others on settings."
     if any(study.definition["confirm"].get("until") for study in studies):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 from collections.abc import Iterator
 
 import optuna
@@ -15,7 +16,7 @@ from sqlalchemy import select
 
 from admeta.client.text import escape
 from search.records import RunOutcome
-from search.states import FailureKind, RunState, Stage
+from search.states import FailureKind, RunState, Stage, StudyState
 from service.database.engine import make_engine, writing
 from service.database.models import Study
 from service.database.store import SqlStore
@@ -273,3 +274,104 @@ def test_a_study_that_names_unknown_objectives_is_refused(api: TestClient) -> No
     made = api.post("/v1/studies", json={**body, "objectives": ["train_s"]})
     assert made.status_code == 201
     assert made.json()["definition"]["objectives"] == [{"metric": "train_s", "direction": "minimize"}]
+
+
+WIDTHS = (64, 128, 256)
+
+
+@pytest.fixture
+def ladder(settings: Settings) -> Iterator[SqlStore]:
+    """Study 'ladder': AdamW and AdmetaR at three widths and the predicted one, 512, by a formula of lr and width.
+
+    AdmetaR reaches AdamW's final loss after 4 of its 5 epochs; its best lr falls with the square root of the width.
+    """
+    engine = make_engine(settings.database_url)
+    store = SqlStore(engine)
+    space = {"lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}}
+    study = definition(
+        "ladder",
+        task={"name": "gpt", "model": "micro", "epochs": 5},
+        optimizers=[{"name": "adamw", "space": space}, {"name": "admetar", "space": space}],
+        scale={"field": "width", "values": list(WIDTHS), "predict": 512, "verify": 3},
+        confirm={"top_k": 1, "seeds": [0, 1]},
+    )
+    lease, searches = leased(store, study)
+    for search in searches:
+        width = int(search.label.rpartition("width")[2])
+        best = 0.01 * (64 / width) ** 0.5
+        factors = (1, 0.5, 2) if width == 512 else (0.125, 0.25, 0.5, 1, 2, 4, 8)
+        for number, factor in enumerate(factors):
+            loss = 2.0 + 0.02 * math.log(factor) ** 2
+            run(store, lease, search, number, complete(loss), params={"lr": float(f"{best * factor:.4g}")})
+        chosen = factors.index(1)
+        ahead = 0.2 if search.optimizer == "admetar" else 0.0
+        for seed in (0, 1):
+            losses = [2.8 - 0.2 * epoch - ahead + 0.001 * seed for epoch in range(5)]
+            params = {"lr": float(f"{best:.4g}")}
+            run(store, lease, search, chosen, complete(losses[-1]), stage=Stage.CONFIRM, seed=seed, params=params,
+                points=curve(*losses))  # fmt: skip
+    store.set_study_state(lease, StudyState.COMPLETED)
+    yield store
+    engine.dispose()
+
+
+@pytest.mark.usefixtures("ladder")
+def test_a_ladder_of_sizes(api: TestClient) -> None:
+    found = api.get("/v1/studies/ladder/scale").json()
+    assert (found["field"], found["values"], found["predict"], found["against"]) == (
+        "width",
+        list(WIDTHS),
+        512,
+        "adamw",
+    )
+    adamw, admetar = found["curves"]
+    [fit] = admetar["fits"]
+    assert [one["value"] for one in fit["best"]] == pytest.approx([0.01, 0.01 / 2**0.5, 0.005], rel=0.01)
+    assert fit["slope"] == pytest.approx(-0.5, abs=0.01)
+    assert fit["low"] < 0.01 / 8**0.5 < fit["high"]
+    assert fit["sentence"].startswith("lr ∝ width^-0.5 (")
+    assert admetar["sweep"]["predicted"] == pytest.approx(0.003536, rel=0.01)
+    assert admetar["sweep"]["ratio"] == pytest.approx(1, abs=0.02)
+    assert admetar["sweep"]["refuted"] is not True
+    assert adamw["speedups"] == []
+    assert [one["size"] for one in admetar["speedups"]] == [*WIDTHS, 512]
+    assert all(one["speedup"] == pytest.approx(5 / 4, rel=0.01) and one["n"] == 2 for one in admetar["speedups"])
+
+
+@pytest.mark.usefixtures("ladder")
+def test_sizes_are_not_compared_with_one_another(api: TestClient) -> None:
+    found = api.get("/v1/studies/ladder/comparison").json()
+    sizes = {row["label"]: row["size"] for row in found["rows"]}
+    assert [row["size"] for row in found["rows"]] == [64, 64, 128, 128, 256, 256, 512, 512]
+    assert [row["rank"] for row in found["rows"]] == [1, 2] * 4
+    assert {row["listed_as"] for row in found["rows"]} == {"adamw", "admetar"}
+    assert len(found["pairs"]) == 4
+    assert all(sizes[pair["a"]] == sizes[pair["b"]] for pair in found["pairs"])
+
+
+@pytest.mark.usefixtures("ladder")
+def test_a_ladder_is_exported_and_on_its_page(api: TestClient) -> None:
+    text = api.get("/v1/studies/ladder/export?format=markdown").text
+    assert "| optimizer | parameter | width 64 | width 128 | width 256 | predicted at 512 | found at 512 |" in text
+    assert "- admetar: lr ∝ width^-0.5" in text
+    assert "predicted at 512" in api.get("/v1/studies/ladder/export?format=latex").text
+    rows = list(csv.DictReader(io.StringIO(api.get("/studies/ladder/scale.csv").text)))
+    assert [row["what"] for row in rows] == [*["best"] * 3, "predicted", "found"] * 2
+    page = api.get("/studies/ladder").text
+    assert "Best settings by width" in page
+    assert "admetar to the final val_loss of adamw, in epochs: × 1.25" in page
+    assert "64, 128, 256; predicts 512, verified by 3 trials of each optimizer" in page
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_study_of_one_size_has_no_ladder(api: TestClient) -> None:
+    answer = api.get("/v1/studies/digits/scale")
+    assert answer.status_code == 409
+    assert "trains one size of its model" in answer.json()["detail"]
+    assert api.get("/v1/studies/nothing/scale").status_code == 404
+
+
+@pytest.mark.usefixtures("ladder")
+def test_a_ladder_is_in_no_table_over_studies(api: TestClient) -> None:
+    assert api.get("/v1/best?task=gpt&optimizer=adamw").status_code == 404
+    assert api.get("/v1/profiles?study=ladder").json()["left_out"][0]["reason"].startswith("is of several sizes")
