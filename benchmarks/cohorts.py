@@ -235,7 +235,6 @@ def _cpu_s() -> float:
 
 def _memory() -> int:
     import torch
-
     from tasks.engine.packing import CONTEXT_BYTES
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():

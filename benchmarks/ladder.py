@@ -20,6 +20,7 @@ from typing import Any
 
 from admeta.cli.output import Output, emit
 from admeta.client import Client
+from admeta.client.states import StudyState
 from admeta.client.terminal import tables
 from benchmarks.time_to_answer import service
 
@@ -88,7 +89,7 @@ def follow(client: Client, studies: list[str]) -> None:
             *(f"{v.name} {v.state} {n}" for v, n in zip(views, done, strict=True)),
             flush=True,
         )
-        if all(view.state.is_terminal for view in views):
+        if all(StudyState(view.state).is_terminal for view in views):
             return
         time.sleep(20)
 
