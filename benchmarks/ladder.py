@@ -18,7 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from admeta.cli.output import Output, emit
+from admeta.cli.options import Output
+from admeta.cli.output import emit
 from admeta.client import Client
 from admeta.client.states import StudyState
 from admeta.client.terminal import tables
