@@ -28,7 +28,7 @@ from benchmarks.time_to_answer import service
 MAX_TEXT = 6 * 2**20
 SIZES: dict[str, dict[str, Any]] = {
     "small": {
-        "task": {"model": "nano", "context": 32, "batch_size": 16, "tokens_per_epoch": 10_240, "epochs": 6},
+        "task": {"model": "nano", "context": 32, "batch_size": 16, "tokens_per_epoch": 10_240, "epochs": 4},
         "scale": {"field": "width", "values": [32, 64, 128], "predict": 256, "verify": 5},
         "base_width": 64,
         "lr": {"adamw": (5e-4, 7), "admetar": (2e-3, 7)},
@@ -37,9 +37,9 @@ SIZES: dict[str, dict[str, Any]] = {
     },
     "large": {
         "task": {"model": "micro", "context": 256, "batch_size": 64, "tokens_per_epoch": 819_200, "epochs": 4},
-        "scale": {"field": "width", "values": [128, 256, 512], "predict": 1024, "verify": 7},
+        "scale": {"field": "width", "values": [128, 256, 512], "predict": 1024, "verify": 5},
         "base_width": 128,
-        "lr": {"adamw": (2.5e-4, 8), "admetar": (1e-3, 8)},
+        "lr": {"adamw": (2.5e-4, 7), "admetar": (1e-3, 7)},
         "seeds": [0],
         "resources": {"cpus": 2, "gpus": 0.125},
     },
@@ -80,9 +80,10 @@ def write_text(folder: Path, files: list[Path]) -> None:
     (folder / "train.txt").write_bytes(content[:MAX_TEXT])
 
 
-def follow(client: Client, studies: list[str]) -> None:
-    """Wait until all studies have ended."""
-    while True:
+def follow(client: Client, studies: list[str], *, minutes: float) -> None:
+    """Wait until all studies have ended, or for so many minutes."""
+    deadline = time.monotonic() + 60 * minutes
+    while time.monotonic() < deadline:
         views = [client.study(study) for study in studies]
         done = [sum(one.n_complete + one.n_failed for one in view.searches) for view in views]
         print(
@@ -92,7 +93,7 @@ def follow(client: Client, studies: list[str]) -> None:
         )
         if all(StudyState(view.state).is_terminal for view in views):
             return
-        time.sleep(20)
+        time.sleep(10)
 
 
 def main() -> None:
@@ -101,13 +102,14 @@ def main() -> None:
     parser.add_argument("--home", type=Path)
     parser.add_argument("--text", type=Path, nargs="*", default=[])
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--minutes", type=float, default=600.0, help="then print what there is")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         home = asked.home or Path(scratch) / "home"
         write_text(home / "data" / "text", asked.text)
         with service(home, home / "data") as client:
             names = [client.submit(definition(asked.size, one)).study.name for one in ("standard", "mup")]
-            follow(client, names)
+            follow(client, names, minutes=asked.minutes)
             for name in names:
                 view = client.scale(name)
                 print(f"\n{name}")
