@@ -239,6 +239,7 @@ class _Kind:
         self.is_settled = known is not None and known.is_settled
         self._reason = "" if known is None else known.reason
         self._totals = {} if known is None else dict(known.totals)
+        self._before = max((n for n in self._totals if n < self._wanted), default=None)
         self._memory_bytes = 0 if known is None else known.memory_bytes
         self._card_bytes = 0 if known is None else known.card_bytes
         self._shares_are_equal = self.is_settled
@@ -296,23 +297,32 @@ class _Kind:
         """The memory of a run. If the card has less than that which the facts are of, they do not hold."""
         if self._known is not None and pace.card_bytes and pace.card_bytes < 0.95 * self._card_bytes:
             self._known, self.is_settled, self._shares_are_equal = None, False, False
-            self._wanted = min(BEGIN, self._wanted)
+            self._wanted, self._before = min(BEGIN, self._wanted), None
             self._totals.clear()
         self._card_bytes = pace.card_bytes or self._card_bytes
         self._memory_bytes = max(self._memory_bytes, pace.memory_bytes)
 
     def decide(self, stays: Sequence[_Stay]) -> bool:
-        """Let a card have more runs, or fewer, if what they reported says so. Returns whether anything was found."""
+        """Let a card have more runs, or fewer, if what they reported says so. Returns whether anything was found.
+
+        There is nothing to compare the first runs with, so that more start as soon as the first report says how much
+        memory a run takes; until those train, the first ones show what the next number is compared with.
+        """
         n, following = self.limit, min(2 * self.limit, self.most)
         if n == following and n in self._totals:
             return False
-        before = max((m for m in self._totals if m < n), default=0)
+        if self._before is None and following > n:
+            self._raise(following, before=n)
+            return self.is_settled
+        before = self._before or 0
         now, earlier = self._shown(stays, n, before)
         n_epochs = sum(map(len, now.values()))
         if len({ticket for totals in now.values() for ticket, _ in totals}) < math.ceil(n / 2):
             return False
+        if earlier:
+            self._totals[before] = _mean(earlier)
         total = _mean(now)
-        if before:
+        if before in self._totals:
             gain, needed = self._gain(now, earlier, before=before), MIN_GAIN ** math.log2(n / before)
             if abs(gain - needed) < CLEAR and n_epochs < N_IF_UNCLEAR * n:
                 return False
@@ -323,11 +333,18 @@ class _Kind:
         elif n_epochs < n:
             return False
         self._totals[n] = total
-        if self._card_bytes and following * self._memory_bytes > MEMORY_SHARE * self._card_bytes:
-            self._settle(n, f"{following} of {_gib(self._memory_bytes)} do not fit in {_gib(self._card_bytes)}")
-        else:
-            self._wanted = following
+        self._raise(following, before=n)
         return True
+
+    def _raise(self, following: int, *, before: int) -> None:
+        """Let so many runs start if they fit into the card's memory."""
+        if following == before:
+            return
+        if self._card_bytes and following * self._memory_bytes > MEMORY_SHARE * self._card_bytes:
+            room = f"{following} of {_gib(self._memory_bytes)} do not fit in {_gib(self._card_bytes)}"
+            self._settle(before, room)
+        else:
+            self._wanted, self._before = following, before
 
     def _shown(self, stays: Sequence[_Stay], *numbers: int) -> list[_Totals]:
         """For each number of runs the totals that epochs show during which about so many trained on the card."""

@@ -8,6 +8,7 @@ starts: a node on which trials would fail is named with what to do about it, and
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 import re
@@ -24,6 +25,7 @@ from typing import Any
 
 import ray
 from ray._private import ray_constants
+from ray._private.accelerators import get_accelerator_manager_for_resource
 from ray._private.runtime_env import packaging
 from ray._private.runtime_env.working_dir import upload_working_dir_if_needed  # by actor: there is no public way
 from ray._private.state import available_resources_per_node  # Ray has no public way to ask what each node has free
@@ -32,6 +34,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from admeta.client.models import NodeView
 from search.driver import NAMESPACE
+from search.packing import MOST
 from service.ray import node
 from service.settings import Settings, SettingsError
 from tasks.engine import sharing
@@ -39,8 +42,10 @@ from tasks.engine.folders import is_remote
 
 log = logging.getLogger(__name__)
 
-PRELOADED = "search.trainable"
+PRELOADED = ("search.trainable",)
 """What Ray's processes import as they start: Ray Tune and what a trial's worker and a driver need, without torch."""
+PRELOADED_FOR_CARDS = (*PRELOADED, "torch")
+"""The same where the machine has cards: a worker that imports torch first starts two seconds later."""
 N_SPARE = 3
 """Processes that are started after a study for the next one: its driver's and two workers'."""
 
@@ -136,18 +141,32 @@ def _spare_processes() -> dict[str, Any]:
     Otherwise it ends those that wait while all CPUs are in use. What waits for a driver or a worker has run nothing:
     Ray gives an actor its own process, which ends with it, and starts others for another runtime environment.
     """
-    return {"preload_python_modules": [PRELOADED], "num_workers_soft_limit": max(N_SPARE, os.cpu_count() or 1)}
+    modules = PRELOADED_FOR_CARDS if _n_own_cards() else PRELOADED
+    return {"preload_python_modules": list(modules), "num_workers_soft_limit": max(_n_spare(), os.cpu_count() or 1)}
+
+
+def _n_spare() -> int:
+    """Processes to keep for the next study: with cards those of all trials that may share them, and its driver's."""
+    if not (n_cards := _n_own_cards()):
+        return N_SPARE
+    return 1 + min(n_cards * MOST, os.cpu_count() or 1)
+
+
+@functools.cache
+def _n_own_cards() -> int:
+    """This machine's cards, as Ray counts them."""
+    return int(get_accelerator_manager_for_resource("GPU").get_current_node_num_accelerators())
 
 
 def refill_spare(settings: Settings) -> None:
-    """Have an embedded Ray start N_SPARE processes for the next study, without waiting for them.
+    """Have an embedded Ray start processes for the next study, without waiting for them.
 
     Ray starts a process for each task that waits. The first of these runs in the process that checked a study, and the
     others after it, sooner than theirs start.
     """
     if settings.ray_address is None:
         ask = ray.remote(_make_nothing()).options(num_cpus=0)
-        for _ in range(1 + N_SPARE):
+        for _ in range(1 + _n_spare()):
             ask.remote()
 
 

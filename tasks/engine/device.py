@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tasks.data.find import cache_root
 from tasks.errors import ConfigError
 
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -107,6 +108,8 @@ def configure_torch(
         torch.backends.cudnn.deterministic,
         torch.are_deterministic_algorithms_enabled(),
     )
+    if device.type == "cuda":  # compiled code is used again by all processes of the node, also after a restart
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
     strict = determinism == "strict"
     if strict and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when its first handle is made

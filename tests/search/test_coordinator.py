@@ -819,7 +819,7 @@ def test_cards_get_more_runs_by_what_the_studys_own_runs_show() -> None:
     coordinator.tell_why_waiting()
     assert "2 trials a card, growing" in (store.get_study(study.id).reason or "")
     report_all(1000.0, "a", "b")
-    assert store.card_facts("shape")["H200"].n_at_once == 4
+    assert not store.card_facts("shape")  # nothing is found yet: there is nothing to compare with
     assert [one.share for one in start("d", "e", "f")] == [0.25, 0.25]
     for _ in range(3):
         report_all(1010.0, "a", "b", "d", "e")

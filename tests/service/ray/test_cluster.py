@@ -106,6 +106,36 @@ def init_options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.parametrize(
+    ("n_cards", "modules", "n_spare"), [(0, ["search.trainable"], 3), (8, ["search.trainable", "torch"], 33)]
+)
+def test_with_cards_rays_processes_have_torch_and_are_as_many_as_may_share_them(
+    init_options: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    n_cards: int,
+    modules: list[str],
+    n_spare: int,
+) -> None:
+    monkeypatch.setattr(cluster, "_n_own_cards", lambda: n_cards)
+    monkeypatch.setattr(os, "cpu_count", lambda: 32)
+    cluster.join(load({}, home=tmp_path))
+    options = init_options["_system_config"]
+    assert options["preload_python_modules"] == modules
+    assert options["num_workers_soft_limit"] == max(32, n_spare)
+    assert cluster._n_spare() == n_spare
+
+
+def test_an_embedded_ray_has_the_cpus_that_this_process_may_use(
+    init_options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray counts the machine's, whatever `taskset` or a batch system leaves of them."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    cluster.join(load({}, home=tmp_path))
+    assert init_options["num_cpus"] == 4
+
+
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
 def test_an_embedded_ray_keeps_processes_ready(
     init_options: dict[str, Any], tmp_path: Path, address: str | None
