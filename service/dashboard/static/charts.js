@@ -165,6 +165,7 @@ const Charts = (() => {
       svg.addEventListener("pointerleave", () => tip(""));
       const reference = Object.assign(document.createElement("p"), { className: "key quiet", textContent: found.hypervolume === null ? "" : `Hypervolumes from the worst values: ${found.objectives.map((one, k) => `${one.metric} ${number(found.reference[k])}`).join(", ")}.` });
       box.replaceChildren(svg, key, reference);
+    },
     /* Best values over size; at the predicted size a large dot with its interval, and a hollow one where trials were best. */
     ladder(box, found, figure) {
       const select = figure.querySelector("[name=parameter]"), known = [...select.options].map((option) => option.text);

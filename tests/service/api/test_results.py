@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
 from collections.abc import Iterator
 
 import optuna
@@ -16,12 +15,12 @@ from sqlalchemy import select
 
 from admeta.client.text import escape
 from search.records import RunOutcome
-from search.states import FailureKind, RunState, Stage, StudyState
+from search.states import FailureKind, RunState, Stage
 from service.database.engine import make_engine, writing
 from service.database.models import Study
 from service.database.store import SqlStore
 from service.settings import Settings
-from tests.service.database.fill import complete, curve, definition, leased, run
+from tests.service.database.fill import WIDTHS, complete, curve, definition, fill_ladder, leased, run
 
 
 @pytest.fixture
@@ -276,41 +275,12 @@ def test_a_study_that_names_unknown_objectives_is_refused(api: TestClient) -> No
     assert made.json()["definition"]["objectives"] == [{"metric": "train_s", "direction": "minimize"}]
 
 
-WIDTHS = (64, 128, 256)
-
-
 @pytest.fixture
 def ladder(settings: Settings) -> Iterator[SqlStore]:
-    """Study 'ladder': AdamW and AdmetaR at three widths and the predicted one, 512, by a formula of lr and width.
-
-    AdmetaR reaches AdamW's final loss after 4 of its 5 epochs; its best lr falls with the square root of the width.
-    """
+    """Study 'ladder' of `tests.service.database.fill`."""
     engine = make_engine(settings.database_url)
     store = SqlStore(engine)
-    space = {"lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}}
-    study = definition(
-        "ladder",
-        task={"name": "gpt", "model": "micro", "epochs": 5},
-        optimizers=[{"name": "adamw", "space": space}, {"name": "admetar", "space": space}],
-        scale={"field": "width", "values": list(WIDTHS), "predict": 512, "verify": 3},
-        confirm={"top_k": 1, "seeds": [0, 1]},
-    )
-    lease, searches = leased(store, study)
-    for search in searches:
-        width = int(search.label.rpartition("width")[2])
-        best = 0.01 * (64 / width) ** 0.5
-        factors = (1, 0.5, 2) if width == 512 else (0.125, 0.25, 0.5, 1, 2, 4, 8)
-        for number, factor in enumerate(factors):
-            loss = 2.0 + 0.02 * math.log(factor) ** 2
-            run(store, lease, search, number, complete(loss), params={"lr": float(f"{best * factor:.4g}")})
-        chosen = factors.index(1)
-        ahead = 0.2 if search.optimizer == "admetar" else 0.0
-        for seed in (0, 1):
-            losses = [2.8 - 0.2 * epoch - ahead + 0.001 * seed for epoch in range(5)]
-            params = {"lr": float(f"{best:.4g}")}
-            run(store, lease, search, chosen, complete(losses[-1]), stage=Stage.CONFIRM, seed=seed, params=params,
-                points=curve(*losses))  # fmt: skip
-    store.set_study_state(lease, StudyState.COMPLETED)
+    fill_ladder(store)
     yield store
     engine.dispose()
 

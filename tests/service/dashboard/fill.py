@@ -13,7 +13,7 @@ from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore, queries
 from service.database.studies import create_study
 from tasks.engine.protocol import Cost
-from tests.service.database.fill import complete, definition, leased, run
+from tests.service.database.fill import complete, definition, fill_ladder, leased, run
 
 HOSTILE = "<img src=x onerror=alert(1)> {{ 7 * 7 }} </script>"
 OPTIMIZERS = [{"name": "admetar"}, {"name": "admetas"}, {"name": "sgdm"}, {"name": "adamw"}]
@@ -22,10 +22,14 @@ _REACHES = {"admetar": 0.955, "admetas": 0.948, "sgdm": 0.94, "adamw": 0.935}
 
 
 def fill(engine: Engine, storage: Path) -> None:
-    """All the studies; the finished one is called `digits-four`, the running one `running`. Two trials have logs."""
+    """All the studies: a finished one, `digits-four`, one of several sizes, `ladder`, a running one, `running`, …
+
+    Two trials have logs.
+    """
     store = SqlStore(engine)
     _finished(store)
     _as_the_paper(store)
+    fill_ladder(store)
     _running(store)
     lease, _ = leased(store, definition("broken"))
     store.set_study_state(lease, StudyState.FAILED, reason=f"the driver ended: {HOSTILE}")

@@ -182,6 +182,20 @@ def test_a_hidden_sensitivity_takes_its_band_and_marks_with_it(browser: Any, add
         assert len(page.locator("[data-chart=sensitivity] .u-legend .u-series").all()) == 5
 
 
+def test_a_ladder_of_sizes_is_drawn(browser: Any, address: str) -> None:
+    """Best values with the prediction, and speed-ups; a hidden optimizer takes its marks with it."""
+    with visit(browser, f"{address}/studies/ladder") as page:
+        page.wait_for_selector("[data-chart=ladder] canvas")
+        page.wait_for_selector("[data-chart=speedup] canvas")
+        plot = "document.querySelector('[data-chart=ladder] .plot').plot"
+        assert page.locator("[data-chart=ladder] select option").all_inner_texts() == ["lr"]
+        assert page.evaluate(f"{plot}.data[0]") == [64, 128, 256, 512]
+        assert page.evaluate(f"{plot}.data[4].filter((value) => value !== null).length") == 1  # the predicted value
+        page.locator("[data-chart=ladder] .u-legend .u-series th").nth(1).click()
+        assert page.evaluate(f"{plot}.series.map((one) => one.show)")[:7] == [True, *[False] * 5, True]
+        assert page.evaluate("document.querySelector('[data-chart=speedup] .plot').plot.data[1]") == [1.25] * 4
+
+
 def test_pareto_fronts_follow_their_control(browser: Any, address: str) -> None:
     """A dot a complete trial, a link that can be reached by keyboard a trial of a front, a path a front."""
     study = f"{address}/studies/digits-four"

@@ -31,6 +31,7 @@ PAGES = [
     "/studies/digits-four/searches/admetar",
     "/studies/digits-four/trials/sgdm/10",
     "/studies/digits-four/trials/admetar/7",
+    "/studies/ladder",
     "/studies/running",
     "/studies/waiting",
     "/studies/waiting/searches/sgdm",
@@ -79,8 +80,8 @@ def test_overview_filters(pages: TestClient) -> None:
 
     assert names("q=DIGITS&state=&task=&optimizer=") == ["digits-four"]
     assert names("state=QUEUED") == ["waiting"]
-    assert names("optimizer=adamw") == ["digits-four"]
-    assert len(names("")) == 5
+    assert names("optimizer=adamw") == ["ladder", "digits-four"]
+    assert len(names("")) == 6
     assert "No study fits these filters" in pages.get("/?q=%25").text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -92,3 +93,37 @@ def curve(*values: float, train_s: float = 1.0) -> list[Point]:
         )
         for epoch, value in enumerate(values, start=1)
     ]
+
+
+WIDTHS = (64, 128, 256)
+
+
+def fill_ladder(store: SqlStore) -> None:
+    """Study 'ladder': AdamW and AdmetaR at three widths and the predicted one, 512, by a formula of lr and width.
+
+    AdmetaR reaches AdamW's final loss after 4 of its 5 epochs; the best lr of both falls with the root of the width.
+    """
+    space = {"lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}}
+    study = definition(
+        "ladder",
+        task={"name": "gpt", "model": "micro", "epochs": 5},
+        optimizers=[{"name": "adamw", "space": space}, {"name": "admetar", "space": space}],
+        scale={"field": "width", "values": list(WIDTHS), "predict": 512, "verify": 3},
+        confirm={"top_k": 1, "seeds": [0, 1]},
+    )
+    lease, searches = leased(store, study)
+    for search in searches:
+        width = int(search.label.rpartition("width")[2])
+        best = 0.01 * (64 / width) ** 0.5
+        factors = (1, 0.5, 2) if width == 512 else (0.125, 0.25, 0.5, 1, 2, 4, 8)
+        for number, factor in enumerate(factors):
+            loss = 2.0 + 0.02 * math.log(factor) ** 2
+            run(store, lease, search, number, complete(loss), params={"lr": float(f"{best * factor:.4g}")})
+        params = {"lr": float(f"{best:.4g}")}
+        ahead = 0.2 if search.optimizer == "admetar" else 0.0
+        for seed in (0, 1):
+            points = curve(*(2.8 - 0.2 * epoch - ahead + 0.001 * seed for epoch in range(5)))
+            outcome = complete(points[-1].value or 0.0)
+            confirmed = {"params": params, "points": points}
+            run(store, lease, search, factors.index(1), outcome, stage=Stage.CONFIRM, seed=seed, **confirmed)
+    store.set_study_state(lease, StudyState.COMPLETED)
