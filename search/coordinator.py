@@ -344,8 +344,9 @@ class Coordinator:
 
     def _keep_card_facts(self, packing: Packing) -> None:
         for card, facts in packing.news().items():
-            self._store.keep_card_facts(self._lease, self._workplace.task_shape, card, facts)
             logger.info("study %s: %s", self._study.id, packing.words)
+            if not self._workplace.is_crowded():  # else they say how many fit beside the other study's
+                self._store.keep_card_facts(self._lease, self._workplace.task_shape, card, facts)
 
     def _packing_in_words(self) -> str | None:
         return None if self._workplace.packing is None else self._workplace.packing.words

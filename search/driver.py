@@ -201,7 +201,7 @@ def _workplace(
         packing=packing,
         task_shape=shape,
         slots=slots,
-        is_crowded=lambda: bool(around()[1]),
+        is_crowded=lambda: any(other.gpus and other.n_runs for other in around()[1]),
         why_none_fits=_cached(lambda: placement.why_none_fits(placed.each), for_s=2.0),
         init_from=origins,
     )

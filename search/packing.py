@@ -64,6 +64,7 @@ class _Stay:
 
     kind: _Kind
     index: int
+    limit: int  # of runs on a card as it came
     card: str | None = None
     since: float = math.inf
     until: float = math.inf
@@ -154,7 +155,7 @@ class Packing:
             return None
         name = min(free, key=lambda one: len(self._present(self._kinds[one])) / self._kinds[one].n_slots)
         kind = self._kinds[name]
-        self._stays[ticket] = _Stay(kind=kind, index=free[name])
+        self._stays[ticket] = _Stay(kind=kind, index=free[name], limit=kind.limit)
         several = sum(one.n_cards > 0 for one in self._kinds.values()) > 1
         return kind.slot(free[name], pinned=name if several else "", crowded=crowded)
 
@@ -192,13 +193,14 @@ class Packing:
     def ran_out(self, ticket: str) -> bool:
         """A run found no memory left on its card. Returns whether fewer start from now on, so that it may be repeated.
 
-        False where it had a card for itself, as far as this study knows.
+        False where it had a card for itself, as far as this study knows. Of several that run out at once the first lowers
+        the number, and the others came when it was higher.
         """
         if (stay := self._stays.get(ticket)) is None:
             return False
         n_at_once = math.ceil(len(self._present(stay.kind)) / max(1, stay.kind.n_cards))
         if n_at_once <= 1:
-            return False
+            return stay.limit > stay.kind.limit
         if stay.kind.run_out(n_at_once):
             self._unstored.add(stay.kind.name)
         return True

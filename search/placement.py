@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import random
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from search.recipe import batch_sizes
 from search.records import Capacity, CardFacts, CompetingStudy
 from search.space import CategoricalParameter, FloatParameter, IntParameter
 from tasks.config import with_recipe
+from tasks.engine import sharing
 from tasks.errors import ConfigError, TaskError
 
 logger = logging.getLogger(__name__)
@@ -149,8 +151,9 @@ def task_shape(definition: StudyDefinition) -> str:
 
 
 def release() -> str:
-    """The versions that decide memory and speed, as text."""
-    return ", ".join(f"{package} {version(package)}" for package in ("admeta-search", "torch"))
+    """What decides memory and speed beside the task and the card, as text: versions, and whether trials take turns."""
+    words = [f"{package} {version(package)}" for package in ("admeta-search", "torch")]
+    return ", ".join([*words, "turns" if shutil.which(sharing.CONTROL) is None else "side by side"])
 
 
 def card_kinds(definition: StudyDefinition) -> list[CardKind]:

@@ -172,6 +172,33 @@ def test_a_trial_without_room_is_tried_again_alone(tmp_path: Path, data_dir: Pat
     log.warning("%d of 2 retried alone; %.1f GiB each: %s", len(retried), alone.memory_bytes / 2**30, first.error)
 
 
+def test_with_auto_a_trial_without_room_has_not_failed(tmp_path: Path, data_dir: Path) -> None:
+    """Two begin where one and a half have room: the number is lowered, and the study needs no retries of its own."""
+    [alone] = measure_together(
+        parse_config(LARGE), n_processes=1, optimizer="sgdm", params={"lr": 0.01}, data_dir=data_dir, seconds=0.1
+    )
+    study = quiet_study(
+        "crowded-auto",
+        task=LARGE,
+        optimizers=[SGDM],
+        budget={"trials_per_optimizer": 3},
+        confirm={"top_k": 0},
+        resources={"cpus": 1, "gpus": "auto"},
+        max_failures=0,
+    )
+    with leaving(int(1.5 * alone.memory_bytes)), installed(tmp_path, data_dir) as (_, client):
+        submitted = client.submit(study).study
+        assert client.wait(submitted.id, timeout_s=240).state == "COMPLETED"
+        runs = runs_of(client, submitted.id)
+    assert [run.state for run in runs] == ["COMPLETE"] * 3
+    retried = [run for run in runs if len(run.attempts) > 1]
+    assert retried
+    assert all("this does not count as a failure" in str(run.attempts[0].error) for run in retried)
+    last = max((attempt for run in runs for attempt in run.attempts), key=lambda attempt: attempt.started_at)
+    assert last.environment is not None
+    assert last.environment["placement"] == "1 trial a card: 2 ran out of memory"
+
+
 def n_cards() -> int:
     """Cards that the tests see."""
     listed = subprocess.run(["nvidia-smi", "--list-gpus"], check=True, capture_output=True, text=True).stdout

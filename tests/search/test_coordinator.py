@@ -834,6 +834,17 @@ def test_cards_get_more_runs_by_what_the_studys_own_runs_show() -> None:
     assert store.get_study(second.id).reason == reason
 
 
+def test_what_is_found_beside_another_study_is_not_kept() -> None:
+    store = MemoryStore()
+    study = store.add_study(define(max_failures=0))
+    failures = {("adamw", 0, Stage.SEARCH, 100): [(FailureKind.OUT_OF_MEMORY, "out of memory on cuda")]}
+    packing = packing_of_one_card(store, [0.0])
+    cluster = Cluster(coordinator_for(store, study, slots=16, packing=packing, crowded=True), failures=failures)
+    cluster.run()
+    assert packing.words == "1 trial a card: 2 ran out of memory"
+    assert not store.card_facts("shape")
+
+
 def test_a_run_that_ran_out_of_memory_while_the_number_grew_has_not_failed() -> None:
     store = MemoryStore()
     study = store.add_study(define(max_failures=0))

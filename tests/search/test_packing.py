@@ -236,6 +236,18 @@ def test_several_that_run_out_at_once_lower_the_number_once() -> None:
     assert not packing.has_room()
 
 
+def test_both_of_two_may_run_out_at_once() -> None:
+    packing = one_card(rising(16)).packing
+    for ticket in ("a", "b"):
+        packing.take(ticket)
+    for ticket in ("a", "b"):
+        assert packing.ran_out(ticket)
+        packing.leave(ticket)
+    assert packing.words == "1 trial a card: 2 ran out of memory"
+    packing.take("a again")
+    assert not packing.ran_out("a again")
+
+
 def test_a_run_alone_on_its_card_fails_by_itself() -> None:
     packing = one_card(rising(16)).packing
     packing.take("only")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from search.assignment import Assignment, Report
+from search.assignment import Assignment, Pace, Report, Slot
 from search.run_log import read_log
 from search.states import FailureKind, RunState, Stage
 from search.trainable import PreemptedError, Preemption, TrialWorker, to_point
@@ -51,7 +51,8 @@ class FakeRun:
         self.epoch += 1
         self.step += 10
         return Evaluation(
-            epoch=self.epoch, step=self.step, metrics=told, lr=0.1, samples_per_s=1.0,
+            epoch=self.epoch, step=self.step, metrics=told, lr=0.1, samples_per_s=500.0, setup_s=0.4,
+            held_bytes=7, device_bytes=70,
             cost=Cost(train_s=1.0, eval_s=0.1, optimizer_s=0.1, gpu_s=2.0),
         )  # fmt: skip
 
@@ -383,3 +384,21 @@ def test_a_reused_worker_gives_back_what_the_run_before_held(workers: Workers) -
 def test_a_share_of_a_card_is_charged_as_a_share() -> None:
     run = FakeRun([good(0.1)])
     assert to_point(run.advance(), metric="val_accuracy", gpus=0.25).cost.gpu_s == 0.5
+
+
+def test_a_run_that_shares_a_card_says_how_fast_it_trains(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is charged its share, whatever part of the card Ray reserves for it, and leaves room for those beside it."""
+    shares: list[float] = []
+    monkeypatch.setattr("search.trainable._own_card", lambda: "node/0")
+    monkeypatch.setattr("search.trainable._share_card", lambda share: shares.append(share) or "")
+    slot = Slot(kind="", reserved=0.0625, share=0.5, n_beside=4, reason="2 trials a card, growing")
+    worker = workers.start(good(0.1), good(0.2), gpus=0.0625, slot=slot, placement=slot.reason)
+    report = step(worker)
+    pace = Pace(card="node/0", samples_per_s=500.0, train_s=0.6, eval_s=0.1, memory_bytes=7, card_bytes=70)
+    assert report.pace == pace
+    assert report.points[0].cost.gpu_s == 1.0
+    assert report.start is not None
+    assert (report.start.environment["gpus"], report.start.environment["placement"]) == (0.5, slot.reason)
+    assert shares == [0.25]
+    alone = workers.start(good(0.1), good(0.2), gpus=1.0)
+    assert step(alone).pace is None

@@ -46,12 +46,19 @@ def coordinator_for(
     elapsed_s: Callable[[], float] = lambda: 0.0,
     gpus: float = 0.0,
     packing: Packing | None = None,
+    crowded: bool = False,
 ) -> Coordinator:
     """A coordinator under a lease of its own, as after a driver's start."""
     store.owners[study.id] = owner
     each = Capacity(cpus=study.definition.resources.cpus, gpus=gpus)
     workplace = Workplace(
-        storage="checkpoints", data_dir=None, each=each, slots=lambda: slots, packing=packing, task_shape="shape"
+        storage="checkpoints",
+        data_dir=None,
+        each=each,
+        slots=lambda: slots,
+        packing=packing,
+        task_shape="shape",
+        is_crowded=lambda: crowded,
     )
     lease = Lease(study_id=study.id, owner=owner, ttl_s=10)
     return Coordinator(store=store, lease=lease, study=study, workplace=workplace, elapsed_s=elapsed_s)
