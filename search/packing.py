@@ -193,8 +193,8 @@ class Packing:
     def ran_out(self, ticket: str) -> bool:
         """A run found no memory left on its card. Returns whether fewer start from now on, so that it may be repeated.
 
-        False where it had a card for itself, as far as this study knows. Of several that run out at once the first lowers
-        the number, and the others came when it was higher.
+        False where it had a card for itself, as far as this study knows. Of several that run out at once the first
+        lowers the number, and the others came when it was higher.
         """
         if (stay := self._stays.get(ticket)) is None:
             return False
