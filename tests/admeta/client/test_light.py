@@ -82,10 +82,8 @@ def test_a_command_starts_without_what_it_does_not_need(command: str, unneeded: 
 def taken_names(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A user's folder in which `tasks`, `search` and `service` are his own."""
     for name in ("tasks", "search", "service"):
-        place = tmp_path / f"{name}.py"
-        if request.param == "folders":
-            (tmp_path / name).mkdir()
-            place = tmp_path / name / "__init__.py"
+        place = tmp_path / (f"{name}/__init__.py" if request.param == "folders" else f"{name}.py")
+        place.parent.mkdir(exist_ok=True)
         place.write_text(f"raise RuntimeError('the {name} of the user is imported')")
     return tmp_path
 
@@ -104,17 +102,19 @@ def test_a_script_beside_folders_of_the_same_names(taken_names: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "code"),
+    ("taken_names", "command", "code"),
     [
-        ("--help", 0),
-        ("list --url http://127.0.0.1:9", 3),
-        ("doctor --url http://127.0.0.1:9 --home x", 1),
-        ("db current --home x", 1),
-        ("token list --home x", 0),
-        ("paper studies --url http://127.0.0.1:9", 3),
-        ("serve --home x --storage s3://", 1),
-        ("demo --home /dev/null", 1),
+        ("folders", "--help", 0),
+        ("folders", "list --url http://127.0.0.1:9", 3),
+        ("folders", "doctor --url http://127.0.0.1:9 --home x", 1),
+        ("folders", "db current --home x", 1),
+        ("folders", "token list --home x", 0),
+        ("folders", "paper studies --url http://127.0.0.1:9", 3),
+        ("folders", "demo --home /dev/null", 1),
+        ("files", "list --url http://127.0.0.1:9", 3),
+        ("files", "serve --home x --storage s3://", 1),
     ],
+    indirect=["taken_names"],
 )
 def test_the_command_line_beside_folders_of_the_same_names(taken_names: Path, command: str, code: int) -> None:
     line = [sys.executable, "-m", "admeta.cli", *command.split()]
