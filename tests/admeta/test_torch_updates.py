@@ -44,7 +44,7 @@ def test_goes_in_the_right_direction(config: Config, contiguous: bool) -> None:
         return (w @ x + b).square().sum()
 
     first = loss().item()
-    for _ in range(30):
+    for _ in range(10):
         optimizer.zero_grad()
         loss().backward()
         if optimizer.defaults["differentiable"]:
@@ -59,22 +59,23 @@ def test_goes_in_the_right_direction(config: Config, contiguous: bool) -> None:
     assert loss().item() < first
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1)], ids=str)
 @every
-def test_tensor_lr_equals_float_lr(config: Config, shape: tuple[int, ...]) -> None:
+def test_tensor_lr_equals_float_lr(config: Config) -> None:
     if config.kwargs.get("foreach") and DEVICE == "cpu":
         with pytest.raises(ValueError, match="lr as a Tensor is not supported for capturable=False and foreach=True"):
             config.create(make_params(), lr=torch.tensor(0.01))
         return
-    plain, with_tensor = make_params(torch.float64), make_params(torch.float64)
+    plain = make_params(torch.float64)
     flags = {"capturable": True} if DEVICE == "cuda" else {}
-    tensor = torch.full(shape, config.kwargs["lr"], dtype=torch.float64, device=DEVICE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         train(config.create(plain), plain, 7)
-        train(config.create(with_tensor, lr=tensor, **flags), with_tensor, 7)
-    for a, b in zip(plain, with_tensor, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+        for shape in ((), (1,), (1, 1)):
+            with_tensor = make_params(torch.float64)
+            tensor = torch.full(shape, config.kwargs["lr"], dtype=torch.float64, device=DEVICE)
+            train(config.create(with_tensor, lr=tensor, **flags), with_tensor, 7)
+            for a, b in zip(plain, with_tensor, strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 @every
@@ -84,7 +85,7 @@ def test_complex_parameters_are_pairs_of_reals(config: Config) -> None:
     z, pair = Parameter(start.clone()), Parameter(torch.view_as_real(start).clone())
     centralizes = config.info.name == "Ranger" and config.label != "not-centralized"
     optimizer, real = config.create([z]), config.create([pair], **({"centralize": False} if centralizes else {}))
-    for _ in range(13):
+    for _ in range(7):
         grad = torch.randn(4, 3, dtype=torch.complex64, device=DEVICE)
         z.grad = grad
         if centralizes:
