@@ -30,6 +30,7 @@ def warnings_for(definition: StudyDefinition) -> list[str]:
         *_study(definition),
         *_pruner(definition),
         *_objectives(definition),
+        *_scale(definition),
         *(w for o in definition.optimizers for w in _search(definition, o)),
         *_baselines(definition),
     ]
@@ -69,6 +70,21 @@ def _study(definition: StudyDefinition) -> Iterator[str]:
         yield (
             f"confirm: top_k = {definition.confirm.top_k} is more than trials_per_optimizer = "
             f"{budget.trials_per_optimizer}; only trials that completed can be confirmed."
+        )
+
+
+def _scale(definition: StudyDefinition) -> Iterator[str]:
+    if definition.scale is None:
+        return
+    if not isinstance(definition.pruner, pruners.NoPruner):
+        yield (
+            f"scale: the pruner {definition.pruner.name} stops trials, which then say nothing of the best settings; "
+            "predictions will be less sure. Use pruner: none."
+        )
+    if isinstance(definition.sampler, samplers.TpeSampler | samplers.CmaEsSampler | samplers.GpSampler):
+        yield (
+            f"scale: the sampler {definition.sampler.name} stays near the best trials, and a minimum shows by those on "
+            "both sides of it. Use sampler: qmc, or grid with choices in equal factors."
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from search.advice import warnings_for
 from search.assignment import Assignment
 from search.definition import StudyDefinition
 from search.prediction import LEAST_SCATTER, Optimum, fit_line, fits_of, optima
@@ -147,6 +148,13 @@ def test_what_cannot_be_a_ladder_is_refused(changes: dict[str, Any], at: str, wo
     found = {".".join(map(str, one["loc"])): one["msg"] for one in refused.value.errors()}
     assert at in found, found
     assert words in found[at]
+
+
+def test_what_hides_a_minimum_is_warned_of() -> None:
+    assert not [one for one in warnings_for(define()) if one.startswith("scale")]
+    pruned, near = (one for one in warnings_for(define(pruner="asha", sampler="tpe")) if one.startswith("scale"))
+    assert "the pruner asha stops trials" in pruned
+    assert "the sampler tpe stays near" in near
 
 
 def test_the_fit_finds_the_law_of_several_parameters() -> None:

@@ -48,7 +48,7 @@ const Charts = (() => {
   }
 
   /* series: uPlot's, without the first; data: [x, ...y]. */
-  function plot(box, { x, y, series, data, bands = [], hooks = {}, logX = false, logY = false, integerX = false, rangeY = null }) {
+  function plot(box, { x, y, series, data, bands = [], hooks = {}, logX = false, logY = false, integerX = false, rangeY = null, sizes = null }) {
     box.plot?.destroy();
     box.replaceChildren();
     const shown = (u, v) => (v === null || v === undefined ? "" : number(v));
@@ -57,7 +57,7 @@ const Charts = (() => {
       width: box.clientWidth, height: narrow ? 240 : 300, bands,
       hooks: { ...hooks, setSeries: [...(hooks.setSeries || []), (u, i, { show }) => show !== undefined && Address.changed(u)] },
       scales: { x: { time: false, ...(logX && { distr: 3, range: (u, low, high) => [low, high] }) }, y: logY ? { distr: 3 } : rangeY ? { range: rangeY } : {} },
-      axes: [axis(x, logX ? LOG : integerX ? { incrs: INTEGERS } : {}), axis(y, { size: 58, ...(logY ? LOG : { values: (u, ticks) => ticks.map(number) }) })],
+      axes: [axis(x, sizes ? { splits: () => sizes, filter: (u, ticks) => ticks, values: (u, ticks) => ticks.map(number) } : logX ? LOG : integerX ? { incrs: INTEGERS } : {}), axis(y, { size: 58, ...(logY ? LOG : { values: (u, ticks) => ticks.map(number) }) })],
       cursor: { points: { size: 6 } },
       series: [{ label: x, value: shown }, ...series.map((one) => ({ value: shown, show: Address.isShown(one), ...one }))],
     }, logY ? [data[0], ...data.slice(1).map(positive)] : data, box);
@@ -188,7 +188,7 @@ const Charts = (() => {
         if (!i || (i - 1) % 5 || show === undefined) return;
         for (let k = i + 1; k < i + 5; k++) if (u.series[k].show !== show) u.setSeries(k, { show });
       };
-      plot(box, { x: found.field, y: chosen, series, bands, data: uPlot.join(tables), hooks: { setSeries: [together] }, logX: true, logY: isLog(figure) });
+      plot(box, { x: found.field, y: chosen, series, bands, data: uPlot.join(tables), hooks: { setSeries: [together] }, logX: true, sizes: [...found.values, found.predict], logY: isLog(figure) });
       box.querySelectorAll(".u-legend .edge").forEach((row) => row.remove());
     },
     speedup(box, found) {
@@ -199,7 +199,7 @@ const Charts = (() => {
         curves.push({ label: one.label, i, median: of("speedup"), low: of("low"), high: of("high") });
       });
       if (!curves.length) return say(box, `Nothing to compare yet: both an optimizer and ${found.against} need a complete trial at a size.`);
-      banded(box, sizes, curves, { x: found.field, y: `times ${found.against}`, logX: true }, { points: { show: true, size: 5 } });
+      banded(box, sizes, curves, { x: found.field, y: `times ${found.against}`, logX: true, sizes }, { points: { show: true, size: 5 } });
     },
     profile(box, found, figure) {
       const there = found.optimizers.map((one, i) => ({ name: one.name, i, ...one[figure.dataset.of] })).filter((one) => one.tau);

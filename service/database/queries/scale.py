@@ -171,7 +171,7 @@ def _sweep_view(sweep: Sweep, fits: Sequence[ParameterFit], asked: Scale, study:
         refuted = bool(sweep.low > fit.high or sweep.high < fit.low)  # type: ignore[operator]
     where = f"{asked.field} {asked.predict:g}"
     if sweep.predicted is None or sweep.ratio is None or reached is None:
-        sentence = f"the trial with the predicted settings at {where} is not complete"
+        sentence = f"no complete trial at {where} has the settings that are predicted now"
     else:
         apart = max(sweep.ratio, 1 / sweep.ratio)
         between = "" if sweep.low is None else f" ({sweep.low:.3g} to {sweep.high:.3g})"
