@@ -199,8 +199,7 @@ def _compared(view: ComparisonView) -> tuple[list[str], list[list[str]]]:
 
 
 def _verdicts(view: ComparisonView) -> list[str]:
-    recipe = [view.recipe_note] if view.recipe_note else []
-    return [*view.remarks, *(f"{pair.sentence}." for pair in view.pairs), *recipe]
+    return [*view.remarks, *(f"{pair.sentence}." for pair in view.pairs)]
 
 
 def _row(of_trial: Mapping[str, Any], run: RunView, settings: Mapping[str, Any], chosen: Columns) -> dict[str, Any]:

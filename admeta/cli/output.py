@@ -101,8 +101,6 @@ def show_comparison(view: ComparisonView, *, searches: Searches = Searches.TOGET
     each = [tables.comparison(view, rows=view.rows)] if searches is Searches.EACH and view.optimizers else []
     own = [tables.recipes(view)] if any(row.training for row in view.rows) else []
     show(tables.comparison(view), *each, *own, *([tables.pairs(view)] if view.pairs else []))
-    if view.recipe_note:
-        say(f"\n{view.recipe_note}")
     for remark in [*view.remarks, *(f"{edge.sentence}." for edge in view.edges)]:
         say(f"\n{remark}")
     if view.edges:

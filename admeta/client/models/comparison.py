@@ -158,14 +158,10 @@ class ComparisonView(View):
         description="By label in the definition, validation over the optimizer's searches, each by the mean of its "
         "confirm runs; empty where each optimizer has one search.",
     )
-    recipe_note: str | None = Field(
-        default=None,
-        description="Which optimizers train with a recipe of their own, and what a verdict then compares; null: none.",
-    )
     remarks: list[str] = Field(
         default=[],
-        description="What must be known beside the verdicts: unequal budgets, and how sure those of a study are that "
-        "was extended.",
+        description="What must be known beside the verdicts: unequal budgets, how sure those of an extended study are, "
+        "which optimizers train with a recipe of their own, and that trials were searched for more than the metric.",
     )
     edges: list[EdgeView] = Field(default=[], description="What to search further; given once a search has ended.")
     wider: dict[str, Any] | None = Field(

@@ -252,9 +252,9 @@ const Charts = (() => {
 
   function asked(figure) {
     const form = figure.querySelector(".controls");
-    const asking = form && ASKING.includes(figure.dataset.chart) ? new FormData(form) : null;
-    asking?.delete("log"); // how it is drawn; the data is the same
-    const chosen = asking ? new URLSearchParams(asking).toString() : "";
+    const chosenBy = form && ASKING.includes(figure.dataset.chart) ? new FormData(form) : null;
+    chosenBy?.delete("log"); // how it is drawn; the data is the same
+    const chosen = chosenBy ? new URLSearchParams(chosenBy).toString() : "";
     for (const [mark, kind] of [["[data-json]", ".json"], ["[data-csv]", ".csv"]]) {
       const link = figure.querySelector(mark);
       if (link) link.href = figure.dataset.source.replace(".json", kind) + (chosen ? "?" + chosen : "");
@@ -262,14 +262,20 @@ const Charts = (() => {
     return figure.dataset.source + (chosen ? "?" + chosen : "");
   }
 
+  /* The status and the content of an answer; figures that ask for the same at the same time share it. */
+  const asking = new Map();
+  function answerOf(url) {
+    if (!asking.has(url)) asking.set(url, fetch(url).then(async (answer) => [answer.ok, await answer.json()]).finally(() => asking.delete(url)));
+    return asking.get(url);
+  }
+
   async function load(figure) {
     const box = figure.querySelector(".plot");
     const url = asked(figure);
     if (!box.plot) say(box, "Loading…");
     try {
-      const answer = await fetch(url);
-      const found = await answer.json();
-      if (!answer.ok) return say(box, told(found));
+      const [isOk, found] = await answerOf(url);
+      if (!isOk) return say(box, told(found));
       if (url !== asked(figure)) return; // another choice was made meanwhile
       const select = figure.dataset.chart === "curves" && figure.querySelector("[name=metric]");
       const isKnown = select && found.metrics.includes(select.value); // an address may name one that is not there
@@ -296,7 +302,7 @@ const Charts = (() => {
     load(figure);
     figure.querySelector(".controls")?.addEventListener("change", () => (ASKING.includes(figure.dataset.chart) ? load(figure) : redraw(figure)));
   }
-  document.addEventListener("admeta:changed", () => figures.forEach(load));
+  document.addEventListener("admeta:changed", () => { asking.clear(); figures.forEach(load); }); // what is on its way is of before
   document.addEventListener("address:hidden", () => figures.filter((one) => one.dataset.chart === "pareto").forEach(redraw));
 
   /* Calls back when drawings must be repeated: another width, other colours, or printing. */

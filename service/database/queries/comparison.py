@@ -112,7 +112,6 @@ def compared(session: Session, row: Study, *, test: SignificanceTest) -> tuple[C
         pairs=[PairView.model_validate(pair) for pair in _verdicts(ranked, samples, rules)] if confirms else [],
         over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
         remarks=_remarks(row),
-        recipe_note=_recipe_note(row),
         **found_edges(
             session, row, {one.id: place_in_definition(row, one)["listed_as"] for one, _ in searches}, chosen
         ),
@@ -125,7 +124,18 @@ def _remarks(study: Study) -> list[str]:
     budgets = {one["label"]: one.get("n_trials") or common for one in study.definition["optimizers"]}
     confirm = Confirm.model_validate(study.definition["confirm"])
     looks = looks_in_words(confirm.confidence, study.n_seen)
-    return [remark for remark in (unequal_budgets(budgets), looks) if remark is not None]
+    remarks = (unequal_budgets(budgets), looks, _recipe_note(study), _several_objectives(study))
+    return [remark for remark in remarks if remark is not None]
+
+
+def _several_objectives(study: Study) -> str | None:
+    names = [one["metric"] for one in study.definition.get("objectives", [])]
+    if not names:
+        return None
+    return (
+        f"Trials were searched for {' and '.join(names)} as well: a search for {study.metric} alone may find a better "
+        "one. The Pareto fronts show all of it."
+    )
 
 
 @retried(REQUEST)

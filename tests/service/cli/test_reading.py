@@ -108,7 +108,7 @@ def test_recipes_are_told_with_what_a_verdict_then_compares(capsys: pytest.Captu
     view = ComparisonView.model_validate(
         {
             "study": "own", "task": "digits", "metric": "val_accuracy", "direction": "maximize", "complete": True,
-            "rows": [row], "pairs": [], "recipe_note": "Each optimizer has its own batch_size.",
+            "rows": [row], "pairs": [], "remarks": ["Each optimizer has its own batch_size."],
         }
     )  # fmt: skip
     show_comparison(view)

@@ -117,7 +117,7 @@ def test_the_plots_of_a_study_follow_their_controls(browser: Any, address: str) 
         page.locator("[name=runs]").select_option("all")
         page.locator("[name=metric]").select_option("val_loss")
         page.get_by_text("admetar (12)").wait_for()
-        assert "metric=val_loss" in page.locator("[data-csv]").get_attribute("href")
+        assert "metric=val_loss" in page.locator("[data-chart=curves] [data-csv]").get_attribute("href")
 
 
 def test_the_filters_of_the_profiles_choose_and_stay_in_the_address(browser: Any, address: str) -> None:
@@ -134,6 +134,17 @@ def test_the_filters_of_the_profiles_choose_and_stay_in_the_address(browser: Any
         assert "optimizer=admetar&optimizer=sgdm" in page.url
         rho = "document.querySelector('[data-of=by_time] .plot').plot.data.slice(1).map((ys) => ys.at(-1))"
         assert page.evaluate(rho) == [1, 1]
+
+
+def test_figures_of_one_address_share_the_answer(browser: Any, address: str) -> None:
+    asked: list[str] = []
+    with visit(browser, f"{address}/profiles?study=digits-four") as page:
+        page.wait_for_selector("[data-chart=ranks] circle")
+        page.on("request", lambda request: asked.append(request.url) if "/v1/profiles" in request.url else None)
+        page.reload()
+        for shown in ("[data-chart=ranks] circle", "[data-of=by_time] canvas", "[data-of=by_value] canvas"):
+            page.wait_for_selector(shown)
+    assert len(asked) == 1
 
 
 def test_a_search_draws_its_trials(browser: Any, address: str) -> None:

@@ -150,12 +150,12 @@ def test_a_searched_recipe_is_beside_the_settings(store: SqlStore, engine: Engin
     assert "weight_decay_on='matrices'" in found.code
     rows = comparison(engine, lease.study_id)
     assert [row.training.get("batch_size") for row in rows.rows] == [16, 32]
-    assert rows.recipe_note == (
+    assert rows.remarks == [
         "admetar has its own batch_size, grad_clip, weight_decay_on; sgdm has its own batch_size, weight_decay_on. "
         "A verdict compares optimizers together with these, at equal epochs."
-    )
+    ]
     plain, _ = leased(store, definition("plain"))
-    assert comparison(engine, plain.study_id).recipe_note is None
+    assert comparison(engine, plain.study_id).remarks == []
     trials = list_trials(engine, lease.study_id).items
     columns = export.columns(study.to_json())
     (row, _) = export.rows(trials, [], columns)

@@ -195,8 +195,8 @@ def test_an_added_optimizer_with_a_recipe_of_its_own_is_part_of_the_studys_recip
     warmup = {"schedule.warmup": {"type": "float", "low": 0.0, "high": 0.2}}
     added = [{"name": name, "recipe": warmup} for name in ("adamw", "adam")]
     view = extend(engine, "digits", optimizers=added)
-    note = comparison(engine, "digits").recipe_note
-    assert "adamw, adam have their own schedule.warmup; the others train as the study's task says." in str(note)
+    (note,) = comparison(engine, "digits").remarks
+    assert "adamw, adam have their own schedule.warmup; the others train as the study's task says." in note
     new = StudyDefinition.model_validate(view.definition)
     assert (
         view.recipe == recipe_of(new, data_fingerprint="f" * 64) != recipe_of(two_trials(), data_fingerprint="f" * 64)

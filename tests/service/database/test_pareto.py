@@ -15,7 +15,7 @@ from search.errors import SearchError, StudyNotFoundError
 from search.records import Lease, Point, RunOutcome, SearchRecord
 from search.states import Direction, FailureKind, RunState, Stage
 from service.database import SqlStore
-from service.database.queries import best, pareto, with_front
+from service.database.queries import best, comparison, pareto, with_front
 from tasks.engine.protocol import Cost
 from tests.search.test_objectives import dominates
 from tests.service.database.fill import complete, curve, definition, leased, run
@@ -54,6 +54,8 @@ def test_the_fronts_are_those_of_brute_force(store: SqlStore, engine: Engine) ->
             values[search.label, number] = [value, 3.0 * seconds, memory]
     view = pareto(engine, "digits")
     assert view.searched
+    (remark,) = comparison(engine, "digits").remarks
+    assert remark.startswith("Trials were searched for train_s and peak_memory_bytes as well")
     assert [(one.metric, one.direction) for one in view.objectives] == [
         ("val_accuracy", "maximize"), ("train_s", "minimize"), ("peak_memory_bytes", "minimize"),
     ]  # fmt: skip
