@@ -223,7 +223,7 @@ def test_pareto_fronts_follow_their_control(browser: Any, address: str) -> None:
         assert "pareto.objective=val_loss" in page.url
         assert page.locator("[data-chart=pareto] [data-csv]").get_attribute("href").endswith("?objective=val_loss")
         page.locator("[data-chart=curves] .u-legend .u-series th").nth(1).click()  # hides it in all figures
-        page.wait_for_function("document.querySelectorAll('[data-chart=pareto] .fronts path').length === 3")
+        until(page, "document.querySelectorAll('[data-chart=pareto] .fronts path').length === 3")
         on_front.first.click()
         page.wait_for_url("**/trials/**")
 
