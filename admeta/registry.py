@@ -287,7 +287,11 @@ def cautions(name: str, ends: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
 
 
 def construction(
-    name: str, settings: Mapping[str, object], *, weight_decay_on: Literal["all", "matrices"] = "all"
+    name: str,
+    settings: Mapping[str, object],
+    *,
+    weight_decay_on: Literal["all", "matrices"] = "all",
+    parametrization: Literal["standard", "mup"] = "standard",
 ) -> str:
     """Lines that import the optimizer's class and construct it over `model`.
 
@@ -295,6 +299,7 @@ def construction(
         name: a registered name, an import path, or two of these joined by "+".
         settings: constructor keywords, those of the others' optimizer as ``others.lr``.
         weight_decay_on: the task's; "matrices" makes parameter groups, by `admeta.create_for_model`.
+        parametrization: the task's; "mup" makes groups by role in the same way, for the model's `width_over_base`.
 
     Returns:
         Code; with roles it makes a list of two optimizers. Empty where the optimizer is of a package that is not
@@ -305,9 +310,9 @@ def construction(
         others = get(info.others) if info.others else None
     except AdmetaError:
         return ""
-    if weight_decay_on == "matrices":
+    if weight_decay_on == "matrices" or parametrization == "mup":
         values = "".join(f"        {key!r}: {value!r},\n" for key, value in settings.items())
-        arguments = f"    {name!r},\n    model,\n    {{\n{values}    }},\n    weight_decay_on='matrices',\n"
+        arguments = f"    {name!r},\n    model,\n    {{\n{values}    }},\n    weight_decay_on={weight_decay_on!r},\n"
         return f"from admeta import create_for_model\n\noptimizer = create_for_model(\n{arguments})\n"
     if others is None:
         return f"{_import(info)}\n\noptimizer = {_call(info, 'model.parameters()', settings)}\n"

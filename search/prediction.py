@@ -149,8 +149,8 @@ def _fit_curves(sizes: Sequence[tuple[Floats, Floats]]) -> _Curves | None:
         rows.append(block)
         costs.append(cost[kept])
     design, cost = np.concatenate(rows), np.concatenate(costs)
-    if np.linalg.matrix_rank(design) < design.shape[1]:
-        design = design[:, : each * len(sizes)]  # without cubic terms
+    if len(sizes) == 1 or np.linalg.matrix_rank(design) < design.shape[1]:
+        design = design[:, : each * len(sizes)]  # without cubic terms, which take the trials of several sizes
     degrees = len(cost) - design.shape[1]
     if degrees < 1:
         return None

@@ -82,7 +82,8 @@ def sizes_of(definition: Mapping[str, Any]) -> list[float | None]:
 def at_size(optimizer: OptimizerSearch, scale: Scale, size: float) -> OptimizerSearch:
     """The optimizer's search at one size; at the predicted one its space has room for what is predicted."""
     fields: dict[str, Any] = {name: getattr(optimizer, name) for name in OptimizerSearch.model_fields}
-    fields["label"] = f"{optimizer.label}.{scale.field}{size:g}"
+    shown = str(size).replace("+", "")  # 1e+20 is no name
+    fields["label"] = f"{optimizer.label}.{scale.field}{shown}"
     fields["fixed"] = {**optimizer.fixed, f"{RECIPE}{scale.field}": size}
     if size == scale.predict:
         info = admeta.registry.get(optimizer.name)

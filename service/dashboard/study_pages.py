@@ -246,6 +246,7 @@ def trial_page(
             trial.optimizer,
             trial.settings,
             weight_decay_on=task.get("weight_decay_on", "all"),
+            parametrization=task.get("parametrization", "standard"),
         ),
         task_yaml=studyfile.dump({"task": task}) if trial.training else "",
         resources=", ".join(resources_in_words((view.definition or {}).get("resources", {}))),
@@ -256,7 +257,8 @@ def trial_page(
 
 def _sentences_on(trial: TrialView, comparison: ComparisonView) -> list[str]:
     """The verdicts that rest on this trial; none where another trial stands for its search."""
-    of = {row.listed_as for row in comparison.rows if (row.label, row.trial) == (trial.label, trial.number)}
+    rows = [row for row in comparison.rows if (row.label, row.trial) == (trial.label, trial.number)]
+    of = {row.listed_as if row.size is None else row.label for row in rows}
     return [pair.sentence for pair in comparison.pairs if of & {pair.a, pair.b}]
 
 

@@ -57,5 +57,14 @@ def test_the_code_takes_the_decay_off_biases_where_the_task_does(name: str) -> N
     assert [decays[id(p)] for p in model.parameters()] == [0.5, 0.0] * 3
 
 
+def test_the_code_has_the_roles_of_a_model_in_mup() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    model.width_over_base = 4.0  # type: ignore[assignment]
+    there: dict[str, Any] = {"model": model}
+    exec(construction("adamw", {"lr": 0.01}, parametrization="mup"), there)
+    lrs = {id(p): group["lr"] for group in there["optimizer"].param_groups for p in group["params"]}
+    assert [lrs[id(p)] for p in model.parameters()] == [0.0025, 0.01, 0.0025, 0.01, 0.01, 0.01]
+
+
 def test_an_optimizer_that_is_not_installed_has_no_code() -> None:
     assert construction("of_a_package_that_went", {"lr": 0.1}) == ""

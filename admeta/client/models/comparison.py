@@ -394,7 +394,12 @@ class BestView(TrainedView):
         """Python that constructs the optimizer over `model`."""
         from admeta.registry import construction  # most commands do without the registry
 
-        return construction(self.optimizer, self.settings, weight_decay_on=self.weight_decay_on)
+        return construction(
+            self.optimizer,
+            self.settings,
+            weight_decay_on=self.weight_decay_on,
+            parametrization=self.task_config.get("parametrization", "standard"),
+        )
 
 
 class ImportanceView(View):
