@@ -32,6 +32,7 @@ _COMMANDS: dict[str, dict[str, str]] = {
     "Results": {
         "compare": "admeta.cli.results:compare",
         "best": "admeta.cli.results:best",
+        "recommend": "admeta.cli.results:recommend",
         "profile": "service.cli.profile:profile",
         "trials": "admeta.cli.runs:trials",
         "runs": "admeta.cli.runs:runs",

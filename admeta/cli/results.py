@@ -118,6 +118,37 @@ def best(
         emit(_best_of_each(client, task, model=model, metric=metric, recipe=recipe), output, table=tables.best)
 
 
+def recommend(
+    task: Annotated[str, typer.Option(help="A task's name.", autocompletion=task_names)],
+    model: Annotated[str | None, typer.Option(help="A model of the task.  [default: the task's own]")] = None,
+    gpu_hours: Annotated[float, typer.Option(min=0, help="Hours that can be spent before they are used.")] = 0,
+    plan: Annotated[
+        Path | None, typer.Option(help="Write the study that spends the hours to this file, for `admeta submit`.")
+    ] = None,
+    url: Url = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Recommend an optimizer with its settings, say how sure that is, and what hours are best spent on."""
+    from admeta.client import studyfile
+
+    with connect(url) as client:
+        view = client.recommend(task=task, model=model, gpu_hours=gpu_hours)
+    emit(view, output, table=tables.candidates)
+    if output is Output.TABLE:
+        say(f"\n{view.how_sure}\n\n{view.code}\nSpend the hours on {view.spend}: {view.why}.")
+    if plan is not None and view.plan is None:
+        raise ServiceError(f"there is no plan to write to '{plan}': {view.why}.", hint="Give more --gpu-hours.")
+    if plan is not None:
+        try:
+            plan.write_text(studyfile.dump(view.plan), encoding="utf-8")
+        except OSError as error:
+            raise ServiceError(f"cannot write '{plan}': {error.strerror}.", hint="Choose another path.") from None
+        say(f"wrote {plan}", err=True)
+    elif view.plan is not None and output is Output.TABLE:
+        say("\nA study that does so (--plan FILE writes it, `admeta submit FILE` submits it):")
+        emit_plain(view.plan, Output.YAML)
+
+
 def importance(
     study: StudyArgument,
     method: Annotated[ImportanceMethod | None, typer.Option(help="Method.  [default: by the number of trials]")] = None,

@@ -241,6 +241,11 @@ def get(path: str, query: Query | None = None) -> Request:
     return Request(method="GET", path=path, query=query or {})
 
 
+def ask(path: str, body: Mapping[str, Any]) -> Request:
+    """A request that reads, with a question in its body. It may be repeated."""
+    return Request(method="POST", path=path, content=json.dumps(body), headers={"Content-Type": "application/json"})
+
+
 def change(method: str, path: str, body: Mapping[str, Any] | None = None) -> Request:
     """A request that changes something and must not be carried out twice."""
     if body is None:

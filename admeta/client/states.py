@@ -160,6 +160,14 @@ class Direction(StrEnum):
         return sorted(items, key=lambda item: self.cost(value(item)))
 
 
+class Spend(StrEnum):
+    """What hours are spent on before an optimizer's settings are used."""
+
+    SEARCH = "search"
+    SEEDS = "seeds"
+    NOTHING = "nothing"
+
+
 class SignificanceTest(StrEnum):
     """How two samples are compared."""
 

@@ -187,6 +187,23 @@ def _shares(spent: Sequence[float]) -> list[float]:
     return [(LEVEL if len(spent) == 1 else LEVEL_OF_LOOKS) * share for share in spent]
 
 
+def errors_of_means(
+    groups: Sequence[Group], *, earlier: Sequence[tuple[float, float]] = (), n_draws: int = N_DRAWS
+) -> Floats:
+    """Draws of how far each group's true mean may be from its mean, (groups, n_draws), with a flat prior of the means.
+
+    Variances are moderated as in `contrasts`. The seed is fixed: equal groups give equal draws.
+
+    Raises:
+        AnalysisError: no group has a positive variance.
+    """
+    rng = np.random.default_rng(0)
+    variances = _draw_variances(tuple(groups), tuple(earlier), n_draws, rng)
+    n = np.array([group.n[-1] for group in groups])[:, None]
+    found: Floats = np.sqrt(variances / n) * rng.standard_normal(variances.shape)
+    return found
+
+
 @lru_cache(maxsize=256)
 def detectable(
     n_groups: int, n: tuple[int, ...], spent: tuple[float, ...], *, family: Literal["pairs", "one"]

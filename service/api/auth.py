@@ -257,7 +257,7 @@ def scope_needed(method: str, path: str) -> states.Scope:
     """The least scope for a request: read to read, write to change, admin for tokens and to change Optuna's tables."""
     if path == TOKENS_PATH or path.startswith(TOKENS_PATH + "/"):
         return states.Scope.ADMIN
-    if method in ("GET", "HEAD", "OPTIONS"):
+    if method in ("GET", "HEAD", "OPTIONS") or (method, path) == ("POST", "/v1/recommend"):
         return states.Scope.READ
     return states.Scope.ADMIN if optuna_pages.is_path(path) else states.Scope.WRITE
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import optuna
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
-from pydantic import Field
+from pydantic import Field, ValidationError
 from sqlalchemy import Engine
 
 import search.paper.tables
@@ -23,6 +24,8 @@ from admeta.client.models import (
     PaperTableView,
     ParetoView,
     ProfilesView,
+    RecommendationView,
+    RecommendRequest,
     ScaleView,
     SearchView,
     SensitivityView,
@@ -38,8 +41,10 @@ from search.paper.comparison import paper_study as find_study
 from search.states import ExportFormat, ImportanceMethod, SignificanceTest, Stage, TimeUnit
 from service import export, paper_comparison
 from service.api.catalog import known_optimizer, known_task
-from service.api.errors import ApiError
-from service.api.requests import MAX_PAGE, Database, Filters
+from service.api.errors import ApiError, invalid_definition
+from service.api.invalid import body_fields
+from service.api.openapi import json_body, refusals
+from service.api.requests import MAX_PAGE, Database, Filters, JsonBody, parse_body
 from service.database import queries
 from service.database.optuna_storage import optuna_storage
 from service.database.queries import best_results
@@ -275,6 +280,38 @@ def get_best(engine: Database, filters: Annotated[BestFilters, Query()]) -> Best
             hint="Submit a study with both (POST /v1/studies), or wait for its first trial.",
         )
     return queries.with_front(engine, found)
+
+
+@best.post(
+    "/recommend",
+    openapi_extra=json_body(RecommendRequest, example={"task": "cifar10", "model": "resnet20", "gpu_hours": 2.0}),
+    responses=refusals(400, 413, 415, 422),
+)
+async def recommend(engine: Database, raw: JsonBody) -> RecommendationView:
+    """Which optimizer, settings and recipe to use now, how sure that is, and what further hours are best spent on.
+
+    Nothing is changed: the scope `read` is enough. `plan` is a study that spends the hours; POST /v1/studies takes it.
+    """
+    asked = parse_body(RecommendRequest, raw, error="invalid_query")
+    check_recommendable(asked)
+    return await run_in_threadpool(queries.recommendation, engine, asked)
+
+
+def check_recommendable(asked: RecommendRequest) -> None:
+    """Raises ApiError where the service knows no such task or model."""
+    info = known_task(str(asked.task_fields.get("name", "")), status=422)
+    try:
+        queries.config_of(asked)
+    except ValidationError as error:
+        fields = body_fields(error, asked.task_fields, known=list(info.config.model_fields))
+        named = [
+            one.model_copy(update={"field": "model" if one.field == "model" else f"task.{one.field}"}) for one in fields
+        ]
+        raise invalid_definition(
+            named,
+            error="invalid_query",
+            hint="`task` may be an object with the fields of the task, as in a study; GET /v1/tasks shows them.",
+        ) from None
 
 
 class StudiesFilters(Filters):

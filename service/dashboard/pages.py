@@ -43,6 +43,7 @@ _NAVIGATION = (
     ("/submit", "New study", ()),
     ("/results", "Results", ("/results/",)),
     ("/profiles", "Across tasks", ()),
+    ("/recommend", "Recommend", ()),
     ("/explorer", "Explorer", ()),
     ("/cluster", "Cluster", ()),
     ("/docs", "API", ()),

@@ -20,15 +20,16 @@ from sqlalchemy import Engine
 import search.paper.comparison
 import search.paper.tables
 import tasks.registry
-from admeta.client.models import ProfileResultView, ProfilesView
+from admeta.client import studyfile
+from admeta.client.models import ProfileResultView, ProfilesView, RecommendRequest
 from admeta.client.terminal import tables
 from admeta.client.text import latex
 from admeta.registry import known_optimizers
 from search.paper.comparison import Measured, TableComparison
 from search.paper.tables import PaperResult
 from search.states import Direction, TimeUnit
-from service.api.requests import Database
-from service.api.results import ProfileFilters, RecipePrefix, ShortName, studies_to_compare
+from service.api.requests import Database, Filters
+from service.api.results import ProfileFilters, RecipePrefix, ShortName, check_recommendable, studies_to_compare
 from service.dashboard import pages
 from service.dashboard.pages import as_csv, as_text, page
 from service.dashboard.plots import curve_rows
@@ -313,6 +314,32 @@ def paper_rows(table: TableComparison) -> Iterator[Sequence[Any]]:
 
 
 _FILLED = BeforeValidator(lambda values: [value for value in values if value != ""])  # a form sends "" for any
+
+
+class RecommendFilters(Filters):
+    """What a recommendation is asked for, as a form sends it."""
+
+    task: Annotated[str | None, BeforeValidator(lambda value: value or None)] = Field(default=None, max_length=100)
+    model: Annotated[str | None, BeforeValidator(lambda value: value or None)] = Field(default=None, max_length=200)
+    gpu_hours: float = Field(default=1.0, ge=0, le=1e6, allow_inf_nan=False)
+
+
+@router.get("/recommend")
+def recommend_page(request: Request, engine: Database, filters: Annotated[RecommendFilters, Query()]) -> Response:
+    """What to train with now, how sure that is, and what hours are best spent on; with a form to ask again."""
+    found = None
+    if filters.task is not None:
+        asked = RecommendRequest(task=filters.task, model=filters.model, gpu_hours=filters.gpu_hours)
+        check_recommendable(asked)
+        found = queries.recommendation(engine, asked)
+    return page(
+        request,
+        "recommend.html",
+        found=found,
+        filters=filters,
+        tasks=sorted(tasks.registry.all_tasks()),
+        plan=studyfile.dump(found.plan) if found and found.plan else None,
+    )
 
 
 class ShownFilters(ProfileFilters):

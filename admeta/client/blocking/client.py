@@ -19,7 +19,7 @@ from admeta.client.blocking.connection import (
     wait_for_end,
 )
 from admeta.client.errors import ClientError
-from admeta.client.exchange import Request, change, check, create, get, parse, part
+from admeta.client.exchange import Request, ask, change, check, create, get, parse, part
 from admeta.client.models import (
     BestView,
     ClusterView,
@@ -36,6 +36,7 @@ from admeta.client.models import (
     ParetoView,
     PointView,
     ProfilesView,
+    RecommendationView,
     ScaleView,
     SensitivityView,
     StudiesComparisonView,
@@ -494,6 +495,19 @@ class Client:
         """
         query = {"task": task, "optimizer": optimizer, "model": model, "metric": metric, "recipe": recipe}
         return self._connection.read(BestView, get("/v1/best", query))
+
+    def recommend(self, *, task: str, model: str | None = None, gpu_hours: float = 0.0) -> RecommendationView:
+        """Which optimizer, settings and recipe to use now, how sure that is, and what hours are best spent on.
+
+        `submit(found.plan)` spends them so, where there is a plan.
+
+        Args:
+            task: a task's name, or the task as in a study's definition.
+            model: default: the task's own.
+            gpu_hours: that could be spent before the settings are used.
+        """
+        asked = {"task": task if isinstance(task, str) else dict(task), "model": model, "gpu_hours": gpu_hours}
+        return self._connection.read(RecommendationView, ask("/v1/recommend", asked))
 
     def profiles(
         self,

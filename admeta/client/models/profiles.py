@@ -1,10 +1,13 @@
-"""Optimizers compared across tasks."""
+"""Over all studies: optimizers compared across tasks, and what to use next."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from admeta.client.models.base import Finite, View
+from admeta.client.models.comparison import SpreadView
 
 
 class ProfileView(View):
@@ -109,3 +112,85 @@ class ProfilesView(View):
     results: list[ProfileResultView]
     ranks: RankTestView
     left_out: list[LeftOutView] = Field(default=[], description="Studies, recipes and optimizers, with the reason.")
+
+
+class RecommendRequest(BaseModel):
+    """What a recommendation is asked for."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    task: Annotated[str, Field(max_length=100)] | dict[str, Any] = Field(
+        description="A name from GET /v1/tasks, or an object as in a study's definition, which some tasks need.",
+        examples=["cifar10"],
+    )
+    model: Annotated[str, Field(max_length=200)] | None = Field(default=None, description="Default: the task's own.")
+    gpu_hours: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = Field(
+        default=0.0,
+        description="Hours that could be spent before the settings are used. Where the records show no card, hours of "
+        "one trial after the other.",
+    )
+
+    @property
+    def task_fields(self) -> dict[str, Any]:
+        """The task as in a study's definition."""
+        task = {"name": self.task} if isinstance(self.task, str) else dict(self.task)
+        return task if self.model is None else {**task, "model": self.model}
+
+
+class CandidateView(View):
+    """An optimizer that a recommendation was chosen from."""
+
+    optimizer: str
+    validation: SpreadView | None = Field(
+        description="Of its best settings in the recipe; null where only studies of other tasks speak for it."
+    )
+    evidence: str = Field(description="As in `best`; how often it was the best, where other tasks speak for it.")
+    probability: float | None = Field(
+        description="That its settings have the best mean of all candidates, from the spread between seeds. Null where "
+        "that is not known, and for settings with failed runs."
+    )
+    difference: float | None = Field(description="Its mean less that of the recommended one, in the metric's unit.")
+    low: float | None = Field(description="Of an interval that holds for all candidates together (95 %).")
+    high: float | None
+    settings: dict[str, Any]
+    study: str | None
+
+
+class CostView(View):
+    """What trainings of this task and model have cost."""
+
+    epoch_s: float = Field(description="Seconds of an epoch; of a card where cards were used.")
+    training_hours: float = Field(description="Hours of a full training.")
+    trial_hours: float = Field(description="Hours of a trial of a search, many of which were stopped early.")
+    in_gpu_hours: bool = Field(description="False: no card was used, and hours are those of a worker.")
+    n_runs: int = Field(description="Runs that this is from.")
+
+
+class RecommendationView(View):
+    """Which optimizer, settings and recipe to use now, how sure that is, and what further hours are best spent on."""
+
+    task: str
+    model: str
+    metric: str
+    direction: str
+    source: str = Field(
+        description="recipe: results of this task, model and recipe; alike: studies of other models or tasks; paper: "
+        "the settings that the paper prints; defaults: the registry's. With the last two nothing is known of which "
+        "optimizer is better."
+    )
+    recipe: str | None = Field(description="Hash of the recipe; null where no study has it.")
+    epochs: int | None
+    optimizer: str
+    settings: dict[str, Any] = Field(description="Constructs the optimizer: cls(parameters, **settings).")
+    task_config: dict[str, Any] = Field(description="The recipe, as a study's `task`.")
+    code: str = Field(description="Python that constructs the optimizer over `model`.")
+    probability: float | None = Field(description="That it is the best of the candidates; null where not known.")
+    how_sure: str = Field(description="In words, with the numbers behind it.")
+    candidates: list[CandidateView]
+    cost: CostView | None = Field(description="Null where no run of this task and model was recorded.")
+    spend: str = Field(description="search, seeds or nothing: what the hours are best spent on.")
+    why: str
+    plan: dict[str, Any] | None = Field(
+        description="A study's definition that spends the hours so, for POST /v1/studies; null for nothing."
+    )
+    plan_hours: float | None = Field(description="Hours that it takes at most, by the cost; null where not known.")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ProfilesView,
         ProfileTaskView,
         RangeEndView,
+        RecommendationView,
         ScaleView,
         SearchView,
         SensitivityCurveView,
@@ -494,6 +495,24 @@ def best(views: Iterable[BestView]) -> FittedTable:
             view.evidence,
             f"{view.study} {view.label}/{view.trial}{begun}",
             settings(view.chosen),
+        )
+    return table
+
+
+def candidates(view: RecommendationView) -> FittedTable:
+    """One line for each optimizer that a recommendation was chosen from, the recommended one first."""
+    columns = ("optimizer", "validation", "probability", "difference", "evidence", "from", "settings")
+    table = FittedTable(*columns, wrapped=["evidence", "from", "settings"])
+    for one in view.candidates:
+        interval = "" if one.low is None else f" ({number(one.low)} to {number(one.high)})"
+        table.add_row(
+            one.optimizer,
+            "–" if one.validation is None else spread(one.validation),
+            "–" if one.probability is None else f"{one.probability:.2f}",
+            "–" if one.difference is None else f"{one.difference:+.4g}{interval}",
+            one.evidence,
+            one.study or "–",
+            settings(one.settings),
         )
     return table
 

@@ -23,6 +23,7 @@ from service.database.queries.plots import (
     with_front,
 )
 from service.database.queries.profiles import Choice, profiles
+from service.database.queries.recommend import config_of, recommendation
 from service.database.queries.scale import scale
 from service.database.queries.several import compare_studies
 from service.database.queries.studies import get_study_view, gpu_seconds, list_studies, study_names
@@ -54,6 +55,7 @@ __all__ = [
     "best_results",
     "compare_studies",
     "comparison",
+    "config_of",
     "detectable",
     "find_study",
     "get_curves",
@@ -70,6 +72,7 @@ __all__ = [
     "pareto",
     "profiles",
     "queued_studies",
+    "recommendation",
     "run_files",
     "scale",
     "search_history",

@@ -101,6 +101,8 @@ def test_which_scope_a_request_needs() -> None:
     assert scope_needed("HEAD", "/v1/tokensx") is Scope.READ
     assert scope_needed("GET", "/v1/tokens") is Scope.ADMIN
     assert scope_needed("GET", "/v1/tokens/x/y") is Scope.ADMIN
+    assert scope_needed("POST", "/v1/recommend") is Scope.READ  # it changes nothing
+    assert scope_needed("DELETE", "/v1/recommend") is Scope.WRITE
     assert scope_needed("BREW", "/v1/studies") is Scope.WRITE
 
 

@@ -38,6 +38,8 @@ def _service(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("compare digits-four --curves", ["best of", "16", "to target", "met it"]),
         ("compare digits-four --searches each", ["admetar"]),
         ("best --task digits --optimizer admetar", ["confirmed", "lr=", "digits-four"]),
+        ("recommend --task digits --gpu-hours 1", ["admetar", "probability", "Spend the hours on", "AdmetaR("]),
+        ("recommend --task cifar100", ["of other models or tasks", "Spend the hours on nothing"]),
         ("best --task digits", ["admetar", "admetas", "sgdm", "adamw"]),
         ("trials digits-four --order best --limit 3", ["admetar", "COMPLETE", "lambd="]),
         ("trials digits-four --optimizer sgdm --state PRUNED", ["sgdm", "PRUNED"]),
@@ -260,3 +262,14 @@ def test_best_lists_what_the_studies_searched(filled: str, monkeypatch: pytest.M
     with Client(filled) as client:
         found = _best_of_each(client, "digits", model=None, metric=None)
     assert [getattr(one, "optimizer", one) for one in found] == ["adamw", "muon+lion", "torch.optim:NAdam"]
+
+
+def test_the_recommended_plan_is_written_for_submit(say: Say, tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    code, out, err = say(f"recommend --task cifar100 --gpu-hours 1 --plan {file}")
+    assert (code, err.strip()) == (0, f"wrote {file}")
+    assert "Spend the hours on search" in out
+    assert yaml.safe_load(file.read_text())["warm_start"]["from"] == "everything"
+    code, _, err = say(f"recommend --task cifar100 --plan {file}")
+    assert code == 1
+    assert "there is no plan to write" in err

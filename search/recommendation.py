@@ -1,0 +1,313 @@
+"""Which optimizer to use now, how sure that is, and what further hours are best spent on: search, seeds or nothing.
+
+Pure functions of results: the service reads them. Both ways to spend hours are measured by what they are expected to
+gain in the metric's unit. Seeds: how much better the best of the candidates is than the present choice on average,
+once so many more seeds have told (the expected value of sample information). Search: what the latter half of its
+trials gained, per doubling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.analysis.moderated import Contrast, Group, contrasts, errors_of_means
+from search.definition import StudyDefinition
+from search.space import Space, why_not
+from search.states import Direction, Spend
+
+N_SEEDS = 3
+"""Confirm seeds of a planned search."""
+
+MAX_SEEDS, MAX_TRIALS = 20, 100
+"""Most of each in a plan."""
+
+MIN_TRIALS = 4
+"""A planned search with fewer trials of each optimizer is made of fewer optimizers."""
+
+LIKELY = 0.05
+"""Candidates that are less likely to be the best are not in a plan."""
+
+MAX_PLANNED = 4
+
+VISIBLE = 0.1
+"""Gains below this share of the standard deviation between seeds are not worth hours: 800 seeds would show them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """An optimizer with its best settings in one recipe.
+
+    Attributes:
+        mean, std, n: over its confirm runs, or its search run alone; std is None for n = 1.
+        n_failed: confirm runs that failed.
+        search_values: of its search's trials in their order; None for one that did not complete.
+    """
+
+    optimizer: str
+    mean: float
+    std: float | None
+    n: int
+    n_failed: int = 0
+    search_values: Sequence[float | None] = ()
+
+    @property
+    def group(self) -> Group:
+        return Group(
+            mean=self.mean, variance=None if self.std is None else self.std**2, n=(self.n,), df=max(0, self.n - 1)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sureness:
+    """How sure the choice is.
+
+    Attributes:
+        chances: by optimizer, the probability that its settings have the best mean.
+        against: by optimizer, its comparison with the chosen one.
+        std: typical standard deviation between seeds.
+        errors: draws of the errors of the means, in the order of `names`.
+    """
+
+    names: Sequence[str]
+    chances: Mapping[str, float]
+    against: Mapping[str, Contrast]
+    std: float
+    errors: NDArray[np.float64]
+    means: NDArray[np.float64]
+    n: NDArray[np.float64]
+    sign: float
+
+    def gain_of_seeds(self, n_more: int) -> float:
+        """By how much the best is expected to be better than the present choice after so many more seeds of each."""
+        if n_more < 1:
+            return 0.0
+        told = np.sqrt(n_more / (self.n + n_more))[:, None]  # share of the error that the seeds will have told
+        after = self.sign * (self.means[:, None] + told * self.errors)
+        return float(after.max(axis=0).mean() - (self.sign * self.means).max())
+
+
+def in_order(candidates: Sequence[Candidate], direction: Direction) -> list[Candidate]:
+    """Best first; those with failed runs come after all others."""
+    return sorted(candidates, key=lambda one: (one.n_failed > 0, direction.cost(one.mean), one.optimizer))
+
+
+def sureness(candidates: Sequence[Candidate], direction: Direction) -> Sureness | None:
+    """How sure the first of the candidates, `in_order`, is the best; None where no spread between seeds is known.
+
+    Settings with failed runs do not take part.
+    """
+    sound = [one for one in candidates if not one.n_failed]
+    groups = [one.group for one in sound]
+    spreads = [group.variance for group in groups if group.variance]
+    if not spreads:
+        return None
+    errors = errors_of_means(groups)
+    means = np.array([one.mean for one in sound])
+    best = (direction.sign * (means[:, None] + errors)).argmax(axis=0)
+    shares = np.bincount(best, minlength=len(sound)) / errors.shape[1]
+    found = contrasts(groups, [(i, 0) for i in range(1, len(sound))]) if len(sound) > 1 else ()
+    return Sureness(
+        names=[one.optimizer for one in sound],
+        chances={one.optimizer: float(share) for one, share in zip(sound, shares, strict=True)},
+        against={sound[one.a].optimizer: one for one in found},
+        std=math.sqrt(float(np.median(spreads))),
+        errors=errors,
+        means=means,
+        n=np.array([one.n for one in sound], dtype=float),
+        sign=direction.sign,
+    )
+
+
+def gain_of_search(one: Candidate, direction: Direction, *, n_more: float) -> float | None:
+    """What so many more trials are expected to gain: as much for each doubling as the latter half gained.
+
+    None where fewer than `MIN_TRIALS` trials are known.
+    """
+    values = [-math.inf if value is None else direction.sign * value for value in one.search_values]
+    if len(values) < MIN_TRIALS:
+        return None
+    best = list(accumulate(values, max))
+    half = best[(len(best) - 1) // 2]
+    if not math.isfinite(half):
+        return None
+    return (best[-1] - half) * math.log2(1 + max(0.0, n_more) / len(values))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Hours of a full training, and of a trial of a search, many of which are stopped early."""
+
+    training_hours: float
+    trial_hours: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What the hours are best spent on, and why."""
+
+    spend: Spend
+    why: str
+
+
+def choose(
+    candidates: Sequence[Candidate], sure: Sureness | None, direction: Direction, *, cost: Cost | None, hours: float
+) -> Choice:
+    """What the hours are best spent on, of candidates `in_order`; without any: a search."""
+    if hours <= 0:
+        return Choice(spend=Spend.NOTHING, why="there are no hours to spend")
+    if cost is not None and hours < cost.training_hours:
+        why = f"{hours:.3g} hours are less than the {cost.training_hours:.3g} hours of one training"
+        return Choice(spend=Spend.NOTHING, why=why)
+    if not candidates:
+        return Choice(spend=Spend.SEARCH, why="no study of this task and model has a result")
+    n_trials = _n_trials(1, cost, hours)
+    searched = gain_of_search(candidates[0], direction, n_more=n_trials)
+    if sure is None:
+        if searched is None or searched > 0:
+            return Choice(spend=Spend.SEARCH, why="nothing was confirmed with several seeds, and searches are short")
+        return Choice(spend=Spend.SEEDS, why="nothing was confirmed with several seeds, and its search gained no more")
+    names = likely(candidates, sure)
+    told = sure.gain_of_seeds(_n_seeds(len(names), cost, hours)) if len(names) > 1 else 0.0
+    if searched is None:
+        why = f"its search has fewer than {MIN_TRIALS} trials"
+        return Choice(spend=Spend.SEARCH, why=why)
+    gains = f"a search is expected to gain {searched:.2g}, further seeds {told:.2g}"
+    if max(told, searched) < VISIBLE * sure.std:
+        return Choice(
+            spend=Spend.NOTHING, why=f"{gains}; both are little beside the spread between seeds, {sure.std:.2g}"
+        )
+    return Choice(spend=Spend.SEEDS if told > searched else Spend.SEARCH, why=gains)
+
+
+def likely(candidates: Sequence[Candidate], sure: Sureness | None) -> list[str]:
+    """The optimizers that may be the best, the most likely first; at most `MAX_PLANNED`."""
+    if sure is None:
+        return [one.optimizer for one in candidates if not one.n_failed][:MAX_PLANNED] or [candidates[0].optimizer]
+    chances = sure.chances
+    names = sorted(chances, key=lambda name: -chances[name])
+    return [name for name in names if chances[name] >= LIKELY or name == candidates[0].optimizer][:MAX_PLANNED]
+
+
+def _n_trials(n_optimizers: int, cost: Cost | None, hours: float) -> int:
+    """Trials of each optimizer that the hours pay for beside its confirm runs."""
+    if cost is None:
+        return MAX_TRIALS
+    left = hours - n_optimizers * N_SEEDS * cost.training_hours
+    return max(0, min(MAX_TRIALS, math.floor(left / (n_optimizers * cost.trial_hours))))
+
+
+def _n_seeds(n_optimizers: int, cost: Cost | None, hours: float) -> int:
+    """Seeds of each optimizer that the hours pay for beside a training of each in the search stage."""
+    if cost is None:
+        return N_SEEDS
+    return max(0, min(MAX_SEEDS, math.floor(hours / (n_optimizers * cost.training_hours)) - 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A study that spends the hours, and how many at most; None where the cost is not known."""
+
+    definition: dict[str, Any]
+    hours: float | None
+
+
+def plan(
+    spend: Spend,
+    optimizers: Sequence[Mapping[str, Any]],
+    *,
+    name: str,
+    task: Mapping[str, Any],
+    cost: Cost | None,
+    hours: float,
+    first: Sequence[Mapping[str, Any]] = (),
+) -> Planned | None:
+    """A study that spends the hours on a search, or on seeds; None where they do not pay for one.
+
+    Args:
+        optimizers: as in a study's definition, the most likely first; fewer take part where the hours are few.
+        first: for seeds, the settings of each that are confirmed, as values of its space.
+    """
+    make = _search_plan if spend is Spend.SEARCH else _seeds_plan
+    raw = {"name": name, "task": dict(task)}
+    labelled = [{**one, "label": f"o{i}"} for i, one in enumerate(optimizers)]
+    spaces = [one.space for one in StudyDefinition.model_validate({**raw, "optimizers": labelled}).optimizers]
+    for n in range(len(optimizers), 0, -1):
+        taking_part: list[Mapping[str, Any]] = list(optimizers[:n])
+        if spend is Spend.SEEDS:
+            taking_part = [
+                {**one, "first": [_values(at, space)]}
+                for one, at, space in zip(taking_part, first[:n], spaces[:n], strict=True)
+            ]
+        found = make(taking_part, cost, hours, is_last=n == 1)
+        if found is not None:
+            definition = StudyDefinition.model_validate({**raw, **found.definition})
+            return Planned(definition=_short(definition), hours=found.hours)
+    return None
+
+
+def _values(settings: Mapping[str, Any], space: Space) -> dict[str, Any]:
+    """The settings that are values of the space."""
+    return {name: settings[name] for name in space if name in settings and why_not(space[name], settings[name]) is None}
+
+
+def _search_plan(
+    optimizers: list[Mapping[str, Any]], cost: Cost | None, hours: float, *, is_last: bool
+) -> Planned | None:
+    k, n = len(optimizers), _n_trials(len(optimizers), cost, hours)
+    if n < (1 if is_last else MIN_TRIALS):
+        return None
+    confirm = 0.0 if cost is None else k * N_SEEDS * cost.training_hours
+    share = 0.7 if cost is None else 1.0  # three in ten hours are left for confirm runs of unknown cost
+    budget = {"trials_per_optimizer": n, "gpu_hours": _rounded(share * (hours - confirm))}
+    definition = {
+        "optimizers": optimizers,
+        "budget": budget,
+        "confirm": {"top_k": 1, "seeds": list(range(N_SEEDS))},
+        "warm_start": {"from": "everything"},
+    }
+    spent = None if cost is None else min(hours, confirm + k * n * cost.trial_hours)
+    return Planned(definition=definition, hours=spent)
+
+
+def _seeds_plan(
+    optimizers: list[Mapping[str, Any]], cost: Cost | None, hours: float, *, is_last: bool
+) -> Planned | None:
+    k, n = len(optimizers), _n_seeds(len(optimizers), cost, hours)
+    if n < 2:
+        return None
+    definition = {
+        "optimizers": optimizers,
+        "pruner": {"name": "none"},
+        "budget": {"trials_per_optimizer": 1, "gpu_hours": _rounded(hours)},
+        "confirm": {"top_k": 1, "seeds": list(range(min(n, N_SEEDS)))},
+    }
+    if n > N_SEEDS and k > 1:
+        definition["confirm"] = {"seeds": list(range(N_SEEDS)), "until": "decided", "max_seeds": n}
+    elif k == 1:
+        definition["confirm"] = {"top_k": 1, "seeds": list(range(n))}
+    return Planned(definition=definition, hours=None if cost is None else k * (n + 1) * cost.training_hours)
+
+
+def _short(definition: StudyDefinition) -> dict[str, Any]:
+    """The definition without what is at its default, so that it is read at a glance."""
+    shown = definition.model_dump(mode="json", exclude_defaults=True)
+    task = {"name": definition.task.name, **shown["task"]}
+    optimizers = [
+        {"name": one.name, **listed} for one, listed in zip(definition.optimizers, shown["optimizers"], strict=True)
+    ]
+    return {**shown, "task": task, "optimizers": optimizers}
+
+
+def _rounded(hours: float) -> float:
+    """Three digits, rounded down, so that a plan never asks for more than there is."""
+    if hours <= 0:
+        return hours
+    unit: float = 10.0 ** (math.floor(math.log10(hours)) - 2)
+    return float(f"{math.floor(hours / unit * (1 + 1e-12)) * unit:.3g}")

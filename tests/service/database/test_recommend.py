@@ -1,0 +1,143 @@
+"""What is recommended from a database's studies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy import Engine
+
+from admeta.client.models import RecommendationView, RecommendRequest
+from search.definition import StudyDefinition
+from search.records import Point, RunOutcome
+from search.states import FailureKind, RunState, Stage, StudyState
+from service.database import SqlStore
+from service.database.queries import recommendation
+from tasks.engine.protocol import Cost
+from tests.service.database.fill import complete, definition, leased, run
+
+
+def asked(engine: Engine, *, hours: float = 10.0, task: str = "digits", model: str | None = None) -> RecommendationView:
+    found = recommendation(engine, RecommendRequest(task=task, model=model, gpu_hours=hours))
+    if found.plan is not None:
+        text = yaml.safe_dump(found.plan)  # what is shown can be submitted
+        StudyDefinition.model_validate(yaml.safe_load(text))
+    return found
+
+
+def measured(
+    store: SqlStore, name: str, admetar: list[float], sgdm: list[float], *, gpu_s: float = 36.0, **changes: Any
+) -> None:
+    """A study with a search of five trials, the last one best, whose best trial was confirmed with these values."""
+    lease, searches = leased(store, definition(name, **changes))
+    for search, confirmed in zip(searches, (admetar, sgdm), strict=True):
+        for number in range(5):
+            cost = Cost(train_s=30.0, gpu_s=gpu_s)
+            points = [Point(epoch=1, step=1, value=0.5, metrics={}, cost=cost)]
+            value = confirmed[0] - 0.01 * (4 - number)
+            run(store, lease, search, number, complete(value), params={"lr": 0.01 * (number + 1)}, points=points)
+        for seed, value in enumerate(confirmed):
+            run(store, lease, search, 4, complete(value), stage=Stage.CONFIRM, seed=seed, params={"lr": 0.05})
+    store.set_study_state(lease, StudyState.COMPLETED)
+
+
+def test_an_empty_database_gives_the_defaults_and_says_so(engine: Engine) -> None:
+    found = asked(engine)
+    assert (found.source, found.optimizer, found.probability) == ("defaults", "adamw", None)
+    assert found.settings["lr"] == pytest.approx(0.001)
+    assert found.how_sure == (
+        "No study says which optimizer is better here; adamw is what most begin with, at the registry's defaults."
+    )
+    assert (found.spend, found.cost, found.plan_hours) == ("search", None, None)
+    assert found.plan is not None
+    assert found.plan["budget"]["gpu_hours"] == 7.0  # the rest is for confirm runs, whose cost is not known
+    assert asked(engine, hours=0.0).plan is None
+
+
+def test_the_papers_settings_where_the_paper_has_some(engine: Engine) -> None:
+    found = asked(engine, task="cifar10", model="resnet110")
+    assert (found.source, found.optimizer) in {("paper", "adamw"), ("defaults", "adamw")}
+
+
+def test_the_best_of_the_recipe_with_its_probability_and_the_cost(store: SqlStore, engine: Engine) -> None:
+    measured(store, "first", [0.90, 0.91, 0.92], [0.80, 0.81, 0.82])
+    found = asked(engine)
+    assert (found.source, found.optimizer, found.spend) == ("recipe", "admetar", "search")
+    assert found.settings["lr"] == pytest.approx(0.05)
+    assert found.probability is not None
+    assert found.probability > 0.99
+    assert [one.optimizer for one in found.candidates] == ["admetar", "sgdm"]
+    assert found.candidates[1].difference == pytest.approx(-0.1)
+    assert found.candidates[1].high is not None
+    assert found.candidates[1].high < 0
+    assert found.cost is not None
+    assert (found.cost.epoch_s, found.cost.in_gpu_hours, found.cost.n_runs) == (36.0, True, 10)
+    assert found.plan is not None
+    assert [one["name"] for one in found.plan["optimizers"]] == ["admetar"]  # the other one is not likely the best
+    assert found.plan_hours is not None
+    assert found.plan_hours <= 10
+    assert "AdmetaR(" in found.code
+
+
+def test_near_candidates_get_seeds_and_their_settings(store: SqlStore, engine: Engine) -> None:
+    """Searches that gained nothing in their latter half, and means that seeds can tell apart."""
+    lease, searches = leased(store, definition("near"))
+    for search, mean in zip(searches, (0.900, 0.899), strict=True):
+        for number in range(6):
+            cost = Cost(train_s=36.0)
+            points = [Point(epoch=1, step=1, value=0.5, metrics={}, cost=cost)]
+            run(store, lease, search, number, complete(0.9 if number == 0 else 0.8), params={"lr": 0.05}, points=points)
+        for seed in range(3):
+            run(store, lease, search, 0, complete(mean + 0.01 * (seed - 1)), stage=Stage.CONFIRM, seed=seed)
+    store.set_study_state(lease, StudyState.COMPLETED)
+    found = asked(engine)
+    assert found.spend == "seeds"
+    assert found.cost is not None
+    assert not found.cost.in_gpu_hours
+    assert found.plan is not None
+    assert [one["first"] for one in found.plan["optimizers"]] == [[{"lr": 0.05}], [{"lr": 0.05}]]
+    assert found.plan["budget"]["trials_per_optimizer"] == 1
+    assert asked(engine, hours=0.0001).spend == "nothing"
+
+
+def test_alike_studies_speak_where_there_are_none_of_the_task(store: SqlStore, engine: Engine) -> None:
+    measured(store, "one", [0.90, 0.91, 0.92], [0.80, 0.81, 0.82])
+    found = asked(engine, task="cifar10")
+    assert (found.source, found.optimizer, found.probability) == ("alike", "admetar", None)
+    assert "admetar was best in 1 of 1 recipes of other models or tasks" in found.how_sure
+    assert found.settings["lr"] == pytest.approx(0.04)  # amid the three best trials
+    assert found.plan is not None
+    assert [one["name"] for one in found.plan["optimizers"]] == ["admetar", "sgdm", "adamw"]
+
+
+def test_failed_confirm_runs_are_not_recommended(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, sgdm) = leased(store, definition("failing"))
+    failed = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged")
+    for search, outcomes in ((admetar, [complete(0.95), failed]), (sgdm, [complete(0.8), complete(0.81)])):
+        run(store, lease, search, 0, complete(0.9))
+        for seed, outcome in enumerate(outcomes):
+            run(store, lease, search, 0, outcome, stage=Stage.CONFIRM, seed=seed)
+    store.set_study_state(lease, StudyState.COMPLETED)
+    found = asked(engine)
+    assert found.optimizer == "sgdm"
+    assert [one.probability for one in found.candidates] == [1.0, None]
+    assert found.how_sure.startswith("Nothing else is known that did not fail")
+
+
+def test_single_runs_say_that_luck_is_not_known(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, sgdm) = leased(store, definition("single"))
+    run(store, lease, admetar, 0, complete(0.9))
+    run(store, lease, sgdm, 0, complete(0.8))
+    found = asked(engine)
+    assert (found.optimizer, found.probability) == ("admetar", None)
+    assert "How much of that is luck is not known" in found.how_sure
+
+
+def test_the_longest_recipe_that_the_hours_train(store: SqlStore, engine: Engine) -> None:
+    task = definition().task.model_dump(mode="json")
+    measured(store, "short", [0.8, 0.81, 0.82], [0.7, 0.71, 0.72], task={**task, "epochs": 2})
+    measured(store, "long", [0.9, 0.91, 0.92], [0.8, 0.81, 0.82], task={**task, "epochs": 1000})
+    assert asked(engine, hours=0.0).epochs == 1000
+    assert asked(engine, hours=11.0).epochs == 1000
+    assert asked(engine, hours=1.0).epochs == 2
