@@ -110,11 +110,11 @@ def upgrade_optuna_tables(engine: Engine) -> None:
     storage = _rdb_storage(engine)
     try:
         found, needed = storage.get_current_version(), storage.get_head_version()
+        if found == needed:
+            return
         known = storage.get_all_versions()
     finally:
         storage.engine.dispose()
-    if found == needed:
-        return
     if found not in known:
         raise DatabaseVersionError(
             f"Optuna's tables are at version {found}; Optuna {optuna.__version__} knows up to {needed}.",
