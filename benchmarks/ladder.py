@@ -28,7 +28,7 @@ from benchmarks.time_to_answer import service
 MAX_TEXT = 6 * 2**20
 SIZES: dict[str, dict[str, Any]] = {
     "small": {
-        "task": {"model": "nano", "context": 32, "batch_size": 16, "tokens_per_epoch": 10_240, "epochs": 4},
+        "task": {"model": "nano", "context": 32, "batch_size": 16, "tokens_per_epoch": 5_120, "epochs": 4},
         "scale": {"field": "width", "values": [32, 64, 128], "predict": 256, "verify": 5},
         "base_width": 64,
         "lr": {"adamw": (5e-4, 7), "admetar": (2e-3, 7)},
