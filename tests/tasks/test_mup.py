@@ -5,6 +5,7 @@ The coordinate check is that of Yang, Hu et al., "Tensor Programs V" (2022), app
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +22,15 @@ from tasks.vision.config import VIT_SIZES
 from tasks.vision.models import build_image_model
 
 HEAD, BASE = 16, 32
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small products are slower on several."""
+    n = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(n)
 
 
 @pytest.fixture(autouse=True)
