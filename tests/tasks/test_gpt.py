@@ -200,3 +200,32 @@ def test_captured_steps_learn_as_eager_ones(data_dir: Path, acceleration: str) -
         run.close()
     assert runs[acceleration][1].startswith("graph: 1 shape")
     assert runs["eager"][0] == pytest.approx(runs[acceleration][0], rel=0.02)
+
+
+MUP = {"model": "nano", "width": 96, "parametrization": "mup", "base_width": 48}
+
+
+@pytest.mark.parametrize("optimizer", ["admetar", "muon"])
+def test_a_run_in_mup_resumes_to_the_bit(data_dir: Path, optimizer: str) -> None:
+    whole, first, second = (start(data_dir, optimizer=optimizer, tokens_per_epoch=2048, **MUP) for _ in range(3))
+    expected = [whole.advance().metrics["val_loss"] for _ in range(2)]
+    first.advance()
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert second.advance().metrics["val_loss"] == expected[1]
+    for run in (whole, first, second):
+        run.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+@pytest.mark.parametrize("optimizer", ["adamw", "admetar", "sgdm"])
+def test_captured_steps_in_mup_learn_as_eager_ones(data_dir: Path, optimizer: str) -> None:
+    """A captured step reads the learning rate of each role from a tensor of its own."""
+    runs = {}
+    for kind in ("eager", "graph"):
+        cfg = config(**MUP, context=64, epochs=2, acceleration=kind)
+        run = open_run(cfg, optimizer=optimizer, params={"lr": 3e-3}, seed=0, data_dir=data_dir, device="cuda")
+        runs[kind] = ([run.advance().metrics["val_loss"] for _ in range(2)], run.step_status)
+        run.close()
+    assert runs["graph"][1].startswith("graph: 1 shape")
+    assert runs["eager"][0] == pytest.approx(runs["graph"][0], rel=0.02)
