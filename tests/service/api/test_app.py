@@ -18,8 +18,8 @@ from service.settings import Settings
 from tests.service.fakes import FakeSupervisor, definition
 
 
-def test_unknown_addresses_get_404_with_the_nearest(api: TestClient) -> None:
-    response = api.get("/v1/study")
+def test_unknown_addresses_get_404_with_the_nearest(shared_api: TestClient) -> None:
+    response = shared_api.get("/v1/study")
     assert response.status_code == 404
     assert response.json()["error"] == "not_found"
     assert "Did you mean /v1/studies?" in response.json()["hint"]
@@ -35,17 +35,17 @@ def test_unknown_addresses_get_404_with_the_nearest(api: TestClient) -> None:
         ("BREW", "/v1/best", "GET, HEAD, OPTIONS"),
     ],
 )
-def test_other_methods_get_405_with_those_allowed(api: TestClient, method: str, path: str, allowed: str) -> None:
-    response = api.request(method, path)
+def test_other_methods_get_405_with_those_allowed(shared_api: TestClient, method: str, path: str, allowed: str) -> None:
+    response = shared_api.request(method, path)
     assert (response.status_code, response.headers["Allow"]) == (405, allowed)
     assert response.json()["error"] == "method_not_allowed"
     assert method in response.json()["detail"]
 
 
-def test_options_lists_the_methods(api: TestClient) -> None:
-    response = api.options("/v1/studies")
+def test_options_lists_the_methods(shared_api: TestClient) -> None:
+    response = shared_api.options("/v1/studies")
     assert (response.status_code, response.headers["Allow"], response.content) == (204, "GET, HEAD, OPTIONS, POST", b"")
-    assert api.options("/nowhere").status_code == 404
+    assert shared_api.options("/nowhere").status_code == 404
 
 
 def test_head_is_get_without_the_body(api: TestClient) -> None:
@@ -145,8 +145,8 @@ def test_catalog(api: TestClient) -> None:
         ("task=digits&optimizer=sgdm&model=%00", 404, "no_result"),
     ],
 )
-def test_best_without_an_answer(api: TestClient, query: str, status: int, error: str) -> None:
-    response = api.get(f"/v1/best?{query}")
+def test_best_without_an_answer(shared_api: TestClient, query: str, status: int, error: str) -> None:
+    response = shared_api.get(f"/v1/best?{query}")
     assert (response.status_code, response.json()["error"]) == (status, error), response.text
 
 

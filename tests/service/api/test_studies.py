@@ -122,13 +122,13 @@ def test_extend(api: TestClient) -> None:
         ({"trials": 100_000}, 422, "budget.trials_per_optimizer"),
     ],
 )
-def test_an_extension_keeps_the_rules(api: TestClient, body: dict[str, object], status: int, field: str) -> None:
-    api.post("/v1/studies", json=definition())
-    api.post("/v1/studies/first/cancel")
-    response = api.post("/v1/studies/first/extend", json=body)
+def test_an_extension_keeps_the_rules(shared_api: TestClient, body: dict[str, object], status: int, field: str) -> None:
+    shared_api.post("/v1/studies", json=definition("over"))
+    shared_api.post("/v1/studies/over/cancel")
+    response = shared_api.post("/v1/studies/over/extend", json=body)
     assert response.status_code == status
     assert [one["field"] for one in response.json()["fields"]] == [field]
-    assert api.get("/v1/studies/first").json()["extensions"] == []
+    assert shared_api.get("/v1/studies/over").json()["extensions"] == []
 
 
 def test_clone_with_changes(api: TestClient) -> None:
@@ -216,9 +216,9 @@ def test_notes_and_tags_change_in_any_state(api: TestClient) -> None:
         ({"name": "other"}, "name"),
     ],
 )
-def test_a_change_that_breaks_a_rule_names_its_field(api: TestClient, body: dict[str, Any], field: str) -> None:
-    api.post("/v1/studies", json=definition())
-    answer = api.patch("/v1/studies/first", json=body)
+def test_a_change_that_breaks_a_rule_names_its_field(shared_api: TestClient, body: dict[str, Any], field: str) -> None:
+    shared_api.post("/v1/studies", json=definition())
+    answer = shared_api.patch("/v1/studies/first", json=body)
     assert (answer.status_code, [one["field"] for one in answer.json()["fields"]]) == (422, [field])
     assert answer.json()["detail"]
 
@@ -274,9 +274,9 @@ def test_bad_queries_name_the_parameter(shared_api: TestClient, path: str, field
 
 @pytest.mark.parametrize("cursor", ["x", "%00", "AAAA", "e30=", "W10=", "💥", "x" * 500, "bnVsbA=="])
 @pytest.mark.parametrize("path", ["/v1/studies", "/v1/studies/first/trials"])
-def test_a_made_up_cursor_gets_422(api: TestClient, path: str, cursor: str) -> None:
-    api.post("/v1/studies", json=definition())
-    response = api.get(path, params={"cursor": cursor})
+def test_a_made_up_cursor_gets_422(shared_api: TestClient, path: str, cursor: str) -> None:
+    shared_api.post("/v1/studies", json=definition())
+    response = shared_api.get(path, params={"cursor": cursor})
     assert response.status_code == 422, response.text
     assert response.json()["error"] == "invalid_cursor"
 
