@@ -221,7 +221,7 @@ class Coordinator:
             self.tell_why_waiting()
         loop, run, end = live.loop, live.run, report.end
         if (packing := self._workplace.packing) is not None and report.pace is not None:
-            packing.saw(ticket, report.pace, group=_group(loop, run))
+            packing.saw(ticket, report.pace, group=_group(loop, run), n_left=sum(one.n_to_start for one in self._loops))
             self._keep_card_facts(packing)
         if end is None:
             loop.report(run, report.points, start=report.start)

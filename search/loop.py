@@ -103,6 +103,13 @@ class SearchLoop:
         return len(self._live)
 
     @property
+    def n_to_start(self) -> int:
+        """Runs that are still to start, as far as they are known: those that sensitivity asks for are not."""
+        n_confirm = 0 if self._confirm_planned else self._definition.confirm.top_k * len(self._definition.confirm.seeds)
+        n_to_ask = self._n_to_ask() - self._n_asked if self._can_ask() else 0
+        return len(self._waiting) + n_to_ask + n_confirm
+
+    @property
     def n_started(self) -> int:
         """Runs that were ever proposed: the coordinator's measure of whose turn it is."""
         return len(self._runs) - len(self._waiting)

@@ -25,6 +25,13 @@ from search.records import CardFacts
 
 BEGIN = 2
 """Runs on a card of which nothing is known."""
+BEGIN_ON_LARGE = 4
+LARGE_CARDS = frozenset({"A100", "GH200", "H20", "H100", "H200", "B200", "B300", "GB200", "GB300"})
+"""Cards of 40 GiB or more, as Ray names them: four runs begin there."""
+FIRST_RAISE = 8
+"""Runs that may train on a card after the first report at the latest, if it says that they have room."""
+LEFT_FOR_MORE = 2
+"""Runs that must be left for each that a card gets more: what it gains must be worth the start of its process."""
 MOST = 16
 """Runs on a card; more are not tried."""
 MIN_GAIN = 1.05
@@ -33,6 +40,8 @@ MEMORY_SHARE = 0.9
 """Of the card that runs may fill; the rest is left for fragmentation and for an evaluation's peak."""
 FACTS_LAST = timedelta(days=30)
 """Older facts are found again: a driver or a library may have changed."""
+FEWER, MORE = 0.75, 1.1
+"""Of a number of runs: how many train during an epoch that counts for it, on average. Some are often about to start."""
 CLEAR = 0.1
 """A gain that differs by so much from the least one needs no further epochs."""
 N_IF_UNCLEAR = 3
@@ -65,6 +74,7 @@ class _Stay:
     kind: _Kind
     index: int
     limit: int  # of runs on a card as it came
+    came_at: float
     card: str | None = None
     since: float = math.inf
     until: float = math.inf
@@ -155,7 +165,7 @@ class Packing:
             return None
         name = min(free, key=lambda one: len(self._present(self._kinds[one])) / self._kinds[one].n_slots)
         kind = self._kinds[name]
-        self._stays[ticket] = _Stay(kind=kind, index=free[name], limit=kind.limit)
+        self._stays[ticket] = _Stay(kind=kind, index=free[name], limit=kind.limit, came_at=self._clock())
         several = sum(one.n_cards > 0 for one in self._kinds.values()) > 1
         return kind.slot(free[name], pinned=name if several else "", crowded=crowded)
 
@@ -169,11 +179,12 @@ class Packing:
             stay.until = self._clock()
             stay.kind.left.append(stay)
 
-    def saw(self, ticket: str, pace: Pace, *, group: str) -> None:
+    def saw(self, ticket: str, pace: Pace, *, group: str, n_left: float = math.inf) -> None:
         """Take note of an epoch that a run reports now, and decide whether a card should have more runs, or fewer.
 
         Args:
             group: of runs that are equally fast on a free card: those of one optimizer and batch size.
+            n_left: runs of the study that have not started.
         """
         if (stay := self._stays.get(ticket)) is None:
             return
@@ -187,7 +198,8 @@ class Packing:
         kind.epochs.append(
             _Epoch(card=pace.card, ticket=ticket, group=group, begin=begin, end=end, samples_per_s=pace.samples_per_s)
         )
-        if kind.decide([*self._present(kind), *kind.left]):
+        n_left_a_card = n_left / max(1, kind.n_cards)
+        if kind.decide([*self._present(kind), *kind.left], n_left=n_left_a_card):
             self._unstored.add(kind.name)
 
     def ran_out(self, ticket: str) -> bool:
@@ -237,10 +249,12 @@ class _Kind:
     def __init__(self, kind: CardKind, known: CardFacts | None) -> None:
         self._kind = kind
         self._known = known
-        self._wanted = BEGIN if known is None else known.n_at_once
+        self._first = BEGIN_ON_LARGE if kind.name in LARGE_CARDS else BEGIN
+        self._wanted = self._first if known is None else known.n_at_once
         self.is_settled = known is not None and known.is_settled
         self._reason = "" if known is None else known.reason
         self._totals = {} if known is None else dict(known.totals)
+        self._too_many = 2 * MOST
         self._before = max((n for n in self._totals if n < self._wanted), default=None)
         self._memory_bytes = 0 if known is None else known.memory_bytes
         self._card_bytes = 0 if known is None else known.card_bytes
@@ -299,22 +313,23 @@ class _Kind:
         """The memory of a run. If the card has less than that which the facts are of, they do not hold."""
         if self._known is not None and pace.card_bytes and pace.card_bytes < 0.95 * self._card_bytes:
             self._known, self.is_settled, self._shares_are_equal = None, False, False
-            self._wanted, self._before = min(BEGIN, self._wanted), None
+            self._wanted, self._before = min(self._first, self._wanted), None
             self._totals.clear()
         self._card_bytes = pace.card_bytes or self._card_bytes
         self._memory_bytes = max(self._memory_bytes, pace.memory_bytes)
 
-    def decide(self, stays: Sequence[_Stay]) -> bool:
+    def decide(self, stays: Sequence[_Stay], *, n_left: float) -> bool:
         """Let a card have more runs, or fewer, if what they reported says so. Returns whether anything was found.
 
         There is nothing to compare the first runs with, so that more start as soon as the first report says how much
-        memory a run takes; until those train, the first ones show what the next number is compared with.
+        memory a run takes; until those train, the first ones show what their number is compared with.
         """
-        n, following = self.limit, min(2 * self.limit, self.most)
+        n, most = self.limit, min(self.most, self._too_many - 1)
+        following = 2 * n if 2 * n <= most else n if self._too_many <= self.most else most
         if n == following and n in self._totals:
             return False
         if self._before is None and following > n:
-            self._raise(following, before=n)
+            self._raise([2 * n, *(m for m in (4 * n,) if self._card_bytes and m <= min(FIRST_RAISE, most))], before=n)
             return self.is_settled
         before = self._before or 0
         now, earlier = self._shown(stays, n, before)
@@ -330,35 +345,51 @@ class _Kind:
                 return False
             if gain < needed:
                 self._totals[n] = total
-                self._settle(before, f"{n} {'gained' if gain >= 1 else 'lost'} {abs(gain - 1):.0%}")
+                self._take_back(n, f"{n} {'gained' if gain >= 1 else 'lost'} {abs(gain - 1):.0%}", before=before)
                 return True
         elif n_epochs < n:
             return False
         self._totals[n] = total
-        self._raise(following, before=n)
+        if self._too_many <= self.most and 2 * n >= self._too_many:
+            self._settle(n, self._reason)
+        elif n_left >= LEFT_FOR_MORE * (following - n):
+            self._raise([following], before=n)
         return True
 
-    def _raise(self, following: int, *, before: int) -> None:
-        """Let so many runs start if they fit into the card's memory."""
-        if following == before:
-            return
-        if self._card_bytes and following * self._memory_bytes > MEMORY_SHARE * self._card_bytes:
-            room = f"{following} of {_gib(self._memory_bytes)} do not fit in {_gib(self._card_bytes)}"
+    def _raise(self, numbers: Sequence[int], *, before: int) -> None:
+        """Let the largest of these numbers of runs start that fits into the card's memory and is allowed."""
+        allowed = [min(number, self.most) for number in numbers]
+        fitting = [
+            m for m in allowed if not self._card_bytes or m * self._memory_bytes <= MEMORY_SHARE * self._card_bytes
+        ]
+        if fitting and fitting[-1] > before:
+            self._wanted, self._before = fitting[-1], before
+        elif not fitting:
+            room = f"{allowed[0]} of {_gib(self._memory_bytes)} do not fit in {_gib(self._card_bytes)}"
             self._settle(before, room)
+
+    def _take_back(self, n: int, reason: str, *, before: int) -> None:
+        """So many were too many. Where their number had been raised at once by more than a doubling, half are tried."""
+        if n // 2 > before:
+            self._wanted, self._too_many, self._reason = n // 2, n, reason
         else:
-            self._wanted, self._before = following, before
+            self._settle(before, reason)
 
     def _shown(self, stays: Sequence[_Stay], *numbers: int) -> list[_Totals]:
-        """For each number of runs the totals that epochs show during which about so many trained on the card."""
+        """For each number of runs the totals that epochs show during which about so many trained on the card.
+
+        A run says when it began to train with its first report. Epochs that ended after it came are shown only then.
+        """
+        until = min((stay.came_at for stay in stays if stay.card is None), default=math.inf)
         on_card: dict[str, list[_Stay]] = defaultdict(list)
         for stay in stays:
             if stay.card is not None:
                 on_card[stay.card].append(stay)
         found: list[_Totals] = [defaultdict(list) for _ in numbers]
-        for epoch in self.epochs:
+        for epoch in (epoch for epoch in self.epochs if epoch.end <= until):
             n_beside = _n_beside(epoch, on_card[epoch.card])
             for n, totals in zip(numbers, found, strict=True):
-                if abs(n_beside - n) <= max(0.25, 0.1 * n):
+                if FEWER * n <= n_beside <= MORE * n:
                     totals[epoch.group].append((epoch.ticket, n_beside * epoch.samples_per_s))
         return found
 

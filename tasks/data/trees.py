@@ -6,22 +6,31 @@ Nothing is unpacked to disk. Files and folders whose names begin with a dot are 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
+import pickle
+import queue
+import subprocess
+import sys
 import tarfile
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Protocol, TypeVar
+from typing import IO, Any, Protocol, TypeVar, cast
 
 from tasks.errors import DataError
 
 _MAX_FILE = 1 << 30  # bytes; a file is held in memory
 _MAX_RATIO = 200  # of text; a bomb of zeros reaches 1,000
 DECODED_AT_ONCE = 256  # files
+PROCESSES_FROM = 8  # times as many: fewer are decoded sooner than processes start
+MAX_PROCESSES = 8
 MAX_SAMPLED = 256  # files
 _SAMPLE = 1 << 20  # bytes
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
@@ -239,21 +248,102 @@ def decode_in_order(
     """Each file's content decoded by threads, in order; a DataError is returned instead of raised.
 
     Args:
+        decode: a function that can be pickled, if there are small files.
         threads_from_bytes: mean file size from which threads are used; small files mostly hold the interpreter's lock.
+            Many of these are decoded by processes.
     """
-
-    def decode_or_error(content: bytes) -> DecodedT | DataError:
-        try:
-            return decode(content)
-        except DataError as error:
-            return error
-
+    blocks = iter(lambda: list(itertools.islice(files, DECODED_AT_ONCE)), [])
+    head = list(itertools.islice(blocks, PROCESSES_FROM))
+    n_processes = min(MAX_PROCESSES, usable_cpus())
+    is_small = [_mean_bytes(block) < threads_from_bytes for block in head]
+    if len(head) == PROCESSES_FROM and all(is_small) and n_processes > 1:
+        yield from _decode_in_processes(itertools.chain(head, blocks), decode, n_processes)
+        return
     with ThreadPoolExecutor() as pool:
-        while block := list(itertools.islice(files, DECODED_AT_ONCE)):
+        for block in itertools.chain(head, blocks):
             contents = [content for _, content in block]
-            large = sum(map(len, contents)) >= threads_from_bytes * len(contents)
-            decoded = pool.map(decode_or_error, contents) if large else map(decode_or_error, contents)
+            decode_one = partial(_decode_or_error, decode)
+            in_threads = _mean_bytes(block) >= threads_from_bytes
+            decoded = pool.map(decode_one, contents) if in_threads else map(decode_one, contents)
             yield from zip((key for key, _ in block), decoded, strict=True)
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _mean_bytes(block: Sequence[tuple[Any, bytes]]) -> float:
+    return sum(len(content) for _, content in block) / len(block)
+
+
+def _decode_or_error(decode: Callable[[bytes], DecodedT], content: bytes) -> DecodedT | DataError:
+    try:
+        return decode(content)
+    except DataError as error:
+        return error
+
+
+def _decode_in_processes(
+    blocks: Iterator[list[tuple[KeyT, bytes]]], decode: Callable[[bytes], DecodedT], n_processes: int
+) -> Iterator[tuple[KeyT, DecodedT | DataError]]:
+    """As `decode_in_order`; each process decodes a block at a time."""
+    free: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+
+    def decode_block(contents: list[bytes]) -> list[DecodedT | DataError]:
+        process = free.get()
+        try:
+            pickle.dump((decode, contents), cast(IO[bytes], process.stdin))
+            cast(IO[bytes], process.stdin).flush()
+            decoded: list[DecodedT | DataError] = pickle.load(cast(IO[bytes], process.stdout))
+            return decoded
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
+            raise DataError(
+                f"a process that decodes files ended with exit code {process.wait()}; a file may crash a library, or "
+                "the machine may lack memory"
+            ) from error
+        finally:
+            free.put(process)
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(n_processes):
+            free.put(stack.enter_context(_decoder()))
+        pool = stack.enter_context(ThreadPoolExecutor(n_processes))
+        waiting: deque[tuple[list[KeyT], Future[list[DecodedT | DataError]]]] = deque()
+        for block in blocks:
+            waiting.append(([key for key, _ in block], pool.submit(decode_block, [content for _, content in block])))
+            if len(waiting) > 2 * n_processes:
+                keys, decoded = waiting.popleft()
+                yield from zip(keys, decoded.result(), strict=True)
+        for keys, decoded in waiting:
+            yield from zip(keys, decoded.result(), strict=True)
+
+
+@contextlib.contextmanager
+def _decoder() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs `decode_blocks`; unlike those of `multiprocessing` it does not import the caller's script."""
+    command = [sys.executable, "-c", f"from {__name__} import decode_blocks; decode_blocks()"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+            with contextlib.suppress(BrokenPipeError):  # of what it had not read
+                cast(IO[bytes], process.stdin).close()
+
+
+def decode_blocks() -> None:
+    """Decode what comes at stdin, (function, contents) at a time, until it ends; the answers go to stdout."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    while True:
+        try:
+            decode, contents = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        pickle.dump([_decode_or_error(decode, content) for content in contents], answers, protocol=-1)
+        answers.flush()
 
 
 @dataclass(frozen=True)

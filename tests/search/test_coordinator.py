@@ -785,7 +785,7 @@ def test_a_kill_at_any_round_changes_nothing_in_what_is_replaced() -> None:
 
 def packing_of_one_card(store: MemoryStore, now_s: list[float], *, most: int = 4) -> Packing:
     """One card, on the store's facts and a clock that the test sets."""
-    kinds = [CardKind(name="H200", n_cards=1, most=most)]
+    kinds = [CardKind(name="L4", n_cards=1, most=most)]
     return Packing(kinds, known=store.card_facts("shape"), release="1", clock=lambda: now_s[0])
 
 
@@ -856,5 +856,5 @@ def test_a_run_that_ran_out_of_memory_while_the_number_grew_has_not_failed() -> 
     assert {run.state for run in store.runs(study.id)} == {RunState.COMPLETE}
     retried = next(run for run in store.runs(study.id) if run.attempt > 1)
     assert (retried.attempt, retried.n_failures) == (2, 0)
-    assert store.card_facts("shape")["H200"].reason == "2 ran out of memory"
+    assert store.card_facts("shape")["L4"].reason == "2 ran out of memory"
     assert [a.gpus for a in cluster.started[3:]] == [1.0] * len(cluster.started[3:])

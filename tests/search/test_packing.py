@@ -88,9 +88,11 @@ class Cluster:
     def train(self, n_runs: int) -> Cluster:
         """Train as many runs, one after the other where there is no room; returns itself."""
         waiting = n_runs
+        self.n_left = n_runs
         for _ in range(200_000):
             while waiting and self.packing.has_room() and self._start():
                 waiting -= 1
+            self.n_left = waiting
             if not self.runs and not waiting:
                 return self
             waiting += self._step()
@@ -159,7 +161,7 @@ class Cluster:
             memory_bytes=self.memory_bytes,
             card_bytes=self.card_bytes,
         )
-        self.packing.saw(ticket, pace, group=run.group)
+        self.packing.saw(ticket, pace, group=run.group, n_left=self.n_left)
         run.left, run.reported_at, run.n_epochs = self.epoch_samples, self.time, run.n_epochs + 1
         if run.n_epochs == self.n_epochs:
             self._end(ticket)
@@ -180,7 +182,19 @@ def test_more_runs_start_while_the_total_rises() -> None:
     assert cluster.most_on["a"] == 16
     assert cluster.packing.words == "16 trials a card, the most that is tried"
     assert cluster.news[""].n_at_once == 16
-    assert [cluster.news[""].totals[n] for n in (4, 8)] == pytest.approx([3240, 5832], rel=0.15)
+    assert [cluster.news[""].totals[n] for n in (2, 8)] == pytest.approx([1800, 5832], rel=0.15)
+
+
+def test_four_begin_on_a_large_card() -> None:
+    cluster = Cluster(totals={"H200": rising(16)}, cards={"a": "H200"})
+    assert cluster.packing.words == "4 trials a card, growing"
+    cluster.train(60)
+    assert list(cluster.news["H200"].totals) == [4, 8, 16]
+
+
+def test_more_are_not_tried_for_the_few_runs_that_are_left() -> None:
+    assert one_card(rising(16)).train(22).most_on["a"] == 8
+    assert one_card(rising(16)).train(60).most_on["a"] == 16
 
 
 @pytest.mark.parametrize(("then", "words"), [(1.01, "16 gained 1%"), (0.8, "16 lost 20%")])
@@ -194,15 +208,15 @@ def test_what_does_not_help_is_taken_back(then: float, words: str) -> None:
     assert cluster.news[""].is_settled
 
 
-def test_two_stay_where_four_gain_nothing() -> None:
-    cluster = one_card(rising(1)).train(30)
-    assert cluster.most_on["a"] == 4
+def test_two_stay_where_neither_eight_nor_four_gain() -> None:
+    cluster = one_card(rising(1)).train(40)
+    assert cluster.most_on["a"] == 8
     assert cluster.packing.words.startswith("2 trials a card: 4 gained 0%")
 
 
-@pytest.mark.parametrize("up_to", [4, 16])
+@pytest.mark.parametrize("up_to", [8, 16])
 def test_noise_of_three_percent_seldom_changes_a_decision(up_to: int) -> None:
-    """In 60 simulated studies it did in 0 to 3 %, of 5 % in 0 to 13 %; then one doubling more was kept."""
+    """In 40 simulated studies it did in 0 to 3 %, of 5 % in 0 to 18 %; then one doubling more was kept."""
     found = [one_card(rising(up_to), noise=0.03, seed=seed).train(60).packing.n_at_once for seed in range(8)]
     assert sum(n == up_to for n in found) >= 7
 
@@ -296,10 +310,10 @@ def test_the_next_study_begins_with_what_is_known() -> None:
 
 
 def test_a_study_that_ended_before_it_was_decided_leaves_the_rest_to_the_next() -> None:
-    first = one_card(rising(16), n_epochs=2).train(6)
+    first = one_card(rising(16)).train(12)
     assert not first.news[""].is_settled
     second = one_card(rising(16), known=first.news)
-    assert second.packing.n_at_once == first.packing.n_at_once > 2
+    assert second.packing.n_at_once == first.packing.n_at_once == 8
     assert second.train(60).packing.n_at_once == 16
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.data import trees
-from tasks.data.trees import Tree, open_tree
+from tasks.data.trees import DECODED_AT_ONCE, PROCESSES_FROM, Tree, decode_in_order, open_tree
 from tasks.errors import DataError
 
 
@@ -139,3 +139,31 @@ def test_a_sparse_file_of_a_declared_tebibyte_is_refused(tmp_path: Path) -> None
     path.write_bytes(entry.tobuf(tarfile.GNU_FORMAT) + bytes(10_240))
     with pytest.raises(DataError, match="unpacks to too much"):
         list(open_tree(path).entries(lambda name: True))
+
+
+def _length_of(content: bytes) -> int:
+    if content == b"broken":
+        raise DataError("it is broken")
+    if content == b"fatal":
+        os._exit(3)
+    if content == b"printed":
+        os.write(1, b"what a library prints is no answer\n")
+    return len(content)
+
+
+def test_many_small_files_are_decoded_by_processes_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "usable_cpus", lambda: 3)
+    files = [(n, b"x" * (n % 50)) for n in range(PROCESSES_FROM * DECODED_AT_ONCE + 10)]
+    files[700], files[800] = (700, b"broken"), (800, b"printed")
+    decoded = list(decode_in_order(iter(files), _length_of, threads_from_bytes=1000))
+    assert [key for key, _ in decoded] == [key for key, _ in files]
+    assert str(decoded[700][1]) == "it is broken"
+    assert [length for key, length in decoded if key != 700] == [len(content) for key, content in files if key != 700]
+
+
+def test_a_file_that_kills_the_process_that_decodes_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trees, "usable_cpus", lambda: 2)
+    files = [(n, b"x") for n in range(PROCESSES_FROM * DECODED_AT_ONCE)]
+    files[900] = (900, b"fatal")
+    with pytest.raises(DataError, match="a process that decodes files ended with exit code 3"):
+        list(decode_in_order(iter(files), _length_of, threads_from_bytes=1000))
