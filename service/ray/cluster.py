@@ -44,8 +44,11 @@ log = logging.getLogger(__name__)
 
 PRELOADED = ("search.trainable",)
 """What Ray's processes import as they start: Ray Tune and what a trial's worker and a driver need, without torch."""
-PRELOADED_FOR_CARDS = (*PRELOADED, "torch", "torch._dynamo")
-"""The same where the machine has cards, and what a run imports there: torch, whose optimizers import its compiler."""
+PRELOADED_FOR_CARDS = (*PRELOADED, "torch")
+"""The same where the machine has cards: a worker that imports torch first starts two seconds later.
+
+Nothing that may touch CUDA: a worker learns only later which card it has, and how it shares it.
+"""
 N_SPARE = 3
 """Processes that are started after a study for the next one: its driver's and two workers'."""
 
