@@ -352,7 +352,7 @@ class _Kind:
         self._totals[n] = total
         if self._too_many <= self.most and 2 * n >= self._too_many:
             self._settle(n, self._reason)
-        elif n_left >= LEFT_FOR_MORE * (following - n):
+        elif following > n and n_left >= LEFT_FOR_MORE * (following - n):
             self._raise([following], before=n)
         return True
 

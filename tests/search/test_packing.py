@@ -341,6 +341,11 @@ def test_no_more_than_the_cpus_and_the_study_allow() -> None:
     assert one_card(rising(16), most=1).train(3).most_on["a"] == 1
 
 
+def test_one_run_that_fills_its_card_is_no_reason_for_fewer() -> None:
+    cluster = one_card(rising(16), most=1, memory_bytes=76 * GIB, card_bytes=80 * GIB).train(3)
+    assert cluster.packing.words == "1 trial a card, as CPUs and the study allow"
+
+
 def test_cards_come_and_go() -> None:
     packing = one_card(rising(16)).packing
     packing.update([CardKind(name="", n_cards=2, most=16), CardKind(name="L4", n_cards=1, most=4)])
