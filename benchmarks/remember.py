@@ -46,7 +46,7 @@ from search.warm_start import EarlierTrial, portfolio
 N_TRIALS = 20
 """Trainings of an earlier search, and of the cold search that a warm one is compared with."""
 
-N_COLD = 30
+N_COLD = 20
 """Cold searches of each task: what is compared with, and the earlier studies."""
 
 DIVERGED = 0.01

@@ -36,6 +36,9 @@ LIKELY = 0.05
 
 MAX_PLANNED = 4
 
+KEPT = 0.3
+"""Share of the hours that a search leaves where the cost of a training is not known; it confirms nothing then."""
+
 VISIBLE = 0.1
 """Gains below this share of the standard deviation between seeds are not worth hours: 800 seeds would show them."""
 
@@ -264,12 +267,11 @@ def _search_plan(
     if n < (1 if is_last else MIN_TRIALS):
         return None
     confirm = 0.0 if cost is None else k * N_SEEDS * cost.training_hours
-    share = 0.7 if cost is None else 1.0  # three in ten hours are left for confirm runs of unknown cost
-    budget = {"trials_per_optimizer": n, "gpu_hours": _rounded(share * (hours - confirm))}
+    share = 1.0 if cost is not None else 1 - KEPT  # confirm runs are made whatever is left
     definition = {
         "optimizers": optimizers,
-        "budget": budget,
-        "confirm": {"top_k": 1, "seeds": list(range(N_SEEDS))},
+        "budget": {"trials_per_optimizer": n, "gpu_hours": _rounded(share * (hours - confirm))},
+        "confirm": {"top_k": 0} if cost is None else {"top_k": 1, "seeds": list(range(N_SEEDS))},
         "warm_start": {"from": "everything"},
     }
     spent = None if cost is None else min(hours, confirm + k * n * cost.trial_hours)

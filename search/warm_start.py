@@ -34,11 +34,11 @@ LESS_ALIKE = 0.1
 NEXT_BEST = 0.7
 """Weight of a search's second trial as a share of its first one's, and so on."""
 
-REACH = 0.15
+REACH = 0.25
 """Distance, as a share of each parameter's range, over which a trial speaks for other settings."""
 
 _REPEATS = 0.9  # settings that are nearer than this to chosen ones would repeat them
-_MAX_NAMED = 5
+_NAMED, _MAX_NAMED = 0.8, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ def _taken(
 ) -> Taken:
     """The settings with their trial, then those that speak most for them."""
     others = sorted((j for j in range(len(known)) if j != i), key=lambda j: -weights[j] * near[j])
-    named = [i, *(j for j in others if near[j] >= 0.5)][:_MAX_NAMED]  # half of what its own trial says
+    named = [i, *(j for j in others if near[j] >= _NAMED)][:_MAX_NAMED]
     return Taken(params=known[i][1], sources=[known[j][0].source for j in named])
 
 

@@ -27,6 +27,7 @@ from search.optimizer_search import BASELINE
 from search.paper import setups
 from search.recipe import recipe_of
 from search.recommendation import (
+    KEPT,
     Candidate,
     Choice,
     Cost,
@@ -274,6 +275,10 @@ def _made(
     except ValidationError as error:  # a definition of an earlier release, or of a task that has changed
         why = f"{choice.why}; no plan can be made of its study's definition: {error.errors()[0]['msg']}"
         return None, Choice(spend=choice.spend, why=why)
+    if planned is not None and cost is None:
+        kept = f"{KEPT:.0%} of the hours are kept for seeds: ask again"
+        why = f"{choice.why}; what a training costs is not known, so {kept}"
+        return planned, Choice(spend=choice.spend, why=why)
     if planned is None:
         why = f"{choice.why}, but {asked.gpu_hours:.3g} hours do not pay for it: {_price(cost)}"
         return None, Choice(spend=Spend.NOTHING, why=why)

@@ -51,7 +51,9 @@ def test_an_empty_database_gives_the_defaults_and_says_so(engine: Engine) -> Non
     )
     assert (found.spend, found.cost, found.plan_hours) == ("search", None, None)
     assert found.plan is not None
-    assert found.plan["budget"]["gpu_hours"] == 7.0  # the rest is for confirm runs, whose cost is not known
+    assert found.plan["budget"]["gpu_hours"] == 7.0
+    assert found.plan["confirm"]["top_k"] == 0  # confirm runs could cost more than the hours
+    assert "30% of the hours are kept for seeds: ask again" in found.why
     assert asked(engine, hours=0.0).plan is None
 
 
