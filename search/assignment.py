@@ -47,6 +47,8 @@ class Assignment:
         init_from: folders of an earlier trial's runs, of which the first with a checkpoint gives the initial weights.
         reported: further metrics that the run must report at its end, those that the study searches for.
         placement: why the worker holds that much, as text, for the attempt's record.
+        cohort: runs that one process trains together; 1: this run has a process of its own.
+        study_id: the run's; processes are shared within a study.
         slot: its place on a card whose number of runs is found as they train; None: `gpus` is a fixed number.
     """
 
@@ -70,6 +72,8 @@ class Assignment:
     init_from: tuple[str, ...] = ()
     reported: tuple[str, ...] = ()
     placement: str = ""
+    cohort: int = 1
+    study_id: str = ""
     slot: Slot | None = None
 
     @property

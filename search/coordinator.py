@@ -52,6 +52,7 @@ class Workplace:
         storage: folder or URI under which each run has its checkpoint folder.
         data_dir: the data folder, as workers see it.
         each: the resources of one run; where runs share cards (`packing`), the least that one may have.
+        cohort: runs that one process trains together.
         placement: the reason for that amount, in words.
         packing: the cards whose number of runs is found as they train; None: each run holds `each`.
         task_shape: of the facts that are found so (`Store.keep_card_facts`).
@@ -67,6 +68,7 @@ class Workplace:
     slots: Callable[[], int]
     init_from: tuple[str, ...] = ()
     placement: str = ""
+    cohort: int = 1
     packing: Packing | None = None
     task_shape: str = ""
     is_crowded: Callable[[], bool] = lambda: False
@@ -378,6 +380,8 @@ class Coordinator:
             init_from=self._workplace.init_from,
             reported=tuple(one.metric for one in definition.objectives if one.metric not in COSTS),
             slot=slot,
+            cohort=1 if alone else self._workplace.cohort,
+            study_id=self._study.id,
         )
 
     def completion_reason(self) -> str | None:

@@ -26,7 +26,7 @@ from pydantic import (
 import admeta.registry
 import tasks.registry
 from admeta.imports import is_path
-from admeta.spaces import RECIPE
+from admeta.spaces import RECIPE, split_recipe
 from search import pruners, samplers
 from search.errors import field_error, nearest_hint
 from search.named_spaces import begin_at_papers_best, lift_conditions, with_space
@@ -37,7 +37,7 @@ from search.scale import Scale, at_size, fitted
 from search.space import Strict
 from tasks.config import Count, Number, TaskConfig, with_recipe
 from tasks.errors import TaskError
-from tasks.registry import ENGINE_RUN, TaskInfo
+from tasks.registry import ENGINE_RUN, OWN_FIELDS, TaskInfo, why_not_together
 
 
 def expand_names(raw: Any) -> Any:
@@ -290,6 +290,12 @@ class Resources(Strict):
         "host. auto: as many trials on a card as increase the throughput.",
     )
 
+    cohort: Annotated[Count, Field(ge=1, le=64)] = Field(
+        default=1,
+        description="Runs that one process trains as one stacked model, in its cpus and gpus; auto is a whole card. 1: "
+        "each run has a process of its own, and cpus and gpus for itself.",
+    )
+
     @field_validator("gpus")
     @classmethod
     def _whole(cls, gpus: float | str) -> float | str:
@@ -429,6 +435,7 @@ class StudyDefinition(Strict):
             at_most = max(100, MAX_CHECKED // len(self.optimizers))
             check_recipe(self.task, optimizer.space, optimizer.fixed, at=("optimizers", i), at_most=at_most)
         self._check_cards(info)
+        self._check_cohort()
         self._check_gpu_hours()
         self._check_sensitivity()
         if isinstance(self.sampler, samplers.GridSampler):
@@ -549,6 +556,24 @@ class StudyDefinition(Strict):
                     f"of {cards:g}"
                 )
                 raise field_error("uneven_batches", message, at=("resources", "gpus"), value=cards)
+
+    def _check_cohort(self) -> None:
+        if self.resources.cohort == 1:
+            return
+        message = why_not_together(self.task)
+        if self.resources.gpus != "auto" and self.resources.gpus > 1:
+            message = f"it trains on one card, and gpus is {self.resources.gpus:g}"
+        for optimizer in self.optimizers:
+            _, recipe = split_recipe({**optimizer.space, **optimizer.fixed})
+            if other := [name for name in recipe if name.partition(".")[0] not in OWN_FIELDS]:
+                message = f"its runs must be equal in {other[0]!r}, which '{optimizer.label}' sets or searches"
+        if message:
+            raise field_error(
+                "no_cohort",
+                f"no cohort of {self.resources.cohort} can be trained: {message}. Set it to 1",
+                at=("resources", "cohort"),
+                value=self.resources.cohort,
+            )
 
     def _check_gpu_hours(self) -> None:
         if self.budget.only_gpu_hours and self.resources.gpus == 0:

@@ -198,6 +198,7 @@ def _workplace(
         data_dir=options.data_dir,
         each=placed.each,
         placement=placed.reason,
+        cohort=definition.resources.cohort,
         packing=packing,
         task_shape=shape,
         slots=slots,

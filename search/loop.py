@@ -290,7 +290,8 @@ class SearchLoop:
         if self._is_predicted:
             return self._n_trials
         runs = self._search_runs()
-        lost = {_key(run.params) for run in runs if run.failure is not None and run.failure.is_lost}
+        ended = [run for run in runs if run.state is RunState.FAIL]  # others are tried again
+        lost = {_key(run.params) for run in ended if run.failure is not None and run.failure.is_lost}
         n_cancelled = sum(run.failure is FailureKind.REPLACED for run in runs)
         return self._n_trials + min(len(lost), self._n_trials) + n_cancelled
 

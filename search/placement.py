@@ -25,7 +25,7 @@ import admeta.registry
 import tasks.registry
 from admeta.builtin import BUILTIN
 from admeta.spaces import RECIPE, split_recipe
-from search.definition import StudyDefinition
+from search.definition import Resources, StudyDefinition
 from search.optimizer_search import MAX_UNIFORM, OptimizerSearch
 from search.packing import MOST, CardKind, Packing
 from search.recipe import batch_sizes
@@ -130,6 +130,8 @@ def place(
         known: by kind of card, what earlier studies of such a task found (`task_shape`).
     """
     resources = definition.resources
+    if resources.cohort > 1:
+        return _place_cohort(resources)
     if resources.gpus != "auto":
         return Placement(each=Capacity(cpus=resources.cpus, gpus=resources.gpus), reason="set in the definition")
     if cluster_capacity().gpus == 0:
@@ -141,6 +143,18 @@ def place(
         return Placement(each=Capacity(cpus=resources.cpus, gpus=0), reason="the task trains no network")
     packing = Packing(card_kinds(definition), known=known, release=release(), clock=clock)
     return Placement(each=Capacity(cpus=resources.cpus, gpus=packing.least_reserved), packing=packing, reason="")
+
+
+def _place_cohort(resources: Resources) -> Placement:
+    """An equal part of what the cohort's process works with; `gpus: auto` is a whole card where there is one."""
+    gpus = resources.gpus if resources.gpus != "auto" else min(1.0, cluster_capacity().gpus)
+    each = Capacity(cpus=_part(resources.cpus, resources.cohort), gpus=_part(gpus, resources.cohort))
+    return Placement(each=each, reason=f"{resources.cohort} runs are trained as one stacked model by one process")
+
+
+def _part(amount: float, n: int) -> float:
+    """One of n equal parts, as fine as Ray counts."""
+    return math.floor(amount / n * 1e4 + 1e-6) / 1e4
 
 
 def task_shape(definition: StudyDefinition) -> str:

@@ -30,9 +30,10 @@ from search.assignment import Assignment, Curve, Pace, Report
 from search.records import AttemptStart, Point, RunOutcome
 from search.run_log import start_log
 from search.states import Direction, FailureKind, RunState, Stage
+from tasks.config import TaskConfig
 from tasks.engine.folders import find_checkpoints, find_unneeded, open_folder
 from tasks.engine.protocol import Evaluation, Run
-from tasks.errors import CheckpointError, Diverged, EndedEarly, UnreadableError
+from tasks.errors import CannotStackError, CheckpointError, Diverged, EndedEarly, UnreadableError
 from tasks.registry import explain_undefined
 
 GRACE_S = 15.0
@@ -140,28 +141,17 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
     def _open(self) -> AttemptStart:
         from tasks.registry import parse_config
-        from tasks.runs import initial_weights, open_run
+        from tasks.runs import initial_weights
 
         assignment = self._assignment
         self._saved_at = time.monotonic()
         self._best_saved: float | None = None
         config = parse_config(assignment.task)
-        share_note = _share_card(1 / assignment.n_beside) if assignment.n_beside > 1 else ""
         data_dir = None if assignment.data_dir is None else Path(assignment.data_dir)
         with initial_weights(config, data_dir=data_dir, origins=assignment.init_from) as weights:
-            begin = partial(
-                open_run,
-                config,
-                optimizer=assignment.optimizer,
-                params=assignment.settings,
-                seed=assignment.seed,
-                data_dir=data_dir,
-                device=None if assignment.gpus > 0 else "cpu",
-                threads=assignment.threads,
-                init_from=weights,
-                n_devices=max(1, round(assignment.gpus)),
-            )
-            self._run = run = begin()
+            begin = partial(open_assigned, assignment, config, init_from=weights)
+            (run, notes) = begin()
+            self._run = run
             self._curve = Curve()
             try:
                 self._go_on(run)
@@ -170,10 +160,9 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
             except CheckpointError as error:
                 self._start_over(error)
                 run.close()
-                self._run = run = begin()
-        environment = {**run.environment(), "gpus": assignment.share, "placement": assignment.placement}
-        if share_note:
-            environment["sharing"] = share_note
+                (run, notes) = begin()
+                self._run = run
+        environment = {**run.environment(), **notes, "gpus": assignment.share, "placement": assignment.placement}
         start = AttemptStart(
             node=ray.util.get_node_ip_address(),
             pid=os.getpid(),
@@ -272,6 +261,37 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
 
 def _is_finite(point: Point, metric: str) -> bool:
     return math.isfinite(point.metrics.get(metric, math.nan))
+
+
+def open_assigned(assignment: Assignment, config: TaskConfig, *, init_from: Path | None) -> tuple[Run, dict[str, Any]]:
+    """The assignment's run at epoch 0, and notes for the record of how it shares its card.
+
+    In a cohort if it is to be in one; in a process of its own where its model cannot be stacked, with the reason.
+    """
+    notes: dict[str, Any] = {}
+    if assignment.cohort > 1:
+        from search import cohorts
+
+        try:
+            return cohorts.join(assignment, config, init_from=init_from), notes
+        except CannotStackError as error:
+            notes["cohort"] = {"refused": str(error)}
+    from tasks.runs import open_run
+
+    if assignment.n_beside > 1 and (note := _share_card(1 / assignment.n_beside)):
+        notes["sharing"] = note
+    run = open_run(
+        config,
+        optimizer=assignment.optimizer,
+        params=assignment.settings,
+        seed=assignment.seed,
+        data_dir=None if assignment.data_dir is None else Path(assignment.data_dir),
+        device=None if assignment.gpus > 0 else "cpu",
+        threads=assignment.threads,
+        init_from=init_from,
+        n_devices=max(1, round(assignment.gpus)),
+    )
+    return run, notes
 
 
 def _share_card(share: float) -> str:

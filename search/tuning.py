@@ -241,7 +241,7 @@ class StopSwitch(_PickledEmpty, Stopper):  # type: ignore[misc]
 
 def describe(error: BaseException) -> tuple[FailureKind, str]:
     """The kind and the text of an attempt's failure, from Tune's error."""
-    if isinstance(error, RayActorError):
+    if isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
         if error.actor_init_failed:
             return FailureKind.ERROR, f"the worker could not start: {error}"
         if error.preempted or _NODE_DIED in str(error):
@@ -250,6 +250,8 @@ def describe(error: BaseException) -> tuple[FailureKind, str]:
             return FailureKind.PREEMPTED, f"the worker was cut off: {error}"
         return FailureKind.LOST, f"the worker died: {error}"
     cause = _cause(error)
+    if isinstance(cause, RayActorError):
+        return FailureKind.LOST, f"the process that trains the run's cohort died: {cause}"
     if isinstance(cause, OutOfMemory):
         return FailureKind.OUT_OF_MEMORY, str(cause)
     if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):

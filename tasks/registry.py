@@ -289,3 +289,23 @@ def load_target(target: str) -> Any:
     """The object that "module:Class" names; imports the module."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
+
+
+OWN_FIELDS = frozenset(["schedule", "grad_clip", "weight_decay_on", "epochs", "init_from", "augment", "pad"])
+"""Fields of a task in which the runs of a cohort may differ: the stacked pass does not read them."""
+
+
+def shared_part(config: TaskConfig) -> str:
+    """What the runs of a cohort (`tasks.engine.cohort`) have in common of their task, as text."""
+    return config.model_dump_json(exclude=set(OWN_FIELDS))
+
+
+def why_not_together(config: TaskConfig) -> str:
+    """Why runs of this task are not trained as a cohort, as far as its configuration says; empty: they may be."""
+    if get(config.name).run != ENGINE_RUN:
+        return f"task '{config.name}' is not trained by the engine"
+    if config.accumulation > 1:
+        return f"accumulation is {config.accumulation}; a cohort takes one batch a step"
+    if config.deterministic:
+        return "deterministic is set; a run in a cohort is repeated exactly only in an equal cohort"
+    return ""

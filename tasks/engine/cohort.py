@@ -31,10 +31,8 @@ from tasks.engine.run import Epoch, TrainingRun
 from tasks.engine.step import EagerStep, LossMeter, StepParts
 from tasks.engine.task import Batch, Task
 from tasks.errors import CannotStackError, TaskError
-from tasks.registry import ENGINE_RUN, get
+from tasks.registry import OWN_FIELDS, why_not_together
 
-OWN_FIELDS = frozenset(["schedule", "grad_clip", "weight_decay_on", "epochs", "init_from", "augment", "pad"])
-"""Fields of a task in which the runs of a cohort may differ: the stacked pass does not read them."""
 N_SAMPLES = 4  # of a batch, for the pass that tries whether a model can be stacked
 TOLERANCE = 0.02  # of its losses; bf16 rounds to 3 digits
 
@@ -43,7 +41,7 @@ class Cohort:
     """Holds up to `n_slots` runs. For one thread.
 
     Args:
-        config: of the first run; the others' must be equal but for `OWN_FIELDS`.
+        config: of the first run; the others' must be equal but for `tasks.registry.OWN_FIELDS`.
         n_slots: runs at once. Each costs its part of the work even while it is free.
         data_dir, device, threads: as of `tasks.runs.open_run`.
     """
@@ -542,17 +540,6 @@ def _widen(tensor: Tensor, n_slots: int) -> Tensor:
     strides = torch.empty_like(tensor).stride()  # dense, in the tensor's layout
     size, stride = (n_slots, *tensor.shape), (tensor.numel(), *strides)
     return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-
-
-def why_not_together(config: TaskConfig) -> str:
-    """Why runs of this task are not trained as a cohort, as far as its configuration says; empty: they may be."""
-    if get(config.name).run != ENGINE_RUN:
-        return f"the task {config.name!r} is not trained by the engine"
-    if config.accumulation > 1:
-        return f"accumulation is {config.accumulation}; a cohort takes one batch a step"
-    if config.deterministic:
-        return "deterministic is set; a run in a cohort is repeated exactly only in an equal cohort"
-    return ""
 
 
 def why_not_stacked(

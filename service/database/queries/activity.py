@@ -79,7 +79,8 @@ def competing_study(definition: StudyDefinition, *, n_runs: int, gpu_s: float) -
     """The study as the others on the cluster see it."""
     resources = definition.resources
     gpus = (1.0 if gpu_s > 0 else 0.0) if resources.gpus == "auto" else resources.gpus
-    return CompetingStudy(priority=definition.priority, n_runs=n_runs, cpus=resources.cpus, gpus=gpus)
+    cpus, gpus = resources.cpus / resources.cohort, gpus / resources.cohort
+    return CompetingStudy(priority=definition.priority, n_runs=n_runs, cpus=cpus, gpus=gpus)
 
 
 @dataclass(frozen=True, kw_only=True)

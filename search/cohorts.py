@@ -1,0 +1,369 @@
+"""Runs of a study that one process trains as one stacked model (`tasks.engine.cohort`): that process, and a run in it.
+
+Each run keeps its own worker in Ray Tune, a light process, which joins the host of its card (or of its node, where
+there is none) and asks it for every epoch. The host trains whatever runs are within an epoch, and steps no faster for
+fewer of them. It holds no resources of Ray: its runs hold theirs, an equal part each. A host that dies is a lost worker
+for each of its runs. A worker that dies, or is killed because its run was cancelled, leaves its slot to the next run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import itertools
+import math
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import RayActorError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from search.assignment import Assignment
+from tasks.config import TaskConfig
+from tasks.engine.protocol import Evaluation
+from tasks.errors import CannotStackError, TaskError
+from tasks.registry import parse_config, shared_part
+
+if TYPE_CHECKING:
+    from tasks.engine.cohort import Cohort, CohortMember
+
+NAMESPACE = "admeta"
+LINGER_S = 10.0
+"""For which a host without runs waits for the next one."""
+GRACE_S = 25.0
+"""For which a host works on after SIGTERM, so that its runs' workers can save them."""
+LOOK_S = 0.5
+"""Between two looks for workers that died."""
+N_TRIES = 20
+MOST_HOSTS = 64
+"""On one card or node, for one study and recipe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """Where a run in a cohort stands, as its worker is told with each answer."""
+
+    epoch: int
+    step: int
+    n_epochs: int
+    step_status: str
+
+
+class CohortRun:
+    """A `tasks.engine.protocol.Run` that a host trains."""
+
+    def __init__(self, host: Any, ticket: int, status: Status) -> None:
+        self._host = host
+        self._ticket = ticket
+        self._status = status
+        self._closed = False
+
+    @property
+    def epoch(self) -> int:
+        return self._status.epoch
+
+    @property
+    def step(self) -> int:
+        return self._status.step
+
+    @property
+    def n_epochs(self) -> int:
+        return self._status.n_epochs
+
+    @property
+    def done(self) -> bool:
+        return self.epoch >= self.n_epochs
+
+    @property
+    def step_status(self) -> str:
+        return self._status.step_status
+
+    def advance(self) -> Evaluation:
+        evaluation: Evaluation = self._ask("advance")
+        return evaluation
+
+    def test(self) -> dict[str, float]:
+        metrics: dict[str, float] = self._ask("test")
+        return metrics
+
+    def environment(self) -> dict[str, Any]:
+        """As of any run; `cohort` also names the host's process."""
+        found: dict[str, Any] = self._ask("environment")
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        import torch
+
+        state: dict[str, Any] = torch.load(io.BytesIO(self._ask("pack")), map_location="cpu", weights_only=True)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        import torch
+
+        stored = io.BytesIO()
+        torch.save(dict(state), stored)
+        self._ask("unpack", stored.getvalue())
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._host.leave.remote(self._ticket)  # not waited for: the host may be gone
+
+    def _ask(self, what: str, *arguments: Any) -> Any:
+        answer, self._status = _answer(self._host.ask.remote(self._ticket, what, *arguments))
+        return answer
+
+
+def join(assignment: Assignment, config: TaskConfig, *, init_from: Path | None) -> CohortRun:
+    """Take a free slot of a host beside this worker; start one where there is none.
+
+    Raises:
+        CannotStackError: the model cannot be trained in a cohort.
+        TaskError: as `tasks.runs.open_run`.
+        ray.exceptions.RayActorError: the host died.
+    """
+    request = {
+        "task": dict(assignment.task),
+        "optimizer": assignment.optimizer,
+        "params": dict(assignment.settings),
+        "seed": assignment.seed,
+        "init_from": init_from,
+        "pid": os.getpid(),
+    }
+    for index in range(MOST_HOSTS):
+        taken = None
+        for attempt in range(N_TRIES):
+            host = _host(assignment, config, index)
+            try:
+                taken = _answer(host.join.remote(**request))
+                break
+            except RayActorError:  # it was about to end
+                if attempt == N_TRIES - 1:
+                    raise
+                time.sleep(LOOK_S)
+        if taken is not None:
+            return CohortRun(host, *taken)
+    raise TaskError(f"{MOST_HOSTS} cohorts of {assignment.cohort} on one node are full; lower resources.cohort")
+
+
+def _host(assignment: Assignment, config: TaskConfig, index: int) -> Any:
+    """The host of that number beside this worker."""
+    cards = ",".join(map(str, ray.get_gpu_ids())) if assignment.gpus > 0 else "cpu"
+    node = ray.get_runtime_context().get_node_id()
+    kind = f"{assignment.cohort}/{assignment.threads}/{shared_part(config)}"
+    digest = hashlib.sha256(kind.encode()).hexdigest()[:12]
+    return (
+        ray.remote(CohortHost)
+        .options(
+            name=f"cohort-{assignment.study_id}-{digest}-{node}-{cards}-{index}",
+            namespace=NAMESPACE,
+            get_if_exists=True,
+            lifetime="detached",  # it outlives the worker that happened to start it, and ends itself
+            num_cpus=0,
+            max_restarts=0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        )
+        .remote(
+            n_slots=assignment.cohort,
+            data_dir=None if assignment.data_dir is None else Path(assignment.data_dir),
+            device=None if assignment.gpus > 0 else "cpu",
+            threads=assignment.threads,
+            visible=os.environ.get("CUDA_VISIBLE_DEVICES") if assignment.gpus > 0 else None,
+        )
+    )
+
+
+def _answer(asked: Any) -> Any:
+    try:
+        return ray.get(asked)
+    except RayTaskError as error:
+        if error.cause is None:
+            raise
+        raise error.cause from None
+
+
+@dataclass
+class _Seat:
+    """A run in the host: its member, its worker's process, and the epoch that the worker waits for."""
+
+    member: CohortMember
+    pid: int
+    waits: Future[Any] | None = None
+
+    def status(self) -> Status:
+        member = self.member
+        return Status(epoch=member.epoch, step=member.step, n_epochs=member.n_epochs, step_status=member.step_status)
+
+    def take_waits(self) -> Future[Any]:
+        assert self.waits is not None
+        waits, self.waits = self.waits, None
+        return waits
+
+    def finish(self) -> tuple[Evaluation, Status]:
+        return self.member.finish(), self.status()
+
+    def test(self) -> dict[str, float]:
+        return self.member.test()
+
+    def environment(self) -> dict[str, Any]:
+        found = self.member.environment()
+        return {**found, "cohort": {**found["cohort"], "pid": os.getpid()}}
+
+    def pack(self) -> bytes:
+        import torch
+
+        stored = io.BytesIO()
+        torch.save(self.member.state_dict(), stored)
+        return stored.getvalue()
+
+    def unpack(self, state: bytes) -> None:
+        import torch
+
+        self.member.load_state_dict(torch.load(io.BytesIO(state), map_location="cpu", weights_only=True))
+
+
+class CohortHost:
+    """The actor that trains a cohort. One thread of its own does all that needs torch.
+
+    Args:
+        visible: cards that CUDA may see; None: what Ray says.
+    """
+
+    def __init__(
+        self, *, n_slots: int, data_dir: Path | None, device: str | None, threads: int, visible: str | None
+    ) -> None:
+        if visible is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = visible  # before torch is imported
+        self._where: dict[str, Any] = {"data_dir": data_dir, "device": device, "threads": threads}
+        self._n_slots = n_slots
+        self._cohort: Cohort | None = None
+        self._refusal: CannotStackError | None = None
+        self._seats: dict[int, _Seat] = {}
+        self._tickets = itertools.count()
+        self._commands: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._empty_since = self._looked_at = time.monotonic()
+        self._end_by = math.inf
+        self._own_handle = ray.get_runtime_context().current_actor
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._prepare_to_end)
+        threading.Thread(target=self._work, name="cohort", daemon=True).start()
+
+    async def join(self, *, pid: int, **run: Any) -> tuple[int, Status] | None:
+        """A run at epoch 0 in a free slot, for the worker of that process; None where none is free."""
+        taken: tuple[int, Status] | None = await self._do(partial(self._join, pid, **run))
+        return taken
+
+    async def ask(self, ticket: int, what: str, *arguments: Any) -> tuple[Any, Status]:
+        """What a run's method returns, and where the run stands then."""
+        found: tuple[Any, Status]
+        if what == "advance":
+            found = await asyncio.wrap_future(await self._do(partial(self._begin, ticket)))
+        else:
+            found = await self._do(partial(self._call, ticket, what, *arguments))
+        return found
+
+    async def leave(self, ticket: int) -> None:
+        """Free a run's slot."""
+        await self._do(partial(self._leave, ticket))
+
+    async def _do(self, call: Callable[[], Any]) -> Any:
+        """The call's result; the thread makes it between two steps."""
+        answer: Future[Any] = Future()
+        self._commands.put((call, answer))
+        return await asyncio.wrap_future(answer)
+
+    # What the thread does.
+
+    def _work(self) -> None:
+        while not self._is_over():
+            if time.monotonic() - self._looked_at >= LOOK_S:
+                self._look_for_dead_workers()
+            waiting = [seat for seat in self._seats.values() if seat.waits is not None]
+            try:
+                call, answer = self._commands.get(block=not waiting, timeout=LOOK_S)
+            except queue.Empty:
+                if waiting and self._cohort is not None:
+                    self._cohort.step()
+                    for seat in waiting:
+                        if not seat.member.is_training:
+                            _resolve(seat.take_waits(), seat.finish)
+                continue
+            _resolve(answer, call)
+        ray.kill(self._own_handle)
+
+    def _is_over(self) -> bool:
+        now = time.monotonic()
+        if self._seats:
+            self._empty_since = now
+        return now > self._end_by or now - self._empty_since > (LINGER_S if self._end_by == math.inf else 0.0)
+
+    def _join(
+        self, pid: int, *, task: Mapping[str, Any], optimizer: str, params: Mapping[str, Any], seed: int, init_from: Any
+    ) -> tuple[int, Status] | None:
+        from tasks.engine.cohort import Cohort
+
+        self._look_for_dead_workers()
+        config = parse_config(task)
+        if self._refusal is not None:
+            raise self._refusal
+        if self._cohort is None:
+            self._cohort = Cohort(config, n_slots=self._n_slots, **self._where)
+        if not self._cohort.n_free:
+            return None
+        try:
+            member = self._cohort.open(config, optimizer=optimizer, params=params, seed=seed, init_from=init_from)
+        except CannotStackError as error:
+            self._refusal = error  # of the model: it holds for every run
+            raise
+        ticket, seat = next(self._tickets), _Seat(member, pid)
+        self._seats[ticket] = seat
+        return ticket, seat.status()
+
+    def _begin(self, ticket: int) -> Future[Any]:
+        seat = self._seats[ticket]
+        seat.member.begin()
+        seat.waits = Future()
+        return seat.waits
+
+    def _call(self, ticket: int, what: str, *arguments: Any) -> tuple[Any, Status]:
+        seat = self._seats[ticket]
+        answer = getattr(seat, what)(*arguments)
+        return answer, seat.status()
+
+    def _leave(self, ticket: int) -> None:
+        if (seat := self._seats.pop(ticket, None)) is not None:
+            seat.member.close()
+
+    def _look_for_dead_workers(self) -> None:
+        self._looked_at = time.monotonic()
+        for ticket in [ticket for ticket, seat in self._seats.items() if not _is_alive(seat.pid)]:
+            self._leave(ticket)
+
+    def _prepare_to_end(self, number: int, frame: object) -> None:
+        self._end_by = min(self._end_by, time.monotonic() + GRACE_S)
+
+
+def _resolve(answer: Future[Any], call: Callable[[], Any]) -> None:
+    try:
+        answer.set_result(call())
+    except Exception as error:  # noqa: BLE001 - the worker that asked raises it
+        answer.set_exception(error)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process of this machine has not ended, as a zombie has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False

@@ -1,0 +1,172 @@
+"""Cohorts over a real Ray: light workers, one host that trains their runs, and the death of either."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from pydantic import ValidationError
+
+from search.cohorts import LINGER_S, _is_alive
+from search.driver import DriverOptions, drive
+from search.records import RunRecord
+from search.states import RunState, Stage, StudyState
+from tasks.registry import parse_config
+from tasks.runs import open_run
+from tests.machine import PATIENCE_S, wait_until
+from tests.search.memory_store import MemoryStore
+from tests.search.workers import define
+
+MODEL = "mlp"
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+def digits(**changes: Any) -> Any:
+    fields: dict[str, Any] = {
+        "task": {"name": "digits", "model": MODEL, "epochs": 3},
+        "optimizers": [{"name": "sgdm"}, {"name": "adamw"}],
+        "budget": {"trials_per_optimizer": 3},
+        "confirm": {"top_k": 1, "seeds": [0]},
+        "resources": {"cpus": 1, "gpus": 0, "cohort": 4},
+        "checkpoint_every_s": 3600,
+    }
+    return define(**{**fields, **changes})
+
+
+def environments(store: MemoryStore, study_id: str) -> list[dict[str, Any]]:
+    return [dict(start.environment) for run in store.runs(study_id) for start in store.starts[run.id]]
+
+
+def assert_trained_alone(store: MemoryStore, run: RunRecord, definition: Any) -> None:
+    """The run's curve is that of the same run in a process of its own."""
+    label = next(one.label for one in store.searches(definition_id(store)) if one.id == run.search_id)
+    task = parse_config(definition.task.model_dump(mode="json"))
+    spec = definition.planned_search(label).optimizer
+    alone = open_run(task, optimizer=spec.name, params={**spec.fixed, **run.params}, seed=run.seed, device="cpu")
+    for point in store.points(run.id):
+        evaluation = alone.advance()
+        assert (point.epoch, point.step, point.lr) == (evaluation.epoch, evaluation.step, evaluation.lr)
+        for name in ("train_loss", "val_loss"):
+            assert point.metrics[name] == pytest.approx(evaluation.metrics[name], rel=1e-3)
+    assert alone.done
+
+
+def definition_id(store: MemoryStore) -> str:
+    [study] = store.studies.values()
+    return study.id
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_ray")
+def test_a_study_is_trained_by_one_process(tmp_path: Path) -> None:
+    """Six trials and two confirm runs in four slots; each is what it would be alone. The host ends after them."""
+    store, definition = MemoryStore(), digits()
+    study = store.add_study(definition)
+    drive(study.id, store=store, options=DriverOptions(owner="test", storage=str(tmp_path)))
+    assert store.get_study(study.id).state is StudyState.COMPLETED
+    runs = store.runs(study.id)
+    assert [run.state for run in runs] == [RunState.COMPLETE] * 8
+    found = environments(store, study.id)
+    assert {one["cohort"]["slots"] for one in found} == {4}
+    assert len({one["cohort"]["slot"] for one in found}) > 1
+    assert all(one["placement"] == "4 runs are trained as one stacked model by one process" for one in found)
+    [host] = {one["cohort"]["pid"] for one in found}
+    assert all(run.test_metrics for run in runs if run.stage is Stage.CONFIRM)
+    for run in (runs[0], runs[-1]):
+        assert_trained_alone(store, run, definition)
+    wait_until(lambda: not _is_alive(host), what=f"the host ends {LINGER_S:g} s after its last run")
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_ray")
+def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(tmp_path: Path) -> None:
+    """Every run goes on from its last checkpoint, and the study ends as if nothing had happened."""
+    store = MemoryStore()
+    definition = digits(
+        task={"name": "digits", "model": MODEL, "epochs": 30},
+        optimizers=[{"name": "sgdm"}],
+        budget={"trials_per_optimizer": 4},
+        pruner={"name": "none"},
+        confirm={"top_k": 0},
+        checkpoint_every_s=0,
+        max_failures=3,
+    )
+    study = store.add_study(definition)
+
+    def epochs() -> list[int]:
+        return [max((point.epoch for point in store.points(run.id)), default=0) for run in store.runs(study.id)]
+
+    options = DriverOptions(owner="test", storage=str(tmp_path))
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(drive, study.id, store=store, options=options)
+        wait_until(lambda: len(epochs()) == 4 and min(epochs()) >= 2, what="all four train")
+        host = environments(store, study.id)[-1]["cohort"]["pid"]
+        os.kill(host, signal.SIGKILL)
+        wait_until(lambda: sum(len(one) for one in store.starts.values()) >= 8, what="all four start again")
+        last = store.starts[store.runs(study.id)[0].id][-1]
+        assert last.environment["cohort"]["pid"] != host
+        os.kill(last.pid, signal.SIGKILL)
+        assert driven.result(PATIENCE_S) is StudyState.COMPLETED
+    runs = store.runs(study.id)
+    assert [run.state for run in runs] == [RunState.COMPLETE] * 4
+    assert all(run.attempt >= 2 for run in runs)
+    resumed = [start.resumed_from_epoch for run in runs for start in store.starts[run.id][1:]]
+    assert min(resumed) > 0
+    for run in runs[:2]:
+        assert_trained_alone(store, run, definition)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_ray")
+def test_a_model_that_cannot_be_stacked_is_trained_by_a_process_each(tmp_path: Path) -> None:
+    store = MemoryStore()
+    definition = digits(
+        task={"name": "digits", "model": "tests.tasks.engine.test_cohort:Reading", "epochs": 1},
+        optimizers=[{"name": "sgdm"}],
+        budget={"trials_per_optimizer": 1},
+        confirm={"top_k": 0},
+    )
+    study = store.add_study(definition)
+    options = DriverOptions(owner="test", storage=str(tmp_path), allow_imports=("tests",))
+    drive(study.id, store=store, options=options)
+    [run] = store.runs(study.id)
+    assert run.state is RunState.COMPLETE
+    [found] = environments(store, study.id)
+    assert found["cohort"]["refused"].startswith("the model cannot be stacked (vmap")
+    assert found["step"] == "eager: no GPU"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"resources": {"gpus": 2, "cohort": 4}}, "it trains on one card, and gpus is 2"),
+        ({"task": {"name": "synthetic"}}, "task 'synthetic' is not trained by the engine"),
+        ({"task": {"name": "digits", "accumulation": 2}}, "accumulation is 2"),
+        ({"task": {"name": "digits", "deterministic": True}}, "deterministic is set"),
+        (
+            {"optimizers": [{"name": "sgdm", "fixed": {"recipe.batch_size": 32}}]},
+            "its runs must be equal in 'batch_size', which 'sgdm' sets or searches",
+        ),
+    ],
+)
+def test_a_study_that_cannot_be_a_cohort_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=f"no cohort of 4 can be trained: {message}.*Set it to 1"):
+        digits(**changes)
+    assert digits(optimizers=[{"name": "sgdm", "fixed": {"recipe.grad_clip": 1.0}}]).resources.cohort == 4
