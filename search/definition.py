@@ -563,6 +563,8 @@ class StudyDefinition(Strict):
         message = why_not_together(self.task)
         if self.resources.gpus != "auto" and self.resources.gpus > 1:
             message = f"it trains on one card, and gpus is {self.resources.gpus:g}"
+        if self.scale is not None:
+            message = "'scale' trains models of several sizes"
         for optimizer in self.optimizers:
             _, recipe = split_recipe({**optimizer.space, **optimizer.fixed})
             if other := [name for name in recipe if name.partition(".")[0] not in OWN_FIELDS]:

@@ -97,7 +97,10 @@ def study_sections() -> list[Section]:
         "Confirm": ["confirm.top_k", "confirm.seeds"],
         "Resources": ["resources.cpus", "resources.gpus", "max_concurrent_trials"],
     }
-    more = {"Search": ("budget.", "training_seed"), "Resources": ("max_failures", "priority", "checkpoint", "keep_")}
+    more = {
+        "Search": ("budget.", "training_seed"),
+        "Resources": ("resources.", "max_failures", "priority", "checkpoint", "keep_"),
+    }
     return [
         Section(
             title=title,
