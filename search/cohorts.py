@@ -33,7 +33,7 @@ from search.assignment import Assignment
 from tasks.config import TaskConfig
 from tasks.engine.protocol import Evaluation
 from tasks.errors import CannotStackError, TaskError
-from tasks.registry import parse_config, shared_part
+from tasks.registry import COHORT, load_target, parse_config, shared_part
 
 if TYPE_CHECKING:
     from tasks.engine.cohort import Cohort, CohortMember
@@ -286,6 +286,12 @@ class CohortHost:
     # What the thread does.
 
     def _work(self) -> None:
+        try:
+            self._train()
+        finally:
+            ray.kill(self._own_handle)
+
+    def _train(self) -> None:
         while not self._is_over():
             if time.monotonic() - self._looked_at >= LOOK_S:
                 self._look_for_dead_workers()
@@ -300,7 +306,6 @@ class CohortHost:
                             _resolve(seat.take_waits(), seat.finish)
                 continue
             _resolve(answer, call)
-        ray.kill(self._own_handle)
 
     def _is_over(self) -> bool:
         now = time.monotonic()
@@ -311,14 +316,12 @@ class CohortHost:
     def _join(
         self, pid: int, *, task: Mapping[str, Any], optimizer: str, params: Mapping[str, Any], seed: int, init_from: Any
     ) -> tuple[int, Status] | None:
-        from tasks.engine.cohort import Cohort
-
         self._look_for_dead_workers()
         config = parse_config(task)
         if self._refusal is not None:
             raise self._refusal
         if self._cohort is None:
-            self._cohort = Cohort(config, n_slots=self._n_slots, **self._where)
+            self._cohort = load_target(COHORT)(config, n_slots=self._n_slots, **self._where)
         if not self._cohort.n_free:
             return None
         try:
@@ -355,6 +358,8 @@ class CohortHost:
 
 
 def _resolve(answer: Future[Any], call: Callable[[], Any]) -> None:
+    if not answer.set_running_or_notify_cancel():
+        return
     try:
         answer.set_result(call())
     except Exception as error:  # noqa: BLE001 - the worker that asked raises it

@@ -43,6 +43,7 @@ from tasks.vision.config import Cifar10Config, Cifar100Config, DigitsConfig, Ima
 Direction = Literal["maximize", "minimize"]
 ENGINE_RUN = "tasks.engine.run:TrainingRun"
 DISTRIBUTED_RUN = "tasks.engine.distributed:DistributedRun"
+COHORT = "tasks.engine.cohort:Cohort"
 
 METRIC_NAME = r"[A-Za-z][A-Za-z0-9_.\-]{0,99}"
 """A regular expression of the metrics that own code may report."""

@@ -135,6 +135,35 @@ def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(tmp_path: Path) -
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
+def test_a_machine_that_leaves_costs_no_attempt(tmp_path: Path) -> None:
+    """SIGTERM to the host and all workers, as before a machine is taken away: every run is saved first."""
+    store = MemoryStore()
+    definition = digits(
+        task={"name": "digits", "model": MODEL, "epochs": 60},
+        optimizers=[{"name": "sgdm"}],
+        budget={"trials_per_optimizer": 2},
+        pruner={"name": "none"},
+        confirm={"top_k": 0},
+        max_failures=0,
+    )
+    study = store.add_study(definition)
+    options = DriverOptions(owner="test", storage=str(tmp_path))
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(drive, study.id, store=store, options=options)
+        wait_until(lambda: sum(bool(one) for one in store.starts.values()) == 2, what="both train")
+        starts = [one[-1] for one in store.starts.values()]
+        for pid in [starts[0].environment["cohort"]["pid"], *(start.pid for start in starts)]:
+            os.kill(pid, signal.SIGTERM)
+        assert driven.result(PATIENCE_S) is StudyState.COMPLETED
+    runs = store.runs(study.id)
+    assert [(run.state, run.n_failures) for run in runs] == [(RunState.COMPLETE, 0)] * 2
+    assert all(store.starts[run.id][-1].resumed_from_epoch > 0 for run in runs)
+    assert_trained_alone(store, runs[0], definition)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_ray")
 def test_a_model_that_cannot_be_stacked_is_trained_by_a_process_each(tmp_path: Path) -> None:
     store = MemoryStore()
     definition = digits(
