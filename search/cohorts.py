@@ -8,7 +8,6 @@ for each of its runs. A worker that dies, or is killed because its run was cance
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import io
 import itertools
@@ -172,6 +171,7 @@ def _host(assignment: Assignment, config: TaskConfig, index: int) -> Any:
             lifetime="detached",  # it outlives the worker that happened to start it, and ends itself
             num_cpus=0,
             max_restarts=0,
+            max_concurrency=4 * assignment.cohort,  # calls that wait, each in a thread
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )
         .remote(
@@ -255,33 +255,33 @@ class CohortHost:
         self._empty_since = self._looked_at = time.monotonic()
         self._end_by = math.inf
         self._own_handle = ray.get_runtime_context().current_actor
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._prepare_to_end)
+        # Ray calls an actor's constructor on the main thread, the only one for signals, unless its methods are async.
+        signal.signal(signal.SIGTERM, self._prepare_to_end)
         threading.Thread(target=self._work, name="cohort", daemon=True).start()
 
-    async def join(self, *, pid: int, **run: Any) -> tuple[int, Status] | None:
+    def join(self, *, pid: int, **run: Any) -> tuple[int, Status] | None:
         """A run at epoch 0 in a free slot, for the worker of that process; None where none is free."""
-        taken: tuple[int, Status] | None = await self._do(partial(self._join, pid, **run))
+        taken: tuple[int, Status] | None = self._do(partial(self._join, pid, **run))
         return taken
 
-    async def ask(self, ticket: int, what: str, *arguments: Any) -> tuple[Any, Status]:
+    def ask(self, ticket: int, what: str, *arguments: Any) -> tuple[Any, Status]:
         """What a run's method returns, and where the run stands then."""
         found: tuple[Any, Status]
         if what == "advance":
-            found = await asyncio.wrap_future(await self._do(partial(self._begin, ticket)))
+            found = self._do(partial(self._begin, ticket)).result()
         else:
-            found = await self._do(partial(self._call, ticket, what, *arguments))
+            found = self._do(partial(self._call, ticket, what, *arguments))
         return found
 
-    async def leave(self, ticket: int) -> None:
+    def leave(self, ticket: int) -> None:
         """Free a run's slot."""
-        await self._do(partial(self._leave, ticket))
+        self._do(partial(self._leave, ticket))
 
-    async def _do(self, call: Callable[[], Any]) -> Any:
+    def _do(self, call: Callable[[], Any]) -> Any:
         """The call's result; the thread makes it between two steps."""
         answer: Future[Any] = Future()
         self._commands.put((call, answer))
-        return await asyncio.wrap_future(answer)
+        return answer.result()
 
     # What the thread does.
 
@@ -346,6 +346,8 @@ class CohortHost:
 
     def _leave(self, ticket: int) -> None:
         if (seat := self._seats.pop(ticket, None)) is not None:
+            if seat.waits is not None:
+                seat.waits.cancel()  # its worker is dead; the thread that waits for it is not
             seat.member.close()
 
     def _look_for_dead_workers(self) -> None:
