@@ -182,6 +182,27 @@ def test_a_model_that_cannot_be_stacked_is_trained_by_a_process_each(tmp_path: P
     assert found["step"] == "eager: no GPU"
 
 
+@pytest.mark.gpu
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_ray")
+def test_a_cohort_has_the_card_of_its_workers(tmp_path: Path) -> None:
+    """Its process sees the card though it holds none in Ray; each run is charged its part of the seconds."""
+    if not ray.cluster_resources().get("GPU"):
+        pytest.skip("needs a CUDA card")
+    store = MemoryStore()
+    definition = digits(resources={"cpus": 1, "gpus": "auto", "cohort": 4}, confirm={"top_k": 0})
+    study = store.add_study(definition)
+    drive(study.id, store=store, options=DriverOptions(owner="test", storage=str(tmp_path)))
+    runs = store.runs(study.id)
+    assert [run.state for run in runs] == [RunState.COMPLETE] * 6
+    found = environments(store, study.id)
+    assert {(one["device"], one["gpus"], one["cohort"]["slots"]) for one in found} == {("cuda:0", 0.25, 4)}
+    assert all("graph: 1 shape(s)" in one["step"] for one in found[-2:])
+    for run in runs:
+        assert 0 < run.cost.gpu_s < 0.3 * (run.cost.train_s + run.cost.eval_s)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
