@@ -39,6 +39,9 @@ MAX_PLANNED = 4
 KEPT = 0.3
 """Share of the hours that a search leaves where the cost of a training is not known; it confirms nothing then."""
 
+MIN_HOURS = 1 / 3600
+"""A second; fewer hours pay for no study."""
+
 VISIBLE = 0.1
 """Gains below this share of the standard deviation between seeds are not worth hours: 800 seeds would show them."""
 
@@ -163,13 +166,15 @@ def choose(
     candidates: Sequence[Candidate], sure: Sureness | None, direction: Direction, *, cost: Cost | None, hours: float
 ) -> Choice:
     """What the hours are best spent on, of candidates `in_order`; without any: a search."""
-    if hours <= 0:
-        return Choice(spend=Spend.NOTHING, why="there are no hours to spend")
+    if hours < MIN_HOURS:
+        return Choice(
+            spend=Spend.NOTHING, why="there are no hours to spend" if hours <= 0 else "that is below a second"
+        )
     if cost is not None and hours < cost.training_hours:
         why = f"{hours:.3g} hours are less than the {cost.training_hours:.3g} hours of one training"
         return Choice(spend=Spend.NOTHING, why=why)
     if not candidates:
-        return Choice(spend=Spend.SEARCH, why="no study of this task and model has a result")
+        return Choice(spend=Spend.SEARCH, why="no study of this task, model and fields has a result")
     n_trials = _n_trials(1, cost, hours)
     searched = gain_of_search(candidates[0], direction, n_more=n_trials)
     if sure is None:

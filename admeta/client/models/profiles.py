@@ -174,8 +174,8 @@ class RecommendationView(View):
     metric: str
     direction: str
     source: str = Field(
-        description="recipe: results of this task, model and recipe; alike: studies of other models or tasks; paper: "
-        "the settings that the paper prints; defaults: the registry's. With the last two nothing is known of which "
+        description="recipe: results of this task, model and recipe; alike: studies of other recipes; paper: the "
+        "settings that the paper prints; defaults: the registry's. With the last two nothing is known of which "
         "optimizer is better."
     )
     recipe: str | None = Field(description="Hash of the recipe; null where no study has it.")

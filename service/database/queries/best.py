@@ -268,11 +268,16 @@ class _Key(NamedTuple):
 
 
 @retried(REQUEST)
-def best_results(engine: Engine) -> list[BestResult]:
-    """The best of every (task, model, recipe, metric, optimizer, variant); in order of the key."""
+def best_results(engine: Engine, *where: ColumnElement[bool]) -> list[BestResult]:
+    """The best of every (task, model, recipe, metric, optimizer, variant); in order of the key.
+
+    Args:
+        where: of the studies that are read; all where it is empty.
+    """
+    studies = of_one_size(), *where
     with reading(engine) as session:
         chosen: dict[_Key, Any] = {}
-        for row in [*session.execute(_confirmed(of_one_size())), *session.execute(_single(of_one_size()))]:
+        for row in [*session.execute(_confirmed(*studies)), *session.execute(_single(*studies))]:
             key = _key(row)
             if key not in chosen or _order(row) < _order(chosen[key]):
                 chosen[key] = row

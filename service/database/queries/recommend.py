@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Engine, func, select
+from sqlalchemy import ColumnElement, Engine, func, select
 from sqlalchemy.orm import Session
 
 import admeta.registry
@@ -43,7 +43,8 @@ from search.states import Direction, RunState, Spend, Stage
 from search.warm_start import LESS_ALIKE, EarlierTrial, degree, portfolio
 from service.database.engine import reading
 from service.database.models import Run, Search, Study
-from service.database.queries.best import BestResult, best_results, earlier_trials
+from service.database.queries.best import BestResult, best_results, earlier_trials, of_one_size
+from service.database.queries.lookup import VOID_TAG, has_tag
 from service.database.retry import REQUEST, retried
 from tasks.config import TaskConfig
 
@@ -60,13 +61,16 @@ def recommendation(engine: Engine, asked: RecommendRequest) -> RecommendationVie
         ValidationError: the task has no such model.
     """
     config = config_of(asked)
-    found = [one for one in best_results(engine) if one.variant is None and _is_known(one.best.optimizer)]
+    metric, direction = _objective(config)
+    of_task = Study.task == config.name, Study.model == config.model
+    own = _results(engine, *of_task, Study.metric == metric, Study.direction == direction)
+    own = [one for one in own if _has_fields(one, config, asked.task_fields)]
+    if own:
+        with reading(engine) as session:
+            return _of_recipe(session, own, asked, _costs(session, config))
+    found = _results(engine)
     with reading(engine) as session:
-        costs = _costs(session, config)
-        own = [one for one in found if _is_of(one, config)]
-        if own:
-            return _of_recipe(session, own, asked, costs)
-        return _without_results(session, found, asked, config, costs)
+        return _without_results(session, found, asked, config, _costs(session, config))
 
 
 def config_of(asked: RecommendRequest) -> TaskConfig:
@@ -83,9 +87,26 @@ def _is_known(optimizer: str) -> bool:
     return True
 
 
-def _is_of(one: BestResult, config: TaskConfig) -> bool:
-    metric = tasks.registry.get(config.name).default_metric
-    return (one.best.task, one.best.model, one.best.metric) == (config.name, config.model, metric)
+def _objective(config: TaskConfig) -> tuple[str, Direction]:
+    """The task's metric and its direction; a study may have turned it round."""
+    info = tasks.registry.get(config.name)
+    return info.default_metric, Direction(info.metrics[info.default_metric])
+
+
+def _results(engine: Engine, *where: ColumnElement[bool]) -> list[BestResult]:
+    """Results that speak for an optimizer: none of an ablation, and none of a study with the tag void."""
+    found = best_results(engine, ~has_tag(VOID_TAG), *where)
+    return [
+        one
+        for one in found
+        if one.variant is None and one.best.validation.mean is not None and _is_known(one.best.optimizer)
+    ]
+
+
+def _has_fields(one: BestResult, config: TaskConfig, fields: Collection[str]) -> bool:
+    """Whether the result is of this task, with these of its fields as they are here, such as `data_dir`."""
+    asked = config.model_dump(mode="json", include={"name", "model", *fields})
+    return all(one.best.task_config.get(field) == value for field, value in asked.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +121,7 @@ class _Paid:
 
 
 def _costs(session: Session, config: TaskConfig) -> dict[str | None, _Paid]:
-    """By recipe of this task and model. Runs that took over another one's curve trained nothing."""
+    """By recipe of this task and model, of one size. Runs that took over another one's curve trained nothing."""
     searched = Run.stage == Stage.SEARCH
     seconds = func.sum(Run.train_s + Run.eval_s)
     query = (
@@ -115,7 +136,7 @@ def _costs(session: Session, config: TaskConfig) -> dict[str | None, _Paid]:
         )
         .join(Search, Search.study_id == Study.id)
         .join(Run, Run.search_id == Search.id)
-        .where(Study.task == config.name, Study.model == config.model)
+        .where(Study.task == config.name, Study.model == config.model, of_one_size())
         .where(Run.n_epochs > 0, Run.state.in_((RunState.COMPLETE, RunState.PRUNED)))
         .group_by(Study.recipe)
     )
@@ -155,12 +176,7 @@ def _of_recipe(
     session: Session, own: Sequence[BestResult], asked: RecommendRequest, costs: Mapping[str | None, _Paid]
 ) -> RecommendationView:
     recipe = _affordable_recipe(own, costs, asked.gpu_hours)
-    by_optimizer: dict[str, BestResult] = {}
-    for one in own:
-        if one.best.recipe == recipe and one.best.validation.mean is not None:
-            known = by_optimizer.get(one.best.optimizer)  # fresh weights come before trained ones
-            if known is None or (known.best.init_from is not None and one.best.init_from is None):
-                by_optimizer[one.best.optimizer] = one
+    by_optimizer = {one.best.optimizer: one for one in own if one.best.recipe == recipe}
     direction = Direction(own[0].best.direction)
     values = _search_values(session, by_optimizer)
     ranked = in_order([_candidate(one, values[name]) for name, one in by_optimizer.items()], direction)
@@ -340,7 +356,7 @@ class _Place:
 
     @property
     def evidence(self) -> str:
-        return f"best in {self.n_best} of {self.n} recipes of other models or tasks"
+        return f"best in {self.n_best} of {self.n} other recipes"
 
 
 def _places(found: Sequence[BestResult], like: StudyDefinition) -> list[_Place]:
@@ -350,8 +366,7 @@ def _places(found: Sequence[BestResult], like: StudyDefinition) -> list[_Place]:
     """
     recipes: dict[tuple[Any, ...], list[BestResult]] = defaultdict(list)
     for one in found:
-        if one.best.validation.mean is not None:
-            recipes[one.best.task, one.best.model, one.best.recipe, one.best.metric].append(one)
+        recipes[one.best.task, one.best.model, one.best.recipe, one.best.metric].append(one)
     shares: dict[str, list[tuple[int, float, BestResult]]] = defaultdict(list)
     for of_recipe in recipes.values():
         direction = Direction(of_recipe[0].best.direction)
@@ -404,14 +419,12 @@ def _without_results(
     config: TaskConfig,
     costs: Mapping[str | None, _Paid],
 ) -> RecommendationView:
-    info = tasks.registry.get(config.name)
+    metric, direction = _objective(config)
     like = _defined(config, DEFAULT)
     places = _places(found, like)
     name = places[0].optimizer if places else DEFAULT
     settings, source = _settings(session, name, config, is_known=bool(places))
-    paid = next(iter(costs.values()), None)
-    cost = _cost(paid, config.model_dump(mode="json"), config.epochs)
-    direction = Direction(info.metrics[info.default_metric])
+    cost = _cost(_paid_for_alike(found, config, asked, costs), config.model_dump(mode="json"), config.epochs)
     choice = choose([], None, direction, cost=cost and cost[1], hours=asked.gpu_hours)
     task = {**config.model_dump(mode="json", exclude_defaults=True), "name": config.name}
     names = list(dict.fromkeys([name, *(one.optimizer for one in places[1:2]), DEFAULT]))
@@ -420,7 +433,7 @@ def _without_results(
     return RecommendationView(
         task=config.name,
         model=config.model,
-        metric=info.default_metric,
+        metric=metric,
         direction=direction,
         source=source,
         recipe=None,
@@ -451,6 +464,16 @@ def _without_results(
         plan=None if planned is None else planned.definition,
         plan_hours=None if planned is None else planned.hours,
     )
+
+
+def _paid_for_alike(
+    found: Sequence[BestResult], config: TaskConfig, asked: RecommendRequest, costs: Mapping[str | None, _Paid]
+) -> _Paid | None:
+    """What runs of the recipe that was used last have cost, of those with the same fields, whatever their epochs."""
+    fields = asked.task_fields.keys() - {"epochs"}
+    alike = [one for one in found if one.best.recipe in costs and _has_fields(one, config, fields)]
+    last = max(alike, key=lambda one: one.recipe_used_at, default=None)
+    return None if last is None else costs[last.best.recipe]
 
 
 def _defined(config: TaskConfig, optimizer: str) -> StudyDefinition:
@@ -487,8 +510,8 @@ def _how_sure_of_places(places: Sequence[_Place], source: str) -> str:
         return f"No study says which optimizer is better here; {DEFAULT} is what most begin with, at {what}."
     first = places[0]
     text = (
-        f"Not of this task and model: {first.optimizer} was {first.evidence}, and beat {first.mean:.0%} of the others "
-        "there, alike ones counting most."
+        f"No result is of this task, model and fields: {first.optimizer} was {first.evidence}, and beat "
+        f"{first.mean:.0%} of the others there, alike ones counting most."
     )
     if source == "paper":
         return text + " Its settings are the paper's, as no earlier ones fit the space here."

@@ -39,7 +39,7 @@ def _service(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("compare digits-four --searches each", ["admetar"]),
         ("best --task digits --optimizer admetar", ["confirmed", "lr=", "digits-four"]),
         ("recommend --task digits --gpu-hours 1", ["admetar", "probability", "Spend the hours on", "AdmetaR("]),
-        ("recommend --task cifar100", ["of other models or tasks", "Spend the hours on nothing"]),
+        ("recommend --task cifar100", ["other recipes", "Spend the hours on nothing"]),
         ("best --task digits", ["admetar", "admetas", "sgdm", "adamw"]),
         ("trials digits-four --order best --limit 3", ["admetar", "COMPLETE", "lambd="]),
         ("trials digits-four --optimizer sgdm --state PRUNED", ["sgdm", "PRUNED"]),

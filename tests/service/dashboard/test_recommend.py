@@ -68,7 +68,7 @@ def test_the_page_asks_and_answers(pages: TestClient) -> None:
     assert 'name="gpu_hours"' in empty
     text = pages.get("/recommend?task=cifar100&model=&gpu_hours=2").text
     assert "<option selected>cifar100" in text
-    assert "of other models or tasks" in text
+    assert "other recipes" in text
     plan = html.unescape(re.findall(r"<textarea[^>]*>(.*?)</textarea>", text, re.DOTALL)[0])
     StudyDefinition.model_validate(studyfile.parse(plan, source="the page"))
     assert '<form method="post" action="/submit">' in text

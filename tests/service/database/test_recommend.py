@@ -8,12 +8,13 @@ import pytest
 import yaml
 from sqlalchemy import Engine
 
-from admeta.client.models import RecommendationView, RecommendRequest
+from admeta.client.models import RecommendationView, RecommendRequest, StudyChanges
 from search.definition import StudyDefinition
 from search.records import Point, RunOutcome
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore
 from service.database.queries import recommendation
+from service.database.studies import change_study
 from tasks.engine.protocol import Cost
 from tests.service.database.fill import complete, definition, leased, run
 
@@ -107,7 +108,7 @@ def test_alike_studies_speak_where_there_are_none_of_the_task(store: SqlStore, e
     measured(store, "one", [0.90, 0.91, 0.92], [0.80, 0.81, 0.82])
     found = asked(engine, task="cifar10")
     assert (found.source, found.optimizer, found.probability) == ("alike", "admetar", None)
-    assert "admetar was best in 1 of 1 recipes of other models or tasks" in found.how_sure
+    assert "admetar was best in 1 of 1 other recipes" in found.how_sure
     assert found.settings["lr"] == pytest.approx(0.04)  # amid the three best trials
     assert found.plan is not None
     assert [one["name"] for one in found.plan["optimizers"]] == ["admetar", "sgdm", "adamw"]
@@ -125,6 +126,55 @@ def test_failed_confirm_runs_are_not_recommended(store: SqlStore, engine: Engine
     assert found.optimizer == "sgdm"
     assert [one.probability for one in found.candidates] == [1.0, None]
     assert found.how_sure.startswith("Nothing else is known that did not fail")
+
+
+def test_a_task_of_which_all_confirm_runs_failed_has_no_result(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, _) = leased(store, definition("failing"))
+    run(store, lease, admetar, 0, complete(0.9))
+    failed = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error="diverged")
+    run(store, lease, admetar, 0, failed, stage=Stage.CONFIRM, seed=0)
+    found = asked(engine)
+    assert (found.source, found.optimizer, found.spend) == ("defaults", "adamw", "search")
+
+
+def test_a_study_in_the_other_direction_does_not_count(store: SqlStore, engine: Engine) -> None:
+    measured(store, "ordinary", [0.90, 0.91, 0.92], [0.80, 0.81, 0.82])
+    worst = {"metric": "val_accuracy", "direction": "minimize"}
+    measured(store, "worst", [0.10, 0.11, 0.12], [0.20, 0.21, 0.22], objective=worst)
+    found = asked(engine)
+    assert (found.direction, found.optimizer, found.candidates[0].study) == ("maximize", "admetar", "ordinary")
+
+
+def test_a_void_study_does_not_count(store: SqlStore, engine: Engine) -> None:
+    measured(store, "nothing-learned", [0.1, 0.1, 0.1], [0.1, 0.1, 0.1])
+    change_study(engine, "nothing-learned", StudyChanges(tags=["void"]))
+    assert asked(engine).source == "defaults"
+    assert asked(engine, task="cifar10").candidates == []
+
+
+def test_the_fields_that_are_asked_for_are_those_of_the_recipe(store: SqlStore, engine: Engine) -> None:
+    """Such as `data_dir`: other data are another task."""
+    task = {"name": "digits", "epochs": 2}
+    measured(store, "small", [0.90, 0.91, 0.92], [0.80, 0.81, 0.82], task={**task, "batch_size": 16})
+    measured(store, "large", [0.80, 0.81, 0.82], [0.90, 0.91, 0.92], task={**task, "batch_size": 64})
+
+    def of(**fields: Any) -> RecommendationView:
+        return recommendation(engine, RecommendRequest(task={"name": "digits", **fields}, gpu_hours=10.0))
+
+    assert (of(batch_size=16).source, of(batch_size=16).optimizer) == ("recipe", "admetar")
+    assert (of(batch_size=64).source, of(batch_size=64).optimizer) == ("recipe", "sgdm")
+    found = of(batch_size=32)
+    assert (found.source, found.task_config["batch_size"], found.cost) == ("alike", 32, None)
+    longer = of(batch_size=16, epochs=20)
+    assert (longer.source, longer.epochs) == ("alike", 20)
+    assert longer.cost is not None
+    assert longer.cost.training_hours == pytest.approx(20 * 36 / 3600)
+
+
+@pytest.mark.parametrize("hours", [5e-324, 1e-310, 1e-5])
+def test_less_than_a_second_is_nothing(engine: Engine, hours: float) -> None:
+    found = asked(engine, hours=hours)
+    assert (found.spend, found.plan, found.why) == ("nothing", None, "that is below a second")
 
 
 def test_single_runs_say_that_luck_is_not_known(store: SqlStore, engine: Engine) -> None:
