@@ -526,6 +526,8 @@ def stack_model(model: nn.Module, n_slots: int) -> nn.Module:
     stacked = copy.deepcopy(model).train()
     wide: dict[int, nn.Parameter] = {}
     for module in stacked.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.forward = _without_cudnn(module.forward)  # type: ignore[assignment]
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 new = nn.Parameter(_widen(parameter.detach(), n_slots), requires_grad=parameter.requires_grad)
@@ -534,6 +536,18 @@ def stack_model(model: nn.Module, n_slots: int) -> nn.Module:
             if buffer is not None and buffer.is_floating_point():
                 module._buffers[name] = _widen(buffer, n_slots)
     return stacked
+
+
+def _without_cudnn(norm: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A batch norm by torch's own kernel: cuDNN's, for float32, asks for a layout that vmap does not know (2.11)."""
+
+    def forward(x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():  # which has kernels of its own
+            return norm(x)
+        with torch.backends.cudnn.flags(enabled=False):
+            return norm(x)
+
+    return forward
 
 
 def _widen(tensor: Tensor, n_slots: int) -> Tensor:
