@@ -152,10 +152,10 @@ def hypervolume(
 
     if not values:
         return None
-    low, high = _losses([ideal, reference], directions)
+    low, high = _losses([ideal, reference], directions) / 2  # so that the difference of two losses is finite
     if (high <= low).any():
         return None
-    places = np.clip((_losses(values, directions) - low) / (high - low), 0.0, 1.0)
+    places = np.clip((_losses(values, directions) / 2 - low) / (high - low), 0.0, 1.0)
     return float(compute_hypervolume(places, np.ones(len(low))))
 
 

@@ -29,6 +29,7 @@ from admeta.client.models import (
 from admeta.client.terminal import tables
 from admeta.client.text import latex, latex_list, markdown
 from search.space import Space
+from service.database.queries.best import test_metric
 
 BATCH = 1000
 _CHUNK_BYTES = 1 << 20
@@ -62,7 +63,7 @@ def columns(definition: Mapping[str, Any]) -> Columns:
     Args:
         definition: as it is stored; a rule that a later release added does not keep its results from being exported.
     """
-    info = tasks.registry.get(definition["task"]["name"])
+    info = tasks.registry.all_tasks().get(definition["task"]["name"])  # a study may outlive its task's installation
     values: dict[str, list[Any]] = {}
     for optimizer in definition["optimizers"]:
         for name, parameter in TypeAdapter(Space).validate_python(optimizer["space"]).items():
@@ -73,7 +74,9 @@ def columns(definition: Mapping[str, Any]) -> Columns:
         values.setdefault(asked["parameter"], [])  # also where it is at its default in all trials
     numbers = {name for name, known in values.items() if all(_is_number(value) for value in known)}
     return Columns(
-        test_metrics=tuple(sorted({*info.test_metrics, info.test_name(definition["objective"]["metric"])})),
+        test_metrics=tuple(
+            sorted({*(info.test_metrics if info else ()), test_metric(definition["objective"]["metric"])})
+        ),
         numbers=tuple(sorted(numbers)),
         others=tuple(sorted(values.keys() - numbers)),
     )

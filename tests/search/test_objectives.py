@@ -131,6 +131,8 @@ def test_corners_and_flat_boxes() -> None:
     assert hypervolume(values, (UP, DOWN), ideal=[0.9, 1.0], reference=[0.8, 3.0]) == 0.0  # each at one worst value
     assert hypervolume(values[:1], (UP, DOWN), ideal=[0.9, 3.0], reference=[0.9, 3.0]) is None
     assert hypervolume([], (UP, DOWN), ideal=[], reference=[]) is None
+    huge = [[1e308, 1.0], [-1e308, 0.0], [0.0, 0.5]]  # of runs that nearly diverged
+    assert hypervolume(huge, (UP, DOWN), ideal=[1e308, 0.0], reference=[-1e308, 1.0]) == pytest.approx(0.25)
 
 
 def test_seconds_are_of_the_median_epoch_and_memory_is_the_most() -> None:

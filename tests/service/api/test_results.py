@@ -192,6 +192,15 @@ def test_an_unreadable_definition_keeps_its_exports(api: TestClient, varied: Sql
     assert "cannot be read by this version" in answer.json()["detail"]
 
 
+def test_a_study_whose_task_is_not_installed_keeps_its_exports(api: TestClient, traded: SqlStore) -> None:
+    with writing(traded.engine) as session:
+        row = session.execute(select(Study)).scalar_one()
+        row.task, row.definition = "gone", {**row.definition, "task": {**row.definition["task"], "name": "gone"}}
+    for form in ("markdown", "latex", "csv", "json", "parquet"):
+        assert api.get("/v1/studies/traded/export", params={"format": form}).status_code == 200
+    assert api.get("/v1/studies/traded/pareto").json()["searched"] is True
+
+
 @pytest.mark.usefixtures("varied")
 def test_exports_have_the_sensitivity(api: TestClient) -> None:
     rows = list(csv.DictReader(io.StringIO(api.get("/v1/studies/varied/export").text)))
