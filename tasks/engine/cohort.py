@@ -539,10 +539,13 @@ def stack_model(model: nn.Module, n_slots: int) -> nn.Module:
 
 
 def _without_cudnn(norm: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A batch norm by torch's own kernel: cuDNN's, for float32, asks for a layout that vmap does not know (2.11)."""
+    """A batch norm of float32 by torch's own kernel: cuDNN's asks for a layout that vmap does not know (torch 2.11).
+
+    Of bf16 cuDNN's does not ask, and torch's own takes no statistics in float32.
+    """
 
     def forward(x: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():  # which has kernels of its own
+        if torch.compiler.is_compiling() or x.dtype != torch.float32:  # the compiler has kernels of its own
             return norm(x)
         with torch.backends.cudnn.flags(enabled=False):
             return norm(x)
