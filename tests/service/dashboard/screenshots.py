@@ -38,6 +38,8 @@ PAGES = [
     "/profiles",
     f"/compare?study={hard.ENDED}&study={hard.RUNNING}&study=digits-four",
     "/explorer",
+    "/recommend",
+    "/recommend?task=digits&model=convnet&gpu_hours=1",
     "/submit",
     f"/submit?again={hard.ENDED}",
     "/cluster",
