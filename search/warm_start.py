@@ -34,7 +34,7 @@ LESS_ALIKE = 0.1
 NEXT_BEST = 0.7
 """Weight of a search's second trial as a share of its first one's, and so on."""
 
-REACH = 0.25
+REACH = 0.15
 """Distance, as a share of each parameter's range, over which a trial speaks for other settings."""
 
 _REPEATS = 0.9  # settings that are nearer than this to chosen ones would repeat them
