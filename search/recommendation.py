@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -168,7 +169,8 @@ def choose(
     """What the hours are best spent on, of candidates `in_order`; without any: a search."""
     if hours < MIN_HOURS:
         return Choice(
-            spend=Spend.NOTHING, why="there are no hours to spend" if hours <= 0 else "that is below a second"
+            spend=Spend.NOTHING,
+            why="there are no hours to spend" if hours <= 0 else f"{hours:.3g} hours are less than a second",
         )
     if cost is not None and hours < cost.training_hours:
         why = f"{hours:.3g} hours are less than the {cost.training_hours:.3g} hours of one training"
@@ -184,7 +186,7 @@ def choose(
     names = likely(candidates, sure)
     told = sure.gain_of_seeds(_n_seeds(len(names), cost, hours)) if len(names) > 1 else 0.0
     if searched is None:
-        why = f"its search has fewer than {MIN_TRIALS} trials"
+        why = f"its search has fewer than {MIN_TRIALS} trials, or none in its first half was complete"
         return Choice(spend=Spend.SEARCH, why=why)
     gains = f"a search is expected to gain {searched:.2g}, further seeds {told:.2g}"
     if max(told, searched) < VISIBLE * sure.std:
@@ -235,24 +237,24 @@ def plan(
     cost: Cost | None,
     hours: float,
     first: Sequence[Mapping[str, Any]] = (),
+    first_seed: int = 0,
 ) -> Planned | None:
     """A study that spends the hours on a search, or on seeds; None where they do not pay for one.
 
     Args:
         optimizers: as in a study's definition, the most likely first; fewer take part where the hours are few.
-        first: for seeds, the settings of each that are confirmed, as values of its space.
+        first: for seeds, the settings of each that are confirmed.
+        first_seed: for seeds, the least that none of the settings was confirmed with.
     """
-    make = _search_plan if spend is Spend.SEARCH else _seeds_plan
+    make = _search_plan if spend is Spend.SEARCH else partial(_seeds_plan, first_seed=first_seed)
     raw = {"name": name, "task": dict(task)}
     labelled = [{**one, "label": f"o{i}"} for i, one in enumerate(optimizers)]
     spaces = [one.space for one in StudyDefinition.model_validate({**raw, "optimizers": labelled}).optimizers]
     for n in range(len(optimizers), 0, -1):
         taking_part: list[Mapping[str, Any]] = list(optimizers[:n])
         if spend is Spend.SEEDS:
-            taking_part = [
-                {**one, "first": [_values(at, space)]}
-                for one, at, space in zip(taking_part, first[:n], spaces[:n], strict=True)
-            ]
+            listed = zip(taking_part, first[:n], spaces[:n], strict=True)
+            taking_part = [_with_settings(one, settings, space) for one, settings, space in listed]
         found = make(taking_part, cost, hours, is_last=n == 1)
         if found is not None:
             definition = StudyDefinition.model_validate({**raw, **found.definition})
@@ -260,9 +262,17 @@ def plan(
     return None
 
 
-def _values(settings: Mapping[str, Any], space: Space) -> dict[str, Any]:
-    """The settings that are values of the space."""
-    return {name: settings[name] for name in space if name in settings and why_not(space[name], settings[name]) is None}
+def _with_settings(one: Mapping[str, Any], settings: Mapping[str, Any], space: Space) -> dict[str, Any]:
+    """The optimizer, whose search begins with these settings; what its space does not hold becomes the only choice.
+
+    Such are the settings of a baseline, which are those of no search.
+    """
+    known = {name: settings[name] for name in space if name in settings}
+    outside = {name: value for name, value in known.items() if why_not(space[name], value) is not None}
+    if outside:
+        held = {name: parameter.model_dump(mode="json") for name, parameter in space.items()}
+        one = {**one, "space": {**held, **{n: {"type": "categorical", "choices": [v]} for n, v in outside.items()}}}
+    return {**one, "first": [known]}
 
 
 def _search_plan(
@@ -284,21 +294,20 @@ def _search_plan(
 
 
 def _seeds_plan(
-    optimizers: list[Mapping[str, Any]], cost: Cost | None, hours: float, *, is_last: bool
+    optimizers: list[Mapping[str, Any]], cost: Cost | None, hours: float, *, is_last: bool, first_seed: int
 ) -> Planned | None:
     k, n = len(optimizers), _n_seeds(len(optimizers), cost, hours)
     if n < 2:
         return None
+    training_seed = StudyDefinition.model_fields["training_seed"].default
+    seeds = [seed for seed in range(first_seed, first_seed + n + 1) if seed != training_seed][:n]
+    until_decided = {"seeds": seeds[:N_SEEDS], "until": "decided", "max_seeds": n}
     definition = {
         "optimizers": optimizers,
         "pruner": {"name": "none"},
         "budget": {"trials_per_optimizer": 1, "gpu_hours": _rounded(hours)},
-        "confirm": {"top_k": 1, "seeds": list(range(min(n, N_SEEDS)))},
+        "confirm": until_decided if n > N_SEEDS and k > 1 else {"top_k": 1, "seeds": seeds},
     }
-    if n > N_SEEDS and k > 1:
-        definition["confirm"] = {"seeds": list(range(N_SEEDS)), "until": "decided", "max_seeds": n}
-    elif k == 1:
-        definition["confirm"] = {"top_k": 1, "seeds": list(range(n))}
     return Planned(definition=definition, hours=None if cost is None else k * (n + 1) * cost.training_hours)
 
 

@@ -185,7 +185,7 @@ def _of_recipe(
     cost = _cost(costs.get(recipe), chosen.best.task_config, chosen.best.epochs)
     choice = choose(ranked, sure, direction, cost=cost and cost[1], hours=asked.gpu_hours)
     searches = {name: _listed(session, by_optimizer[name]) for name in likely(ranked, sure)}
-    planned, choice = _planned(choice, by_optimizer, searches, asked, cost and cost[1])
+    planned, choice = _planned(session, choice, by_optimizer, searches, asked, cost and cost[1])
     best = chosen.best
     return RecommendationView(
         task=best.task,
@@ -261,6 +261,7 @@ def _listed(session: Session, one: BestResult) -> dict[str, Any]:
 
 
 def _planned(
+    session: Session,
     choice: Choice,
     found: Mapping[str, BestResult],
     searches: Mapping[str, Mapping[str, Any]],
@@ -270,7 +271,11 @@ def _planned(
     """The plan of the choice, and the choice: nothing where the hours do not pay for a plan."""
     task = found[next(iter(searches))].best.task_config
     first = [found[name].best.chosen for name in searches]
-    return _made(choice, list(searches.values()), asked, cost, task=task, first=first)
+    studies = {found[name].study_id for name in searches}
+    seeds = select(func.max(Run.seed)).join(Run.search).where(Search.study_id.in_(studies), Run.stage == Stage.CONFIRM)
+    last = session.execute(seeds).scalar_one()
+    optimizers, first_seed = list(searches.values()), 0 if last is None else last + 1
+    return _made(choice, optimizers, asked, cost, task=task, first=first, first_seed=first_seed)
 
 
 def _made(
@@ -281,17 +286,27 @@ def _made(
     *,
     task: Mapping[str, Any],
     first: Sequence[Mapping[str, Any]] = (),
+    first_seed: int = 0,
 ) -> tuple[Planned | None, Choice]:
     if choice.spend is Spend.NOTHING:
         return None, choice
-    content = json.dumps([asked.model_dump(), choice.spend, optimizers, first], sort_keys=True, default=str)
+    content = json.dumps([asked.model_dump(), choice.spend, optimizers, first, first_seed], sort_keys=True, default=str)
     name = f"{str(task['name'])[:60]}-{choice.spend}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
     try:
-        planned = plan(choice.spend, optimizers, name=name, task=task, cost=cost, hours=asked.gpu_hours, first=first)
+        planned = plan(
+            choice.spend,
+            optimizers,
+            name=name,
+            task=task,
+            cost=cost,
+            hours=asked.gpu_hours,
+            first=first,
+            first_seed=first_seed,
+        )
     except ValidationError as error:  # a definition of an earlier release, or of a task that has changed
         why = f"{choice.why}; no plan can be made of its study's definition: {error.errors()[0]['msg']}"
         return None, Choice(spend=choice.spend, why=why)
-    if planned is not None and cost is None:
+    if planned is not None and cost is None and choice.spend is Spend.SEARCH:
         kept = f"{KEPT:.0%} of the hours are kept for seeds: ask again"
         why = f"{choice.why}; what a training costs is not known, so {kept}"
         return planned, Choice(spend=choice.spend, why=why)

@@ -101,7 +101,33 @@ def test_near_candidates_get_seeds_and_their_settings(store: SqlStore, engine: E
     assert found.plan is not None
     assert [one["first"] for one in found.plan["optimizers"]] == [[{"lr": 0.05}], [{"lr": 0.05}]]
     assert found.plan["budget"]["trials_per_optimizer"] == 1
+    assert found.plan["confirm"]["seeds"] == [3, 4, 5]  # the first three have told already
     assert asked(engine, hours=0.0001).spend == "nothing"
+
+
+def test_seeds_for_settings_that_no_search_drew(store: SqlStore, engine: Engine) -> None:
+    """Those of a baseline, which the space of its search does not hold."""
+    space = {"lr": {"type": "float", "low": 0.03, "high": 0.05}}
+    optimizers = [{"name": "adamw", "space": space}, {"name": "sgdm", "space": space, "fixed": {"momentum": 0.8}}]
+    lease, (adamw, sgdm, defaults) = leased(store, definition("based", optimizers=optimizers, baseline=["sgdm"]))
+    points = [Point(epoch=1, step=1, value=0.5, metrics={}, cost=Cost(train_s=36.0))]
+    for search in (adamw, sgdm):
+        for number in range(6):
+            run(store, lease, search, number, complete(0.6), params={"lr": 0.04}, points=points)
+    run(store, lease, defaults, 0, complete(0.9), params={}, points=points)
+    for search, mean, params in ((adamw, 0.900, {"lr": 0.04}), (defaults, 0.899, {})):
+        for seed in (0, 1, 7):
+            value = complete(mean + 0.01 * (seed % 3 - 0.5))
+            run(store, lease, search, 0, value, stage=Stage.CONFIRM, seed=seed, params=params)
+    store.set_study_state(lease, StudyState.COMPLETED)
+    found = asked(engine)
+    assert found.spend == "seeds"
+    assert found.plan is not None
+    assert found.plan["confirm"]["seeds"] == [8, 9, 10]
+    of_adamw, of_sgdm = found.plan["optimizers"]
+    assert of_adamw["first"] == [{"lr": 0.04}]
+    assert (of_sgdm["first"], of_sgdm["fixed"]["momentum"]) == ([{"lr": 0.001}], 0.8)
+    assert of_sgdm["space"]["lr"]["choices"] == [0.001]
 
 
 def test_alike_studies_speak_where_there_are_none_of_the_task(store: SqlStore, engine: Engine) -> None:
@@ -174,7 +200,7 @@ def test_the_fields_that_are_asked_for_are_those_of_the_recipe(store: SqlStore, 
 @pytest.mark.parametrize("hours", [5e-324, 1e-310, 1e-5])
 def test_less_than_a_second_is_nothing(engine: Engine, hours: float) -> None:
     found = asked(engine, hours=hours)
-    assert (found.spend, found.plan, found.why) == ("nothing", None, "that is below a second")
+    assert (found.spend, found.plan, found.why) == ("nothing", None, f"{hours:.3g} hours are less than a second")
 
 
 def test_single_runs_say_that_luck_is_not_known(store: SqlStore, engine: Engine) -> None:
