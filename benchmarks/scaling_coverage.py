@@ -35,8 +35,11 @@ def ladder(
     noise: float,
     scatter: float,
     grid: bool,
-) -> tuple[float, bool, float, float]:
-    """Of one ladder: ln(predicted / best), whether the interval holds the best, its half width, the excess."""
+) -> tuple[float, bool, float, bool]:
+    """Of one ladder: ln(predicted / best), whether the interval holds the best, its half width, whether it is verified.
+
+    Not verified is what `search.prediction.why_not_verified` says nothing is known of.
+    """
     x = np.log(64.0 * 2.0 ** np.arange(n_sizes + 1))
     slope = rng.uniform(-1.0, 0.0)
     best = rng.uniform(-0.5, 0.5) + slope * (x - x.mean()) / 2 + scatter * rng.standard_normal(n_sizes + 1)
@@ -54,14 +57,15 @@ def ladder(
     line = fit_line(list(x[:-1]), [of[0] for of in found], to=float(x[-1]), degrees=degrees, least=LEAST_SCATTER)
     assert line is not None
     true = best[-1]
-    return line.predicted - true, line.low <= true <= line.high, (line.high - line.low) / 2, line.excess
+    is_verified = line.high - line.low <= SPAN or not any(of[0].is_best_trial for of in found)
+    return line.predicted - true, line.low <= true <= line.high, (line.high - line.low) / 2, is_verified
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ladders", type=int, default=1000)
     n = parser.parse_args().ladders
-    print("sizes  trials                 noise  scatter  covered       typical error  median half width")
+    print("sizes  trials                 noise  scatter  covered       typical error  median half width  not verified")
     designs = [(7, 1, True), (12, 1, False), (20, 2, False), (30, 3, False)]
     for (n_trials, n_parameters, grid), n_sizes, noise, scatter in product(designs, (3, 5), (0.002, 0.01), (0.0, 0.1)):
         rng = np.random.default_rng(0)
@@ -81,10 +85,11 @@ def main() -> None:
         error = math.sqrt(covered * (1 - covered) / n)
         typical = math.exp(float(np.median([abs(one[0]) for one in found])))
         half = math.exp(float(np.median([one[2] for one in found])))
+        unsure = 1.0 - float(np.mean([one[3] for one in found]))
         what = f"{n_trials} on a grid" if grid else f"{n_trials} drawn, {n_parameters} searched"
         print(
             f"{n_sizes:5d}  {what:21s}  {noise:5.3f}  {scatter:7.1f}  {100 * covered:5.1f} ± {100 * error:3.1f} %  "
-            f"× {typical:11.2f}  × {half:.2f}"
+            f"× {typical:11.2f}  × {half:<16.2f}  {100 * unsure:10.1f} %"
         )
 
 

@@ -21,9 +21,8 @@ from search.definition import N_TRIALS, StudyDefinition
 from search.loop import SearchLoop
 from search.objectives import COSTS
 from search.packing import Packing
-from search.prediction import results_of, verifying_trials
+from search.prediction import results_of, verifying_trials, why_not_verified
 from search.records import Capacity, Lease, RunOutcome, RunRecord, StudyRecord
-from search.scale import MIN_SIZES
 from search.states import FailureKind, RunState, Stage, StudyState
 from search.store import Store
 from tasks.config import with_recipe
@@ -412,10 +411,10 @@ class Coordinator:
         assert scale is not None
         optimizer = next(one for one in self._definition.optimizers if one.label == loop.of)
         results = {one.size: results_of(one.runs()) for one in others if one.size is not None}
-        if trials := verifying_trials(scale, optimizer, results, direction):
-            loop.verify(trials)
+        if reason := why_not_verified(scale, optimizer, results, direction):
+            loop.end_search(reason)
         else:
-            loop.end_search(f"fewer than {MIN_SIZES} sizes have a complete trial, so nothing is predicted")
+            loop.verify(verifying_trials(scale, optimizer, results, direction))
 
     def _spent_limit(self) -> str | None:
         """The limit of the whole study that is spent, in words; None if none is."""

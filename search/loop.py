@@ -318,9 +318,10 @@ class SearchLoop:
                 self._trials.enqueue(fit(values, self.spec.space))
 
     def verify(self, trials: Sequence[Mapping[str, Any]]) -> None:
-        """Queue the trials that verify a prediction; those that an earlier driver queued stay."""
+        """Queue the trials that verify a prediction, but those that exist. An extended study may predict anew."""
         self.waits_for_prediction = False
-        self._n_trials = min(self._n_trials, len(trials))
+        made = {_key(run.params) for run in self._search_runs() if run.failure is not FailureKind.REPLACED}
+        self._n_trials = self._n_asked + sum(_key(params) not in made for params in trials)
         for params in trials:
             self._trials.enqueue(params)
 

@@ -147,16 +147,21 @@ def _fit_curves(sizes: Sequence[tuple[Floats, Floats]]) -> _Curves | None:
         block[:, each * len(sizes) :] = away**3 / 6
         centres.append(x[0])
         rows.append(block)
-        costs.append(cost[kept])
+        costs.append(cost[kept] - cost[kept[0]])
     design, cost = np.concatenate(rows), np.concatenate(costs)
+    spread = float(cost.max())
+    if not 0 < spread < math.inf:
+        return None  # equal costs, whose rounding errors would have a minimum, or some that overflow
+    cost = cost / spread
     if len(sizes) == 1 or np.linalg.matrix_rank(design) < design.shape[1]:
         design = design[:, : each * len(sizes)]  # without cubic terms, which take the trials of several sizes
     degrees = len(cost) - design.shape[1]
     if degrees < 1:
         return None
-    solved, *_ = np.linalg.lstsq(design, cost, rcond=None)
+    inverse = np.linalg.pinv(design)
+    solved = inverse @ cost
     residuals = cost - design @ solved
-    covariance = np.linalg.inv(design.T @ design) * float(residuals @ residuals) / degrees
+    covariance = inverse @ inverse.T * float(residuals @ residuals) / degrees
     missing = each * len(sizes) + n_parameters - len(solved)
     return _Curves(
         centres=centres,
@@ -363,7 +368,7 @@ def verifying_trials(
     """Parameters of the trials at the predicted size: the predicted ones first, then those around them.
 
     A parameter without a line has the value of the best trial at the largest size. Empty where the searches have no
-    prediction.
+    prediction (`why_not_verified`).
 
     Args:
         optimizer: as the definition lists it.
@@ -382,6 +387,33 @@ def verifying_trials(
     factors = [STEP**i for half in range(1, scale.verify // 2 + 1) for i in (-half, half)]
     around = [{**params, swept: _inside(space[swept], params[swept] * factor)} for factor in factors] if swept else []
     return [one for i, one in enumerate([params, *around]) if one not in [params, *around][:i]]
+
+
+def why_not_verified(
+    scale: Scale, optimizer: OptimizerSearch, trials: Mapping[float, Results], direction: Direction
+) -> str | None:
+    """Why trials at the predicted size would show nothing of the prediction; None where they would.
+
+    Args:
+        optimizer: as the definition lists it.
+        trials: of its searches, by size.
+    """
+    fits = {one.parameter: one for one in fits_of(optimizer, scale, trials, direction)}
+    if not fits or any(one.predicted is None for one in fits.values()):
+        return f"fewer than {MIN_SIZES} sizes have a complete trial, so nothing is predicted"
+    swept = swept_parameter(optimizer)
+    if swept is None:
+        return None
+    fit, (low, high) = fits[swept], range_of(optimizer.space[swept])
+    assert fit.low is not None
+    assert fit.high is not None
+    is_within = fit.low > 0 and math.log(fit.high) - math.log(fit.low) <= math.log(high / low)
+    if is_within or not any(one.is_best_trial for one in fit.best):
+        return None  # three sizes that show a minimum predict well, though their interval may be wide
+    return (
+        f"the predicted {swept} may be anywhere from {fit.low:.3g} to {fit.high:.3g}, which is wider than the range "
+        f"that was searched, so nothing is verified; extend the study by trials, or search another range of {swept}"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,13 @@ from search.optimizer_search import OptimizerSearch
 from search.space import CategoricalParameter, FloatParameter, Parameter, Strict
 from tasks.config import Count, Number
 
-Size = Annotated[Annotated[Count, Field(gt=0)] | Annotated[Number, Field(gt=0)], Field(union_mode="left_to_right")]
+LARGEST = 2**53
+"""Integers above it are not exact as floats, which a line is fitted in."""
+
+Size = Annotated[
+    Annotated[Count, Field(gt=0, le=LARGEST)] | Annotated[Number, Field(gt=0, le=LARGEST)],
+    Field(union_mode="left_to_right"),
+]
 
 Kind = Literal["log", "linear"]
 """The scale on which a parameter's best values are fitted over size."""

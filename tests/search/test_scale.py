@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from search.advice import warnings_for
 from search.assignment import Assignment
 from search.definition import StudyDefinition
-from search.prediction import LEAST_SCATTER, Optimum, fit_line, fits_of, optima
+from search.prediction import LEAST_SCATTER, Optimum, fit_line, fits_of, optima, results_of, sweep_of
 from search.states import RunState, Stage
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for
@@ -105,9 +105,49 @@ def test_without_results_at_three_sizes_nothing_is_predicted() -> None:
     assert "adamw.width256: fewer than 3 sizes have a complete trial" in (coordinator.completion_reason() or "")
 
 
+def test_a_prediction_that_may_be_anywhere_is_not_verified() -> None:
+    store = MemoryStore()
+    study = store.add_study(define())
+    coordinator = coordinator_for(store, study, slots=3)
+    cluster = Cluster(coordinator, lambda assignment, epoch: -assignment.settings["lr"])  # best at the end of the range
+    cluster.run()
+    assert "adamw.width256" not in {one.label for one in cluster.started}
+    assert "is wider than the range that was searched" in (coordinator.completion_reason() or "")
+
+
+@pytest.mark.parametrize("kill_after", [None, 2, 4, 6, 8])
+def test_what_an_extended_ladder_predicts_is_verified_too(kill_after: int | None) -> None:
+    store = MemoryStore()
+    study = store.add_study(define())
+    Cluster(coordinator_for(store, study, slots=3), loss).run()
+    n_before = len(store.runs(study.id))
+    study = store.extend(study.id, define(budget={"trials_per_optimizer": 12}))
+    again = Cluster(coordinator_for(store, study, owner="second", slots=3), loss)
+    for number in again.rounds():
+        if number == kill_after:
+            break
+    if kill_after is not None:
+        Cluster(coordinator_for(store, study, owner="third", slots=3), loss).run()
+    last = store.searches(study.id)[-1]
+    runs = store.runs(study.id)
+    assert len(runs) == n_before + 3 * 4 + 5
+    lrs = [run.params["lr"] for run in runs if run.search_id == last.id]
+    assert [lr / lrs[5] for lr in lrs[5:]] == pytest.approx([1, 0.5, 2, 0.25, 4], rel=1e-3)
+    scale = define().scale
+    assert scale is not None
+    optimizer = study.definition.optimizers[0]
+    results = {size: results_of([run for run in runs if run.search_id == search.id])
+               for size, search in zip(scale.sizes, store.searches(study.id), strict=True)}  # fmt: skip
+    sweep = sweep_of(optimizer, scale, results, study.definition.objective.direction)
+    assert sweep is not None
+    assert sweep.predicted == lrs[5]
+
+
 def test_trials_that_verify_are_not_stopped_early() -> None:
     store = MemoryStore()
-    study = store.add_study(define(pruner={"name": "asha", "min_epochs": 1, "reduction_factor": 2}))
+    study = store.add_study(
+        define(pruner={"name": "asha", "min_epochs": 1, "reduction_factor": 2}, budget={"trials_per_optimizer": 24})
+    )
     Cluster(coordinator_for(store, study, slots=1), loss).run()
     last = store.searches(study.id)[-1]
     assert [run.state for run in store.runs(study.id) if run.search_id == last.id] == [RunState.COMPLETE] * 5
@@ -123,6 +163,11 @@ def test_trials_that_verify_are_not_stopped_early() -> None:
         ({"scale": {"field": "width", "values": [32, 64, 96], "predict": 64}}, "scale.predict", "is among 'values'"),
         ({"scale": {"field": "width", "values": [32, 64, 100], "predict": 256}}, "scale.values.2", "no multiple of 32"),
         ({"scale": {"field": "width", "values": WIDTHS, "predict": 256, "verify": 4}}, "scale.verify", "must be odd"),
+        (
+            {"scale": {"field": "width", "values": WIDTHS, "predict": 10**400}},
+            "scale.predict.constrained-int",
+            "less than or equal",
+        ),
         ({"searches": 2}, "scale", "cannot be combined with 'searches'"),
         ({"baseline": "defaults"}, "scale", "cannot be combined with 'baseline'"),
         ({"optimizers": [{"name": "adamw", "fixed": {"recipe.width": 64}}]}, "optimizers.0", "sets width for itself"),
@@ -187,6 +232,25 @@ def test_what_shows_no_minimum_is_as_unsure_as_the_range() -> None:
     line = fit_line([4.0, 5.0, 6.0], [of[0] for of in found], to=7.0, degrees=degrees, least=LEAST_SCATTER)
     assert line is not None
     assert line.high - line.low > 4
+
+
+@pytest.mark.parametrize("cost", [0.99, -97.31])
+def test_equal_costs_show_no_minimum(cost: float) -> None:
+    """As of trials that are all perfect: what rounding leaves of the costs has a minimum anywhere."""
+    rng = np.random.default_rng(0)
+    sizes = [(rng.uniform(0.0, 6.9, (20, 1)), np.full(20, cost)) for _ in range(30)]
+    found, _ = optima(sizes, [6.9])
+    assert all(one.is_best_trial for (one,) in found)
+
+
+def test_costs_of_any_size_have_the_same_minimum() -> None:
+    x = np.linspace(0.0, 6.9, 12)[:, None]
+    cost = (x[:, 0] - 3) ** 2 + np.where(x[:, 0] > 3, 0.1, 0) * (x[:, 0] - 3) ** 3
+    for factor in (1e-250, 1.0, 1e300):
+        found, degrees = optima([(x, factor * cost)] * 3, [6.9])
+        assert degrees > 0
+        assert [one.at for (one,) in found] == pytest.approx([3.0] * 3, abs=0.1)
+        assert not any(one.is_best_trial for (one,) in found)
 
 
 def test_scatter_about_the_line_widens_the_interval() -> None:

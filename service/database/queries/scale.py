@@ -214,7 +214,7 @@ def _speedups(
         if not own or not finals:
             continue
         target = statistics.fmean(finals)
-        times = [_epochs_to(curve, target, direction) for curve in own]
+        times = [epochs_to(curve, target, direction) for curve in own]
         ratios = sorted(0.0 if time is None else epochs / time for time in times)
         middle = statistics.median_low(ratios)
         found.append(
@@ -231,14 +231,12 @@ def _speedups(
     return found
 
 
-def _epochs_to(curve: Sequence[Point], target: float, direction: Direction) -> float | None:
+def epochs_to(curve: Sequence[Point], target: float, direction: Direction) -> float | None:
     """Epochs until the value was reached, on straight lines between evaluations; None where it never was."""
-    first = curve[0]
-    if first.value is not None and direction.reaches(first.value, target):
-        return float(first.epoch)
-    for before, after in pairwise(curve):
-        if before.value is None or after.value is None or not direction.reaches(after.value, target):
-            continue
-        share = (target - before.value) / (after.value - before.value)
-        return before.epoch + share * (after.epoch - before.epoch)
+    known = [(point.epoch, point.value) for point in curve if point.value is not None]
+    if known and direction.reaches(known[0][1], target):
+        return float(known[0][0])
+    for (before, value_before), (after, value) in pairwise(known):
+        if direction.reaches(value, target):
+            return before + (target - value_before) / (value - value_before) * (after - before)
     return None

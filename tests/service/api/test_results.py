@@ -14,10 +14,11 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from admeta.client.text import escape
-from search.records import RunOutcome
-from search.states import FailureKind, RunState, Stage
+from search.records import Point, RunOutcome
+from search.states import Direction, FailureKind, RunState, Stage
 from service.database.engine import make_engine, writing
 from service.database.models import Study
+from service.database.queries.scale import epochs_to
 from service.database.store import SqlStore
 from service.settings import Settings
 from tests.service.database.fill import WIDTHS, complete, curve, definition, fill_ladder, leased, run
@@ -340,6 +341,22 @@ def test_a_ladder_is_exported_and_on_its_page(api: TestClient) -> None:
     assert "Best settings by width" in page
     assert "admetar to the final val_loss of adamw, in epochs: × 1.25" in page
     assert "64, 128, 256; predicts 512, verified by 3 trials of each optimizer" in page
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([3.0, 1.0], 1.5),
+        ([3.0, None, 1.0], 2.0),
+        ([3.0, None, 2.0, 2.0], 3.0),  # the same value twice, the first one after a value that is missing
+        ([None, 2.0], 2.0),
+        ([None, None], None),
+        ([3.0, 2.5], None),
+    ],
+)
+def test_epochs_to_a_result_where_values_are_missing(values: list[float | None], expected: float | None) -> None:
+    curve = [Point(epoch=i, step=i, value=value, metrics={}) for i, value in enumerate(values, start=1)]
+    assert epochs_to(curve, 2.0, Direction.MINIMIZE) == expected
 
 
 @pytest.mark.usefixtures("filled")
