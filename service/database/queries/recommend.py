@@ -249,9 +249,14 @@ def _search_values(session: Session, found: Mapping[str, BestResult]) -> dict[st
     return values
 
 
+def _definition(session: Session, one: BestResult) -> dict[str, Any]:
+    found: dict[str, Any] = session.execute(select(Study.definition).where(Study.id == one.study_id)).scalar_one()
+    return found
+
+
 def _listed(session: Session, one: BestResult) -> dict[str, Any]:
     """The optimizer as its study's definition lists it, without what belongs to that study alone."""
-    definition = session.execute(select(Study.definition).where(Study.id == one.study_id)).scalar_one()
+    definition = _definition(session, one)
     label = one.best.label.removesuffix(BASELINE)
     labels = (label, label.rpartition(".")[0])  # a.2 is the second search of a
     listed = next((other for name in labels for other in definition["optimizers"] if other["label"] == name), None)
@@ -269,7 +274,7 @@ def _planned(
     cost: Cost | None,
 ) -> tuple[Planned | None, Choice]:
     """The plan of the choice, and the choice: nothing where the hours do not pay for a plan."""
-    task = found[next(iter(searches))].best.task_config
+    task = _definition(session, found[next(iter(searches))])["task"]  # where its fields are searched, not those chosen
     first = [found[name].best.chosen for name in searches]
     studies = {found[name].study_id for name in searches}
     seeds = select(func.max(Run.seed)).join(Run.search).where(Search.study_id.in_(studies), Run.stage == Stage.CONFIRM)

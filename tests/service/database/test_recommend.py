@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from admeta.client.models import RecommendationView, RecommendRequest, StudyChanges
 from search.definition import StudyDefinition
+from search.recipe import recipe_of
 from search.records import Point, RunOutcome
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore
@@ -103,6 +104,27 @@ def test_near_candidates_get_seeds_and_their_settings(store: SqlStore, engine: E
     assert found.plan["budget"]["trials_per_optimizer"] == 1
     assert found.plan["confirm"]["seeds"] == [3, 4, 5]  # the first three have told already
     assert asked(engine, hours=0.0001).spend == "nothing"
+
+
+def test_the_plan_has_the_recipe_that_it_adds_to(store: SqlStore, engine: Engine) -> None:
+    """Also where fields of the recipe were searched, of which the best trial has values of its own."""
+    space = {
+        "lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
+        "recipe.batch_size": {"type": "categorical", "choices": [16, 32]},
+    }
+    study = definition("sizes", optimizers=[{"name": "adamw", "space": space}, {"name": "sgdm", "space": space}])
+    lease, searches = leased(store, study)
+    for search in searches:
+        for number in range(5):
+            run(store, lease, search, number, complete(0.5), params={"lr": 0.01, "recipe.batch_size": 16})
+        for seed in range(2):
+            params = {"lr": 0.01, "recipe.batch_size": 16}
+            run(store, lease, search, 0, complete(0.5 + seed / 10), stage=Stage.CONFIRM, seed=seed, params=params)
+    store.set_study_state(lease, StudyState.COMPLETED)
+    found = asked(engine)
+    assert (found.spend, found.task_config["batch_size"]) == ("seeds", 16)
+    assert found.plan is not None
+    assert recipe_of(StudyDefinition.model_validate(found.plan)) == found.recipe
 
 
 def test_seeds_for_settings_that_no_search_drew(store: SqlStore, engine: Engine) -> None:
