@@ -195,8 +195,10 @@ class Packing:
         if kind.is_settled or pace.samples_per_s <= 0:
             return
         begin = max(end - pace.train_s, stay.since)
+        if begin >= end:  # reports that came late, and together
+            return
         kind.epochs.append(
-            _Epoch(card=pace.card, ticket=ticket, group=group, begin=begin, end=end, samples_per_s=pace.samples_per_s)
+            _Epoch(card=stay.card, ticket=ticket, group=group, begin=begin, end=end, samples_per_s=pace.samples_per_s)
         )
         n_left_a_card = n_left / max(1, kind.n_cards)
         if kind.decide([*self._present(kind), *kind.left], n_left=n_left_a_card):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -344,6 +344,22 @@ def test_no_more_than_the_cpus_and_the_study_allow() -> None:
 def test_one_run_that_fills_its_card_is_no_reason_for_fewer() -> None:
     cluster = one_card(rising(16), most=1, memory_bytes=76 * GIB, card_bytes=80 * GIB).train(3)
     assert cluster.packing.words == "1 trial a card, as CPUs and the study allow"
+
+
+def test_reports_that_arrive_late_and_together_are_no_epochs() -> None:
+    """After a driver was busy the clock of its reports is wrong: an epoch may end before its run began."""
+    now_s = [0.0]
+    kinds = [CardKind(name="", n_cards=1, most=2)]
+    packing = Packing(kinds, known={}, release="1", clock=lambda: now_s[0], now=lambda: NOW)
+    pace = Pace(card="a", samples_per_s=9.0, train_s=1.0, eval_s=0.0, memory_bytes=1, card_bytes=100)
+    for ticket in ("one", "two"):
+        packing.take(ticket)
+    now_s[0] = 100.0
+    packing.saw("two", replace(pace, samples_per_s=0.0), group="adamw")
+    packing.saw("one", pace, group="adamw")
+    now_s[0] = 100.5
+    packing.saw("one", replace(pace, eval_s=30.0), group="adamw")
+    assert packing.words == "2 trials a card, as CPUs and the study allow"
 
 
 def test_cards_come_and_go() -> None:
