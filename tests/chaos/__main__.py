@@ -8,7 +8,7 @@ import random
 import sys
 from pathlib import Path
 
-from tests.chaos.campaign import Database, Tally, Target, run
+from tests.chaos.campaign import Database, Tally, Target, rounds, run
 from tests.chaos.postgres import programs
 
 HEADER = (
@@ -32,7 +32,11 @@ def row(tally: Tally) -> str:
         tally.n_changed,
         f"{tally.wall_s / 60:.1f}",
     )
-    return f"| {tally.target} | {tally.database} | " + " | ".join(str(number) for number in numbers) + " |"
+    return (
+        f"| {', '.join(sorted(tally.targets))} | {tally.database} | "
+        + " | ".join(str(number) for number in numbers)
+        + " |"
+    )
 
 
 def cells(targets: list[Target], databases: list[Database]) -> list[tuple[Target, Database]]:
@@ -67,7 +71,7 @@ def main() -> int:
         if target.lacks is not None:
             print(f"{target}: left out, {target.lacks}", file=sys.stderr, flush=True)
             continue
-        tally = run(target, database, n_rounds=options.rounds, seed=options.seed, folder=options.folder)
+        tally = run(rounds(target, options.rounds), database, seed=options.seed, folder=options.folder)
         failed |= bool(tally.faults)
         print(row(tally), flush=True)
         for fault in tally.faults:

@@ -1,4 +1,4 @@
-"""Rounds of kills against one target on one database: strike, look, let it recover, and audit at the end."""
+"""Rounds of kills against targets on one database: strike, look, let it recover, and audit at the end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -74,7 +74,7 @@ class Database(StrEnum):
 class Tally:
     """A row of the table."""
 
-    target: Target
+    targets: frozenset[Target]
     database: Database
     n_rounds: int = 0
     n_studies: int = 0
@@ -111,7 +111,6 @@ class Tally:
 class Field:
     """All that a campaign runs on."""
 
-    target: Target
     service: Service
     engine: Engine
     dice: random.Random
@@ -133,21 +132,24 @@ class Field:
 
 
 @contextmanager
-def field_of(target: Target, database: Database, *, dice: random.Random, folder: Path | None) -> Iterator[Field]:
-    """Set up what the target needs, in a new folder under `folder`; without one, everything is gone at the end."""
+def field_of(
+    targets: frozenset[Target], database: Database, *, dice: random.Random, folder: Path | None
+) -> Iterator[Field]:
+    """Set up what the targets need, in a new folder under `folder`; without one, everything is gone at the end."""
     with ExitStack() as stack:
-        home = Path(tempfile.mkdtemp(prefix=f"admeta-{target.name.lower()}-{database}-", dir=folder))
+        names = "-".join(sorted(target.name.lower() for target in targets))
+        home = Path(tempfile.mkdtemp(prefix=f"admeta-{names}-{database}-", dir=folder))
         if folder is None:
             stack.callback(shutil.rmtree, home, ignore_errors=True)
         disk = clock = postgres = cluster = None
-        if target is Target.DISK_FULL:
+        if Target.DISK_FULL in targets:
             disk = stack.enter_context(outages.small_disk(Path(tempfile.mkdtemp(prefix="admeta-disk-")), mib=250))
             home = home if database is Database.POSTGRESQL else disk / "home"
         if database is Database.POSTGRESQL:
             postgres = stack.enter_context(own_postgres(within=disk))
-        if target is Target.NODE:
+        if Target.NODE in targets:
             cluster = stack.enter_context(two_nodes(home / "cluster"))
-        if target is Target.CLOCK_STEP:
+        if Target.CLOCK_STEP in targets:
             clock = outages.Clock(home)
         url = f"sqlite:///{home / 'admeta.sqlite3'}" if postgres is None else postgres.url
         under = {Target.READ_ONLY: outages.WITHOUT_OVERRIDE, Target.IDLE_CONNECTIONS: outages.FEW_DESCRIPTORS}
@@ -156,47 +158,52 @@ def field_of(target: Target, database: Database, *, dice: random.Random, folder:
             database_url=url,
             ray_address=None if cluster is None else cluster.address,
             environment={} if clock is None else clock.environment,
-            under=under.get(target, ()),
+            under=[word for target, command in under.items() if target in targets for word in command],
         )
         stack.callback(service.check_left)
         stack.enter_context(service)
         engine = make_engine(url, pool_size=2)
         stack.callback(engine.dispose)
         yield Field(
-            target=target,
-            service=service,
-            engine=engine,
-            dice=dice,
-            postgres=postgres,
-            cluster=cluster,
-            disk=disk,
-            clock=clock,
+            service=service, engine=engine, dice=dice, postgres=postgres, cluster=cluster, disk=disk, clock=clock
         )
 
 
-def run(target: Target, database: Database, *, n_rounds: int, seed: int, folder: Path | None = None) -> Tally:
-    """As many kills as rounds, in as many studies as they need, or up to a stuck one; `folder`: see `field_of`."""
-    tally = Tally(target=target, database=database)
+def rounds(target: Target, n: int) -> list[list[Target]]:
+    """So many kills of one target, in as many studies as they need."""
+    return [[target] * min(target.kills_per_study, n - done) for done in range(0, n, target.kills_per_study)]
+
+
+def run(campaign: Sequence[Sequence[Target]], database: Database, *, seed: int, folder: Path | None = None) -> Tally:
+    """A study for each list of targets, which are struck in this order, or up to a stuck study.
+
+    What a study has ended before goes to another study. `folder`: see `field_of`.
+    """
+    tally = Tally(targets=frozenset(target for strikes in campaign for target in strikes), database=database)
     begin = time.monotonic()
-    with field_of(target, database, dice=random.Random(f"{target}/{database}/{seed}"), folder=folder) as place:
-        while tally.n_rounds < n_rounds and not tally.n_stuck:
-            _one_study(place, tally, n_kills=min(target.kills_per_study, n_rounds - tally.n_rounds))
+    dice = random.Random(f"{'/'.join(sorted(tally.targets))}/{database}/{seed}")
+    with field_of(tally.targets, database, dice=dice, folder=folder) as place:
+        for strikes in campaign:
+            left = strikes
+            while left and not tally.n_stuck:
+                left = left[_one_study(place, tally, left) :]
     tally.wall_s = time.monotonic() - begin
     return tally
 
 
-def _one_study(place: Field, tally: Tally, *, n_kills: int) -> None:
+def _one_study(place: Field, tally: Tally, strikes: Sequence[Target]) -> int:
+    """Run a study and strike it; returns how many of the strikes it has taken."""
     with place.service.client as client:
         study = client.submit(studies.quiet_study(f"round-{tally.n_studies}")).study
     snapshots: list[Snapshot] = []
-    for _ in range(n_kills):
+    for target in strikes:
         # A study lasts for some 12 seconds on an idle machine; the kills should fall all over it.
         if not _wait_for_progress(place, study.id) or not _still_runs(place, study.id, place.dice.uniform(0.0, 4.0)):
             break
-        snapshots.append(strike(place, study.id))
+        snapshots.append(strike(place, target, study.id))
         tally.n_rounds += 1
     ended = _await_end(place, study.id)
-    expected = replace(EXPECTED, in_order=place.target is not Target.CLOCK_STEP)
+    expected = replace(EXPECTED, in_order=Target.CLOCK_STEP not in strikes)
     verdict = audit(place.engine, study.id, expected=expected, snapshots=snapshots)
     if ended == "RUNNING":
         verdict.stuck.append(f"nothing happened in study {study.id} for {STUCK_AFTER_S:g} s")
@@ -204,11 +211,12 @@ def _one_study(place: Field, tally: Tally, *, n_kills: int) -> None:
         with place.service.client as client:
             verdict.lost.append(f"the study ended as {ended}: {client.study(study.id).reason}")
     tally.add(verdict)
+    return len(snapshots)
 
 
-def strike(place: Field, study: str) -> Snapshot:
+def strike(place: Field, target: Target, study: str) -> Snapshot:
     """Kill the target, take a snapshot, and bring back what does not come back by itself."""
-    match place.target:
+    match target:
         case Target.SERVICE:
             place.service.kill()
             snapshot = look(place.engine, study, storage=place.storage, killed=None)
@@ -242,12 +250,12 @@ def strike(place: Field, study: str) -> Snapshot:
             snapshot = look(place.engine, study, storage=place.storage, killed=set())
             place.engine.dispose()
             place.postgres.stop(place.dice.choice(["fast", "immediate"]))
-            time.sleep(5.0 if place.target is Target.DATABASE_5S else 60.0)
+            time.sleep(5.0 if target is Target.DATABASE_5S else 60.0)
             place.postgres.start()
         case _:
             # What an outage interrupts, it interrupts later: the checkpoints of this moment say nothing of that.
             snapshot = replace(look(place.engine, study, storage=place.storage, killed=set()), interrupted={})
-            with _outage(place):
+            with _outage(place, target):
                 time.sleep(OUTAGE_S)
             if place.postgres is not None and not place.postgres.is_running():
                 place.engine.dispose()
@@ -256,10 +264,10 @@ def strike(place: Field, study: str) -> Snapshot:
 
 
 @contextmanager
-def _outage(place: Field) -> Iterator[None]:
+def _outage(place: Field, target: Target) -> Iterator[None]:
     """What the target takes away is away inside."""
     with ExitStack() as stack:
-        match place.target:
+        match target:
             case Target.DISK_FULL:
                 assert place.disk is not None
                 stack.enter_context(outages.full(place.disk))

@@ -172,7 +172,7 @@ class TwoNodes:
     """A Ray cluster of a head and a second node on this machine, one trial's room on each, guarded by a token."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._port = free_port()
         self._environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         os.environ.update(self._environment)  # the service inherits it
@@ -197,7 +197,7 @@ class TwoNodes:
         """`admeta worker` in the place of the second node."""
         self.second.kill()
         command = [sys.executable, "-c", "from service.cli import main; main()", "worker", "--address", self.address]
-        self.second = RayNode(self._folder, "worker", [*command, "--cpus=1", "--gpus=0"], self._environment)
+        self.second = RayNode(self.folder, "worker", [*command, "--cpus=1", "--gpus=0"], self._environment)
 
     def stop(self) -> None:
         self.second.kill()
@@ -208,7 +208,7 @@ class TwoNodes:
     def _node(self, name: str, arguments: list[str]) -> RayNode:
         command = [str(Path(sys.executable).parent / "ray"), "start", "--block", "--disable-usage-stats"]
         room = ["--num-cpus=1", "--num-gpus=0"]
-        return RayNode(self._folder, name, [*command, *arguments, *room], self._environment)
+        return RayNode(self.folder, name, [*command, *arguments, *room], self._environment)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +23,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 N_EPOCHS, STEPS_PER_EPOCH = 4, 10
 LEARNING_RATES = {"sgdm": 0.03, "near": 0.02, "slow": 0.001}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    home = tmp_path_factory.mktemp("home")
+    with Service(home, database_url=f"sqlite:///{home / 'admeta.sqlite3'}") as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def engine(service: Service) -> Iterator[Engine]:
+    engine = make_engine(service.database_url, pool_size=2)
+    yield engine
+    engine.dispose()
 
 
 def three(name: str) -> dict[str, Any]:
@@ -86,78 +100,72 @@ def verdicts(service: Service, study: StudyView) -> list[dict[str, Any]]:
         return [pair.model_dump() for pair in client.comparison(study.id).pairs]
 
 
-def test_kills_change_no_decision(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'admeta.sqlite3'}"
-    with Service(tmp_path, database_url=url) as service:
-        engine = make_engine(url, pool_size=2)
-        with service.client as client:
-            undisturbed = client.submit(three("undisturbed")).wait(timeout_s=PATIENCE_S)
-            disturbed = client.submit(three("disturbed")).study
-        wanted = seeds_of(engine, undisturbed.id, "COMPLETE")
-        assert wanted["sgdm"] == wanted["near"] == 8
-        assert 3 <= wanted["slow"] < 8
+def test_kills_change_no_decision(service: Service, engine: Engine) -> None:
+    with service.client as client:
+        undisturbed = client.submit(three("undisturbed")).wait(timeout_s=PATIENCE_S)
+        disturbed = client.submit(three("disturbed")).study
+    wanted = seeds_of(engine, undisturbed.id, "COMPLETE")
+    assert wanted["sgdm"] == wanted["near"] == 8
+    assert 3 <= wanted["slow"] < 8
 
-        wait_for_a_further_seed(engine, disturbed.id, n=3)
-        assert "train up to" in wait_for_the_reason(service, disturbed.id)
-        workers = titled(descendants(service.pid), "ray::TrialWorker")
-        (driver,) = titled(descendants(service.pid), "ray::DriverActor")
-        kill(driver)
-        wait_until(lambda: not any(map(is_alive, workers)), what="the driver's workers are gone")
-        first = look(engine, disturbed.id, storage=tmp_path / "checkpoints", killed=None)
-        n_confirmed = seeds_of(engine, disturbed.id, "COMPLETE")["sgdm"]
-        assert 3 <= n_confirmed < 8
+    wait_for_a_further_seed(engine, disturbed.id, n=3)
+    assert "train up to" in wait_for_the_reason(service, disturbed.id)
+    workers = titled(descendants(service.pid), "ray::TrialWorker")
+    (driver,) = titled(descendants(service.pid), "ray::DriverActor")
+    kill(driver)
+    wait_until(lambda: not any(map(is_alive, workers)), what="the driver's workers are gone")
+    first = look(engine, disturbed.id, storage=service.home / "checkpoints", killed=None)
+    n_confirmed = seeds_of(engine, disturbed.id, "COMPLETE")["sgdm"]
+    assert 3 <= n_confirmed < 8
 
-        wait_for_a_further_seed(engine, disturbed.id, n=n_confirmed + 1)
-        assert "train up to" in wait_for_the_reason(service, disturbed.id)
-        service.kill()
-        second = look(engine, disturbed.id, storage=tmp_path / "checkpoints", killed=None)
-        assert seeds_of(engine, disturbed.id, "COMPLETE")["sgdm"] < 8
-        service.start()
-        assert "train up to" in wait_for_the_reason(service, disturbed.id)
-        with service.client as client:
-            assert client.wait(disturbed.id, timeout_s=PATIENCE_S).state == "COMPLETED"
+    wait_for_a_further_seed(engine, disturbed.id, n=n_confirmed + 1)
+    assert "train up to" in wait_for_the_reason(service, disturbed.id)
+    service.kill()
+    second = look(engine, disturbed.id, storage=service.home / "checkpoints", killed=None)
+    assert seeds_of(engine, disturbed.id, "COMPLETE")["sgdm"] < 8
+    service.start()
+    assert "train up to" in wait_for_the_reason(service, disturbed.id)
+    with service.client as client:
+        assert client.wait(disturbed.id, timeout_s=PATIENCE_S).state == "COMPLETED"
 
-        expected = Expected(n_trials=1, n_confirm_runs=wanted, n_epochs=N_EPOCHS, steps_per_epoch=STEPS_PER_EPOCH)
-        outcome = audit(engine, disturbed.id, expected=expected, snapshots=[first, second])
-        assert outcome.faults == []
-        assert outcome.values == audit(engine, undisturbed.id, expected=expected, snapshots=[]).values
-        assert verdicts(service, disturbed) == verdicts(service, undisturbed)
-        engine.dispose()
+    expected = Expected(n_trials=1, n_confirm_runs=wanted, n_epochs=N_EPOCHS, steps_per_epoch=STEPS_PER_EPOCH)
+    outcome = audit(engine, disturbed.id, expected=expected, snapshots=[first, second])
+    assert outcome.faults == []
+    assert outcome.values == audit(engine, undisturbed.id, expected=expected, snapshots=[]).values
+    assert verdicts(service, disturbed) == verdicts(service, undisturbed)
 
 
-def test_kills_lose_no_sensitivity_run_and_make_none_twice(tmp_path: Path) -> None:
-    url, n_runs = f"sqlite:///{tmp_path / 'admeta.sqlite3'}", 6
+def test_kills_lose_no_sensitivity_run_and_make_none_twice(service: Service, engine: Engine) -> None:
+    n_runs = 6
     study = quiet_study("varied", budget={"trials_per_optimizer": 2}, sensitivity={"points": 7, "span": 4})
     snapshots: list[Snapshot] = []
 
-    def finished(engine: Engine, study_id: str) -> int:
+    def finished(study_id: str) -> int:
         query = """SELECT count(*) FROM admeta_runs r JOIN admeta_searches s ON s.id = r.search_id
             WHERE s.study_id = :study AND r.stage = 'sensitivity' AND r.state = 'COMPLETE'"""
         with engine.connect() as connection:
             return int(connection.execute(text(query), {"study": study_id}).scalar_one())
 
-    with Service(tmp_path, database_url=url) as service:
-        engine = make_engine(url, pool_size=2)
-        with service.client as client:
-            submitted = client.submit(study).study
-        for n, kills_driver in ((1, True), (4, False)):
-            wait_until(lambda n=n: finished(engine, submitted.id) >= n, what=f"{n} of them are finished")
-            workers = titled(descendants(service.pid), "ray::TrialWorker")
-            if kills_driver:
-                (driver,) = titled(descendants(service.pid), "ray::DriverActor")
-                kill(driver)
-                wait_until(lambda workers=workers: not any(map(is_alive, workers)), what="they are gone")
-            else:
-                service.kill()
-            snapshots.append(look(engine, submitted.id, storage=tmp_path / "checkpoints", killed=None))
-        assert n <= finished(engine, submitted.id) < 2 * n_runs
-        service.start()
-        with service.client as client:
-            assert client.wait(submitted.id, timeout_s=PATIENCE_S).state == "COMPLETED"
-            view = client.sensitivity(submitted.id)
-        assert [len(curve.points) for curve in view.curves] == [8, 8]  # and the other trial, since lr alone is searched
-        expected = Expected(
-            n_trials=2, n_confirm_runs=len(SEEDS), n_epochs=QUIET_EPOCHS, steps_per_epoch=QUIET_STEPS,
-            n_sensitivity_runs=n_runs,
-        )  # fmt: skip
-        assert audit(engine, submitted.id, expected=expected, snapshots=snapshots).faults == []
+    with service.client as client:
+        submitted = client.submit(study).study
+    for n, kills_driver in ((1, True), (4, False)):
+        wait_until(lambda n=n: finished(submitted.id) >= n, what=f"{n} of them are finished")
+        workers = titled(descendants(service.pid), "ray::TrialWorker")
+        if kills_driver:
+            (driver,) = titled(descendants(service.pid), "ray::DriverActor")
+            kill(driver)
+            wait_until(lambda workers=workers: not any(map(is_alive, workers)), what="they are gone")
+        else:
+            service.kill()
+        snapshots.append(look(engine, submitted.id, storage=service.home / "checkpoints", killed=None))
+    assert n <= finished(submitted.id) < 2 * n_runs
+    service.start()
+    with service.client as client:
+        assert client.wait(submitted.id, timeout_s=PATIENCE_S).state == "COMPLETED"
+        view = client.sensitivity(submitted.id)
+    assert [len(curve.points) for curve in view.curves] == [8, 8]  # and the other trial, since lr alone is searched
+    expected = Expected(
+        n_trials=2, n_confirm_runs=len(SEEDS), n_epochs=QUIET_EPOCHS, steps_per_epoch=QUIET_STEPS,
+        n_sensitivity_runs=n_runs,
+    )  # fmt: skip
+    assert audit(engine, submitted.id, expected=expected, snapshots=snapshots).faults == []

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from service.database.engine import make_engine
-from tests.chaos.installation import Service, two_nodes
+from tests.chaos.installation import Service, TwoNodes, two_nodes
 from tests.chaos.ledger import Expected, audit
 from tests.chaos.processes import titled
 from tests.chaos.studies import quiet_study
@@ -24,7 +25,13 @@ ATTEMPTS = """SELECT r.id, r.n_failures, a.attempt, a.state, a.error, a.pid, a.r
     FROM admeta_attempts a JOIN admeta_runs r ON r.id = a.run_id ORDER BY r.id, a.attempt"""
 
 
-def test_a_worker_told_to_stop_gives_its_run_back_within_30_s(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
+    with two_nodes(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+def test_a_worker_told_to_stop_gives_its_run_back_within_30_s(cluster: TwoNodes, tmp_path: Path) -> None:
     study = quiet_study(
         "spot",
         sleep_s=0.5,
@@ -36,7 +43,6 @@ def test_a_worker_told_to_stop_gives_its_run_back_within_30_s(tmp_path: Path) ->
     study["optimizers"] = study["optimizers"][:1]
     url = f"sqlite:///{tmp_path / 'admeta.sqlite3'}"
     with (
-        two_nodes(tmp_path / "cluster") as cluster,
         Service(tmp_path, database_url=url, ray_address=cluster.address) as service,
         service.client as client,
     ):
@@ -55,7 +61,7 @@ def test_a_worker_told_to_stop_gives_its_run_back_within_30_s(tmp_path: Path) ->
         wait_until(lambda: bool(trains_there()), what="the worker has a run and has told an epoch of it")
         given_back = trains_there()
         cluster.second.tell_to_stop()
-        assert "not given back in time" not in (tmp_path / "cluster" / "worker.log").read_text()
+        assert "not given back in time" not in (cluster.folder / "worker.log").read_text()
         assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
         expected = Expected(n_trials=2, n_confirm_runs=0, n_epochs=N_EPOCHS, steps_per_epoch=2)
         assert audit(engine, view.id, expected=expected, snapshots=[]).faults == []
@@ -69,17 +75,16 @@ def test_a_worker_told_to_stop_gives_its_run_back_within_30_s(tmp_path: Path) ->
         engine.dispose()
 
 
-def test_a_worker_with_another_token_is_told_so(tmp_path: Path) -> None:
+def test_a_worker_with_another_token_is_told_so(cluster: TwoNodes) -> None:
     """By Ray's own words for it, which change with its releases."""
-    with two_nodes(tmp_path / "cluster") as cluster:
-        asked = subprocess.run(
-            [sys.executable, "-c", "from service.cli import main; main()", "worker", "--address", cluster.address],
-            env={**os.environ, "RAY_AUTH_TOKEN": "0" * 64},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=PATIENCE_S,
-        )
+    asked = subprocess.run(
+        [sys.executable, "-c", "from service.cli import main; main()", "worker", "--address", cluster.address],
+        env={**os.environ, "RAY_AUTH_TOKEN": "0" * 64},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
     assert asked.returncode == 1
     assert f"the cluster at {cluster.address} refuses this machine's token" in asked.stderr
     assert "Traceback" not in asked.stderr
