@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	@$(BIN)/admeta demo
 
-# The fast tests on all cores, then those that start Rays, services and browsers, and mostly wait, three at a time. These
+# The fast tests on all cores, then those that start Rays, services and browsers, and mostly wait, two at a time. These
 # files in the order of their names, which ends with short ones: by their numbers of tests, the longest would come last.
 FAST := not slow and not ray and not browser and not gpu
 
@@ -20,7 +20,7 @@ ifdef PYTEST_ARGS
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "$(FAST)"
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not ($(FAST))"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not ($(FAST))"
 endif
 
 check: $(READY)
