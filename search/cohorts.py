@@ -322,7 +322,7 @@ class CohortHost:
             raise self._refusal
         if self._cohort is None:
             self._cohort = load_target(COHORT)(config, n_slots=self._n_slots, **self._where)
-        if not self._cohort.n_free:
+        if not self._cohort.n_free or self._end_by < math.inf:  # one that was told to stop would take the run with it
             return None
         try:
             member = self._cohort.open(config, optimizer=optimizer, params=params, seed=seed, init_from=init_from)

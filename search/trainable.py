@@ -70,7 +70,13 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         """
         self._preemption.listen()
         with self._log.capturing():
-            report = self._step()
+            try:
+                report = self._step()
+            except ray.exceptions.RayActorError as error:
+                if not self._preemption.requested:
+                    raise
+                ends = "the worker was told to stop (SIGTERM), and so was its cohort's process, which has ended"
+                raise PreemptedError(f"{ends}; the run continues from its last checkpoint") from error
         if self._preemption.requested and report.end is None:
             self._give_back(cast(Run, self._run))
         self._log.publish()
