@@ -13,6 +13,9 @@ from search.records import AttemptStart, Point, RunOutcome
 from search.states import Stage
 from tasks.engine.protocol import Cost
 
+NAMESPACE = "admeta"
+"""Of the named actors in Ray: drivers and cohorts' hosts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Slot:

@@ -28,7 +28,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from search.assignment import Assignment
+from search.assignment import NAMESPACE, Assignment
 from tasks.config import TaskConfig
 from tasks.engine.protocol import Evaluation
 from tasks.errors import CannotStackError, TaskError
@@ -37,7 +37,6 @@ from tasks.registry import COHORT, load_target, parse_config, shared_part
 if TYPE_CHECKING:
     from tasks.engine.cohort import Cohort, CohortMember
 
-NAMESPACE = "admeta"
 LINGER_S = 10.0
 """For which a host without runs waits for the next one."""
 GRACE_S = 25.0
@@ -316,13 +315,15 @@ class CohortHost:
     def _join(
         self, pid: int, *, task: Mapping[str, Any], optimizer: str, params: Mapping[str, Any], seed: int, init_from: Any
     ) -> tuple[int, Status] | None:
+        if self._end_by < math.inf:  # it was told to stop, and would take the run with it
+            return None
         self._look_for_dead_workers()
         config = parse_config(task)
         if self._refusal is not None:
             raise self._refusal
         if self._cohort is None:
             self._cohort = load_target(COHORT)(config, n_slots=self._n_slots, **self._where)
-        if not self._cohort.n_free or self._end_by < math.inf:  # one that was told to stop would take the run with it
+        if not self._cohort.n_free:
             return None
         try:
             member = self._cohort.open(config, optimizer=optimizer, params=params, seed=seed, init_from=init_from)

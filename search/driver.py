@@ -21,6 +21,7 @@ import ray
 from admeta.errors import ImportPathError
 from admeta.imports import DEFAULT_IMPORTS, check_allowed
 from search import placement
+from search.assignment import NAMESPACE
 from search.coordinator import Coordinator, Workplace, run_folder
 from search.definition import NO_CARD
 from search.errors import LeaseLostError
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-NAMESPACE = "admeta"
 LINGER_S = 2.0
 """Until a driver's actor ends itself, so that its result can still be read."""
 

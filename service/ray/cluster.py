@@ -33,7 +33,7 @@ from ray.exceptions import RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from admeta.client.models import NodeView
-from search.driver import NAMESPACE
+from search.assignment import NAMESPACE
 from search.packing import MOST
 from service.ray import node
 from service.settings import Settings, SettingsError
