@@ -9,19 +9,15 @@ READY := $(VENV)/.ready
 demo: $(READY)
 	@$(BIN)/admeta demo
 
-# The fast tests on all cores, then those that start Rays, services and browsers, and mostly wait, two at a time. These
-# files in the order of their names, which ends with short ones: by their numbers of tests, the longest would come last.
-FAST := not slow and not ray and not browser and not gpu
+# Four processes on any machine: tests that start Rays, services and browsers wait for leases, outages and processes, and
+# others can train meanwhile; of more Rays at once a machine's memory may have no room. On two idle cores all tests take 20
+# minutes so, and 30 in two stages of two processes each. Each takes file after file, those of slow tests first (tests/conftest.py).
+TEST_PROCESSES ?= 4
 
-# Pytest compiles the tests with its own assertions: once, and not in each worker of each stage.
+# Pytest compiles the tests with its own assertions: once, and not in each process.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY)
-ifdef PYTEST_ARGS
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
-else
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "$(FAST)"
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not ($(FAST))"
-endif
+	$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder)
 
 check: $(READY)
 	$(BIN)/ruff check .

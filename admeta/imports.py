@@ -75,8 +75,10 @@ def split_path(path: str) -> tuple[str, str]:
     """
     found = _PATH.fullmatch(path)
     if found is None:
+        meant = ":".join(path.removesuffix(".py").rsplit(".", 1))
+        meant = f". Did you mean {meant!r}?" if _PATH.fullmatch(meant) else ""
         raise ImportPathError(
-            f"{path!r} is not an import path; write the module, a colon and one name in it: 'torch.optim:NAdam'"
+            f"{path!r} is not an import path; write the module, a colon and one name in it: 'torch.optim:NAdam'{meant}"
         )
     return found[1], found[2]
 
@@ -119,8 +121,7 @@ def load(path: str) -> Any:
         module = importlib.import_module(name)
     except (Exception, SystemExit) as error:  # a script that parses arguments ends the process
         raise ImportPathError(
-            f"{path!r} cannot be imported: {in_words(error)}{code_lines(error, package)}. Install the package on the "
-            "workers, or give its folder to 'admeta serve --code'"
+            f"{path!r} cannot be imported: {in_words(error)}{code_lines(error, package)}. {_advice(path, error)}"
         ) from error
     if not hasattr(module, attribute):
         raise ImportPathError(f"{path!r}: module {name!r} has no {attribute!r}")
@@ -129,6 +130,18 @@ def load(path: str) -> Any:
     if home.partition(".")[0] != package:
         raise ImportPathError(f"{path!r}: {attribute!r} is made in the module {home!r}; name it by that module")
     return found
+
+
+def _advice(path: str, error: BaseException) -> str:
+    """What to do about an import path that cannot be imported."""
+    module, attribute = split_path(path)
+    if module.endswith(".py"):
+        return f"Name the module without .py: '{module.removesuffix('.py')}:{attribute}'"
+    if isinstance(error, ModuleNotFoundError):
+        return "Install the package on the workers, or give its folder to 'admeta serve --code'"
+    if isinstance(error, SystemExit):
+        return "Put what the script does when it is run under if __name__ == '__main__':"
+    return "Correct the code and submit again"
 
 
 def source_files(path: str) -> dict[str, Path]:

@@ -30,16 +30,6 @@ class ParamInfo:
     domain: Domain
     doc: str
 
-    def to_json(self) -> dict[str, object]:
-        """Plain JSON, as ``GET /v1/optimizers`` gives it."""
-        return {
-            "name": self.name,
-            "default": self.default,
-            "domain": self.domain.to_json(),
-            "rule": self.domain.rule(),
-            "doc": self.doc,
-        }
-
 
 def parameters_with(**defaults: object) -> dict[str, ParamInfo]:
     """Parameters of `admeta.parameters` with these defaults, in this order; `betas` as many as given."""
@@ -111,7 +101,6 @@ class OptimInfo:
         graph_target: the class whose step is captured, with ``target``'s update and checkpoints but faster there;
             empty for ``target`` itself. It needs Triton.
         graph_target_lacks: options that ``graph_target`` doesn't have; where one is true, ``target`` is used.
-        state_tensors: parameter-sized tensors of state under the default options.
         requirements: what the constructor demands of two parameters together.
         derived: by name, numbers that a study's `when` may compare besides the parameters.
         others: the optimizer of all parameters but the hidden matrices, which ``target`` alone moves; its settings are
@@ -139,7 +128,6 @@ class OptimInfo:
     graph_kwargs: Mapping[str, object] = field(default_factory=dict)
     graph_target: str = ""
     graph_target_lacks: tuple[str, ...] = ()
-    state_tensors: int = 0
     requirements: tuple[Requirement, ...] = ()
     derived: Mapping[str, Derived] = field(default_factory=dict)
     others: str = ""
@@ -147,18 +135,6 @@ class OptimInfo:
     open_prefixes: tuple[str, ...] = ()
     width_rule: Literal["", "adam", "sgd", "muon"] = ""
     note: str = ""
-
-    @property
-    def capturable(self) -> bool:
-        """Whether ``step`` can run inside a CUDA graph (with ``graph_kwargs``)."""
-        return bool(self.graph_kwargs)
-
-    def state_bytes(self, settings: Mapping[str, object]) -> int:
-        """Bytes of state a parameter in float32 training, with these constructor keywords."""
-        words = self.state_tensors
-        words -= settings.get("dema") == "off"
-        words -= "slow_step" in settings and settings["slow_step"] is None
-        return words * (2 if settings.get("state_dtype") == "bfloat16" else 4)
 
     def check(self, name: str, value: object) -> None:
         """Refuses a parameter this optimizer doesn't have, or a value outside its domain.

@@ -57,15 +57,6 @@ class FloatDomain:
         high = "∞" if math.isinf(self.high) else f"{self.high:g}"
         return f"a finite number in {left}{low}, {high}{right}"
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "type": "float",
-            "low": None if math.isinf(self.low) else self.low,
-            "high": None if math.isinf(self.high) else self.high,
-            "low_open": self.low_open,
-            "high_open": self.high_open,
-        }
-
 
 @dataclass(frozen=True)
 class IntDomain:
@@ -82,9 +73,6 @@ class IntDomain:
     def rule(self) -> str:
         return f"a whole number ≥ {self.low}" + ("" if self.high is None else f" and ≤ {self.high}")
 
-    def to_json(self) -> dict[str, object]:
-        return {"type": "int", "low": self.low, "high": self.high}
-
 
 @dataclass(frozen=True)
 class BoolDomain:
@@ -95,9 +83,6 @@ class BoolDomain:
 
     def rule(self) -> str:
         return "true or false"
-
-    def to_json(self) -> dict[str, object]:
-        return {"type": "bool"}
 
 
 @dataclass(frozen=True)
@@ -111,9 +96,6 @@ class ChoiceDomain:
 
     def rule(self) -> str:
         return "one of " + ", ".join(repr(choice) for choice in self.choices)
-
-    def to_json(self) -> dict[str, object]:
-        return {"type": "choice", "choices": list(self.choices)}
 
 
 @dataclass(frozen=True)
@@ -131,9 +113,6 @@ class FloatsDomain:
     def rule(self) -> str:
         return f"a list of {self.length} numbers, each {self.each.rule()}"
 
-    def to_json(self) -> dict[str, object]:
-        return {"type": "floats", "length": self.length, "each": self.each.to_json()}
-
 
 @dataclass(frozen=True)
 class NoneDomain:
@@ -147,9 +126,6 @@ class NoneDomain:
     def rule(self) -> str:
         return f"null ({self.meaning})"
 
-    def to_json(self) -> dict[str, object]:
-        return {"type": "none", "meaning": self.meaning}
-
 
 @dataclass(frozen=True)
 class AnyOf:
@@ -162,9 +138,6 @@ class AnyOf:
 
     def rule(self) -> str:
         return ", or ".join(domain.rule() for domain in self.domains)
-
-    def to_json(self) -> dict[str, object]:
-        return {"type": "any_of", "domains": [domain.to_json() for domain in self.domains]}
 
 
 Domain = FloatDomain | IntDomain | BoolDomain | ChoiceDomain | FloatsDomain | NoneDomain | AnyOf

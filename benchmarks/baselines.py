@@ -17,7 +17,7 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ import admeta
 from admeta.baselines import BASELINES
 from admeta.roles import create_for_model
 from admeta.spaces import Categorical, Float, Int, ParamSpace
+from tasks.engine.optimizers import state_tensors
 from tasks.engine.run import TrainingRun
 from tasks.registry import parse_config
 from tasks.runs import open_run
@@ -96,7 +97,7 @@ def measure(task: str, optimizer: str, *, n_points: int, data_dir: Path, device:
                 last = run.advance()
             results.append((last.metrics["val_loss"], point))
             parameters = sum(p.numel() for p in run.model.parameters())
-            state = sum(t.numel() * t.element_size() for t in tensors(run.state_dict()["optimizer"])) / parameters
+            state = sum(t.numel() * t.element_size() for t in state_tensors(run.state_dict()["optimizer"])) / parameters
             status = run.step_status
             if len(results) == 1:
                 run.train_steps(3)
@@ -138,18 +139,6 @@ def least(work: Callable[[], Any], *, device: str) -> float:
             torch.cuda.synchronize()
         found.append(clock() - begin)
     return min(found)
-
-
-def tensors(value: Any) -> Iterable[torch.Tensor]:
-    """All tensors in dictionaries and lists."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from tensors(one)
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from tensors(one)
 
 
 def table(rows: Sequence[Row]) -> str:

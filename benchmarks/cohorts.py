@@ -235,7 +235,8 @@ def _cpu_s() -> float:
 
 def _memory() -> int:
     import torch
-    from tasks.engine.packing import CONTEXT_BYTES
+
+    from tasks.engine.device import CONTEXT_BYTES
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_reserved() + CONTEXT_BYTES

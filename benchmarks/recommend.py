@@ -1,7 +1,8 @@
-"""The regret of what the service recommends, against AdamW's defaults, at five budgets.
+"""The regret of what the service recommends, against AdamW's defaults: on others' results, and on our own studies.
 
     python -m benchmarks.recommend --data DIR               the table (some minutes on one core)
     python -m benchmarks.recommend --data DIR --seeds 1     a quick look
+    python -m benchmarks.recommend --unpack benchmarks/data/reproduction.tar.*    our own studies (half a minute)
 
 DIR holds others' results, `algoperf-curves.csv.xz`: 11 submissions of 5 settings each on 8 workloads of AlgoPerf, in 5
 studies. Each workload in turn is a task of which nothing is known; the database has a study of each of the others. A
@@ -9,6 +10,10 @@ submission stands for an optimizer, its settings for five learning rates; AdamW 
 whose settings they had tuned, and its defaults are the first of these. The query, the plan and its warm start are the
 service's own (`service.database.queries.recommend`); trainings are looked up, and each takes one GPU hour. What the
 plan's study finds is put into the database, and the service is asked once more, without hours.
+
+Of our own studies, packed by `benchmarks.reproduction`, each task and model is left out in turn: its studies get the
+tag `void`, so that the service's own queries do not see them. The value of settings is that of the nearest trial of the
+study that is left out; one that was stopped early has its last value.
 
 Regret: rank of the settings by the median of the studies, as a share: 0 for the best settings of all, 1 for the worst.
 """
@@ -23,21 +28,30 @@ import math
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
 import numpy as np
+from sqlalchemy import Engine, select
 
-from admeta.client.models import RecommendationView, RecommendRequest
+from admeta.client.models import RecommendationView, RecommendRequest, StudyChanges
 from benchmarks.remember import LOSSES
+from benchmarks.reproduction.packing import unpack
+from benchmarks.reproduction.work import database_url
 from search.definition import StudyDefinition
-from search.records import Lease, Point, SearchRecord
+from search.optimizer_search import OptimizerSearch
+from search.records import Lease, Point, SearchRecord, StudyRecord
 from search.states import Stage, StudyState
-from search.warm_start import portfolio
+from search.warm_start import nearness, portfolio
 from service.database import SqlStore, make_engine, prepare
+from service.database.engine import reading
+from service.database.models import Study
 from service.database.queries import recommendation
+from service.database.queries.lookup import VOID_TAG
+from service.database.studies import change_study
 from tasks.engine.protocol import Cost
 from tests.service.database.fill import complete, leased, run
 
@@ -190,9 +204,16 @@ def regret(values: Values, settings: tuple[str, float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--data", type=Path)
+    source.add_argument("--unpack", type=Path, nargs="+", metavar="PIECE")
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
+    if args.unpack:
+        with tempfile.TemporaryDirectory() as folder:
+            unpack(args.unpack, Path(folder) / "home")
+            leave_out_each(database_url(Path(folder) / "home"))
+        return
     values = values_of(args.data)
     defaults = [regret(of, ("adamw", RATES[0])) for of in values.values()]
     each = [left_out(values, workload, n_seeds=args.seeds) for workload in values]
@@ -227,6 +248,110 @@ def left_out(values: Mapping[str, Values], workload: str, *, n_seeds: int) -> di
             found[hours] = mean(regrets)
     print(f"{workload}: {', '.join(f'{one:.2f}' for one in found.values())}", flush=True)
     return found
+
+
+# Our own studies -----------------------------------------------------------------------------------------------------
+
+MIN_SEARCHED = 4
+"""Trials of a search that can be left out."""
+
+N_FIRST = 3
+"""Settings of a warm start that are looked at; the studies are of four to eight trials."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A search of a study that is left out: its trials with a value, in their order. Of `costs` less is better."""
+
+    spec: OptimizerSearch
+    settings: Sequence[Mapping[str, Any]]
+    costs: Sequence[float]
+
+    def cost_near(self, settings: Mapping[str, Any]) -> float:
+        """The cost of the trial whose settings are nearest."""
+        space = {name: parameter for name, parameter in self.spec.space.items() if name in settings}
+        near = [nearness(settings, {name: one.get(name) for name in space}, space) for one in self.settings]
+        return self.costs[int(np.argmax(near))]
+
+
+def leave_out_each(url: str) -> None:
+    """Print what warm starts and the recommendation would be worth on each task and model without its studies."""
+    engine = make_engine(url)
+    store = SqlStore(engine)
+    with reading(engine) as session:
+        completed = select(Study.id, Study.tags).where(Study.state == StudyState.COMPLETED)
+        tags = {study: of_study for study, of_study in session.execute(completed)}
+    by_task: dict[tuple[str, str | None], list[StudyRecord]] = defaultdict(list)
+    for study in map(store.get_study, tags):
+        by_task[study.definition.task.name, study.definition.task.model].append(study)
+    print("| left out | searches | warm start, first 1, 2, 3 | cold, first 1, 2, 3 | recommended | AdamW's defaults |")
+    print("|---|---|---|---|---|---|")
+    rows = []
+    for (task, model), studies in by_task.items():
+        found = [(searches_of(store, one), one.definition) for one in studies]
+        most, definition = max(found, key=lambda of: len({search.spec.name for search in of[0]}))
+        if not most:
+            continue
+        for one in studies:
+            change_study(engine, one.id, StudyChanges(tags=[VOID_TAG]))
+        row = [*_regrets_of_warm_starts(store, most, definition), *_regrets_of_recommended(engine, most, definition)]
+        for one in studies:
+            change_study(engine, one.id, StudyChanges(tags=tags[one.id]))
+        rows.append(row)
+        print(f"| {task}, {model} | {len(most)} | {_in_cells([f'{value:.2f}' for value in row])} |", flush=True)
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    print(f"| mean ± error between tasks | | {_in_cells([_mean(column) for column in columns])} |")
+    for k in range(N_FIRST):
+        differences = [warm - cold for warm, cold in zip(columns[k], columns[N_FIRST + k], strict=True)]
+        print(f"warm less cold after {k + 1}: {_mean(differences)}")
+    print(f"recommended less AdamW's defaults: {_mean([a - b for a, b in zip(*columns[-2:], strict=True)])}")
+    engine.dispose()
+
+
+def _in_cells(row: Sequence[str]) -> str:
+    return " | ".join([", ".join(row[:N_FIRST]), ", ".join(row[N_FIRST : 2 * N_FIRST]), *row[2 * N_FIRST :]])
+
+
+def searches_of(store: SqlStore, study: StudyRecord) -> list[LeftOut]:
+    """The searches of the study with enough trials."""
+    sign = study.definition.objective.direction.cost(1.0)
+    found = []
+    for search in store.searches(study.id):
+        runs = [run for run in store.runs(study.id) if run.search_id == search.id and run.stage is Stage.SEARCH]
+        known = [(run.params, sign * run.value) for run in runs if run.value is not None]
+        if len(known) >= MIN_SEARCHED:
+            spec = study.definition.planned_search(search.label).optimizer
+            found.append(LeftOut(spec, [params for params, _ in known], [cost for _, cost in known]))
+    return found
+
+
+def _regrets_of_warm_starts(store: SqlStore, searches: Sequence[LeftOut], definition: StudyDefinition) -> list[float]:
+    """Of the best of the first 1, 2, … settings: with a warm start, then in the order of the search itself."""
+    warm, cold = [], []
+    for one in searches:
+        earlier = store.earlier_trials(one.spec.name, like=definition, studies=None)
+        first = [one.cost_near(taken.params) for taken in portfolio(earlier, one.spec, like=definition, n=N_FIRST)]
+        own = [*first, *one.costs][:N_FIRST]  # what is not taken over is drawn
+        warm.append([_share_better(one.costs, min(own[: k + 1])) for k in range(N_FIRST)])
+        cold.append([_share_better(one.costs, min(one.costs[: k + 1])) for k in range(N_FIRST)])
+    return [*map(mean, zip(*warm, strict=True)), *map(mean, zip(*cold, strict=True))]
+
+
+def _regrets_of_recommended(
+    engine: Engine, searches: Sequence[LeftOut], definition: StudyDefinition
+) -> tuple[float, float]:
+    """Of what the service recommends, and of AdamW's defaults, among the trials of all optimizers."""
+    task = {**definition.task.model_dump(mode="json", exclude_defaults=True), "name": definition.task.name}
+    found = recommendation(engine, RecommendRequest(task=task))
+    by_name = {one.spec.name: one for one in searches}
+    every = [cost for one in searches for cost in one.costs]
+    adamw = by_name["adamw"]
+    default = adamw.cost_near(adamw.spec.at_defaults().fixed)
+    return _share_better(every, by_name[found.optimizer].cost_near(found.settings)), _share_better(every, default)
+
+
+def _share_better(costs: Sequence[float], cost: float) -> float:
+    return mean(other < cost for other in costs)
 
 
 def _mean(shares: list[float]) -> str:

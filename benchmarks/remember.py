@@ -9,7 +9,8 @@ model at one batch size (ImageNet) or number of epochs (MNLI) is a task. The ear
 other tasks. `algoperf-curves.csv.xz`: 11 submissions of 5 settings each on 8 workloads, where a search tries settings
 in turn, and knows from the other workloads which were best there.
 
-The portfolio is the service's own (`search.warm_start`), and so is TPE. Every task is left out once.
+The portfolio and the steps near the best settings are the service's own (`search.warm_start`), and so is TPE. Every
+task is left out once. The constants of the steps were chosen on every second task; "others" are those that remain.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import numpy as np
 import optuna
 from numpy.typing import NDArray
 from optuna.distributions import FloatDistribution
-from optuna.trial import TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from scipy import stats
 
 from benchmarks.rungs import LOGS
@@ -41,12 +42,13 @@ from search.definition import Budget, StudyDefinition, WarmStart
 from search.optimizer_search import OptimizerSearch
 from search.samplers import TpeSampler
 from search.space import CategoricalParameter, FloatParameter, Parameter
-from search.warm_start import EarlierTrial, portfolio
+from search.states import Direction
+from search.warm_start import EarlierTrial, Taken, near_best, portfolio
 
 N_TRIALS = 20
 """Trainings of an earlier search, and of the cold search that a warm one is compared with."""
 
-N_COLD = 20
+N_COLD = 60
 """Cold searches of each task: what is compared with, and the earlier studies."""
 
 DIVERGED = 0.01
@@ -83,6 +85,10 @@ class Task:
     @property
     def searched(self) -> tuple[str, ...]:
         return SEARCHED[self.model]
+
+    @property
+    def space(self) -> dict[str, Parameter]:
+        return {name: FloatParameter(type="float", low=0, high=1) for name in self.searched}
 
     @property
     def title(self) -> str:
@@ -135,13 +141,14 @@ def _surface(x: Array, values: Array) -> Callable[[Array], float]:
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
-    scores = stats.norm.ppf((stats.rankdata(values) - 0.5) / len(values))
+    normal = stats.norm.ppf((stats.rankdata(values) - 0.5) / len(values))
+    scores = normal / normal.std()
     kernel = ConstantKernel() * Matern([0.5] * x.shape[1], (0.05, 20), nu=2.5) + WhiteKernel(0.1)
-    fitted = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0).fit(x, scores)
+    fitted = GaussianProcessRegressor(kernel, random_state=0).fit(x, scores)
     folds = np.arange(len(x)) % 5
     held_out = np.zeros(len(x))
     for fold in range(5):
-        part = GaussianProcessRegressor(fitted.kernel_, optimizer=None, normalize_y=True)
+        part = GaussianProcessRegressor(fitted.kernel_, optimizer=None)
         held_out[folds == fold] = part.fit(x[folds != fold], scores[folds != fold]).predict(x[folds == fold])
     print(
         f"surface of {len(x)} trainings: rank correlation {stats.spearmanr(held_out, scores)[0]:.2f} of held-out ones"
@@ -149,24 +156,36 @@ def _surface(x: Array, values: Array) -> Callable[[Array], float]:
     in_order = np.sort(values)
 
     def value(at: Array) -> float:
-        score = float(fitted.predict(at[None])[0])
+        score = normal.std() * float(fitted.kernel_.k1(at[None], x)[0] @ fitted.alpha_)
         return float(np.interp(stats.norm.cdf(score) * len(in_order) - 0.5, np.arange(len(in_order)), in_order))
 
     return value
 
 
-def search(task: Task, *, seed: int, n: int = N_TRIALS, first: Sequence[Array] = ()) -> list[Tried]:
-    """One search by our TPE, which begins with these settings."""
+Steps = Callable[[Sequence[FrozenTrial], OptimizerSearch, TpeSampler, Direction], Taken | None]
+
+
+def no_steps(*_: object) -> None:
+    """The portfolio alone, as it was before."""
+
+
+def search(
+    task: Task, *, seed: int, n: int = N_TRIALS, first: Sequence[Taken] = (), steps: Steps = near_best
+) -> list[Tried]:
+    """One search by our TPE, which begins with these settings and then takes these steps."""
     rng = np.random.default_rng(seed)
-    space: dict[str, Parameter] = {name: FloatParameter(type="float", low=0, high=1) for name in task.searched}
+    spec = _spec(task.space)
+    sampler = TpeSampler(seed=seed)
     bounds = {name: FloatDistribution(0, 1) for name in task.searched}
     study = optuna.create_study(direction="maximize")
     tried: list[Tried] = []
+    trials: list[FrozenTrial] = []
     for number in range(n):
-        if number < len(first):
-            at = first[number]
+        taken = first[number] if number < len(first) else steps(trials, spec, sampler, Direction.MAXIMIZE)
+        if taken is not None:
+            at = np.array([taken.params[name] for name in task.searched])
         else:
-            study.sampler = optuna_samplers.build(TpeSampler(seed=seed), space, label="a", trial_number=number)
+            study.sampler = optuna_samplers.build(sampler, task.space, label="a", trial_number=number)
             trial = study.ask()
             wanted = trial.relative_params
             study.tell(trial, state=TrialState.FAIL)  # what it learns from is added below
@@ -174,15 +193,19 @@ def search(task: Task, *, seed: int, n: int = N_TRIALS, first: Sequence[Array] =
         value = task.value(at)
         is_lost = task.model != "deberta-base" and value <= DIVERGED
         tried.append(Tried(at, None if is_lost else value))
-        study.add_trial(
+        trials.append(
             create_trial(
                 state=TrialState.FAIL if is_lost else TrialState.COMPLETE,
                 value=None if is_lost else value,
                 params=dict(zip(task.searched, map(float, at), strict=True)),
                 distributions=bounds,
-                user_attrs={optuna_samplers.FAILURE_KIND: "diverged"} if is_lost else {},
+                user_attrs={
+                    **({} if taken is None else taken.attributes),
+                    **({optuna_samplers.FAILURE_KIND: "diverged"} if is_lost else {}),
+                },
             )
         )
+        study.add_trial(trials[-1])
     return tried
 
 
@@ -233,11 +256,14 @@ LIKE = StudyDefinition.model_validate(
 )
 
 
-def taken(trials: Sequence[EarlierTrial], space: Mapping[str, Parameter], *, n_trials: int) -> list[dict[str, Any]]:
+def begin_with(trials: Sequence[EarlierTrial], space: Mapping[str, Parameter], *, n_trials: int) -> list[Taken]:
     """What the service would begin with, of a budget of so many trials."""
-    spec = OptimizerSearch.model_construct(name="sgdm", label="a", space=dict(space), fixed={}, first=[], when=[])
     n = WarmStart.model_validate({"from": "everything"}).n_trials_within(Budget(trials_per_optimizer=n_trials))
-    return [dict(one.params) for one in portfolio(trials, spec, like=LIKE, n=n)]
+    return portfolio(trials, _spec(space), like=LIKE, n=n)
+
+
+def _spec(space: Mapping[str, Parameter]) -> OptimizerSearch:
+    return OptimizerSearch.model_construct(name="sgdm", label="a", space=dict(space), fixed={}, first=[], when=[])
 
 
 @dataclass(frozen=True)
@@ -267,21 +293,25 @@ def compare(found: Sequence[Task], *, n_seeds: int) -> None:
     """The tables of the searches on surfaces."""
     cold = {task: [search(task, seed=seed) for seed in range(N_COLD)] for task in found}
     curves = {task: np.array([best_so_far(one) for one in runs]) for task, runs in cold.items()}
-    print(
-        "\n| earlier studies | trials | trainings until as good as cold after 20 | error against cold, % |",
-        end="",
-    )
-    print(" the same, worst task, % |\n|---|---|---|---|---|")
+    print("\n| earlier studies | tasks | trials | steps | trainings until as good as cold after 20 |", end="")
+    print(" error against cold, % | the same, worst task, % |\n|---|---|---|---|---|---|---|")
     for arm in ARMS:
         for n in (10, N_TRIALS):
-            warm: dict[Task, Array] = {}
-            for task in found:
-                known = [other for other in found if other is not task and arm.uses(task, other)]
-                if known:
-                    warm[task] = np.array(
-                        [best_so_far(_warm(task, known, cold, arm, n, seed)) for seed in range(n_seeds)]
+            found_by: list[dict[Task, Array]] = []
+            for steps in (no_steps, near_best):
+                warm: dict[Task, Array] = {}
+                for task in found:
+                    known = [other for other in found if other is not task and arm.uses(task, other)]
+                    if known:
+                        runs = [_warm(task, known, cold, arm, n, seed, steps) for seed in range(n_seeds)]
+                        warm[task] = np.array([best_so_far(one) for one in runs])
+                found_by.append(warm)
+                for title, part in (("all", found), ("others", found[1::2])):
+                    of_part = {task: warm[task] for task in part if task in warm}
+                    print(
+                        f"| {arm.title} | {title} | {n} | {steps.__name__} | {_row(curves, of_part, n)} |", flush=True
                     )
-            print(f"| {arm.title} | {n} | {_row(curves, warm, n)} |", flush=True)
+            print(f"steps against none: {_paired(found_by[0], found_by[1], n)} % of the error", flush=True)
     for task, curve in curves.items():
         print(
             f"{task.title}: cold {', '.join(f'{curve[:, i - 1].mean():.4f}' for i in (1, 4, 8, 20))} after 1, 4, 8, 20"
@@ -289,13 +319,17 @@ def compare(found: Sequence[Task], *, n_seeds: int) -> None:
 
 
 def _warm(
-    task: Task, known: Sequence[Task], cold: Mapping[Task, Sequence[Sequence[Tried]]], arm: Arm, n: int, seed: int
+    task: Task,
+    known: Sequence[Task],
+    cold: Mapping[Task, Sequence[Sequence[Tried]]],
+    arm: Arm,
+    n: int,
+    seed: int,
+    steps: Steps,
 ) -> list[Tried]:
     others = {other: cold[other][(seed + 7 * i) % N_COLD] for i, other in enumerate(known)}
-    space = {name: FloatParameter(type="float", low=0, high=1) for name in task.searched}
-    first = taken(earlier(task, others, arm.prior), space, n_trials=n)
-    points = [np.array([one[name] for name in task.searched]) for one in first]
-    return search(task, seed=1000 + seed, n=n, first=points)
+    first = begin_with(earlier(task, others, arm.prior), task.space, n_trials=n)
+    return search(task, seed=1000 + seed, n=n, first=first, steps=steps)
 
 
 def _row(cold: Mapping[Task, Array], warm: Mapping[Task, Array], n: int) -> str:
@@ -319,6 +353,17 @@ def _row(cold: Mapping[Task, Array], warm: Mapping[Task, Array], n: int) -> str:
     return (
         f"{of_count} | {np.mean(changes):+.1f} ± {mean_error:.1f} | {changes[worst]:+.1f} ± {change_errors[worst]:.1f}"
     )
+
+
+def _paired(without: Mapping[Task, Array], with_steps: Mapping[Task, Array], n: int) -> str:
+    """What steps change of the error, with its standard error over the searches, in which all else is the same."""
+    changes, errors = [], []
+    for task, curves in without.items():
+        level = (1 - curves[:, n - 1]).mean() / 100
+        differences = (curves[:, n - 1] - with_steps[task][:, n - 1]) / level
+        changes.append(differences.mean())
+        errors.append(differences.std(ddof=1) / math.sqrt(len(differences)))
+    return f"{np.mean(changes):+.1f} ± {np.sqrt(np.square(errors).sum()) / len(errors):.1f}"
 
 
 @cache
@@ -360,7 +405,7 @@ def compare_workloads(data: Path, *, n_seeds: int) -> None:
             for other, of_other in ranks.items() if other != target
             for place, name in enumerate(sorted(of_other, key=of_other.__getitem__)[:3], 1) if name in of_target
         ]  # fmt: skip
-        first = [one["configuration"] for one in taken(known, space, n_trials=N_TRIALS)]
+        first = [one.params["configuration"] for one in begin_with(known, space, n_trials=N_TRIALS)]
         warm, cold = [], []
         for seed in range(n_seeds):
             order = list(np.random.default_rng(seed).permutation(names))

@@ -283,7 +283,7 @@ def run_plain(data: str, limit_s: float) -> None:
 
     root = str(Path(__file__).resolve().parents[1])
     paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    ray.init(include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
+    ray.init("local", include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
     n_trials = len(OPTIMIZERS) * 8
     tuner = tune.Tuner(
         tune.with_resources(train, {"cpu": (os.cpu_count() or 4) / 4, "gpu": 0.25}),
@@ -295,7 +295,9 @@ def run_plain(data: str, limit_s: float) -> None:
     )
     frames = [result.metrics_dataframe for result in tuner.fit()]
     shown = [frame for frame in frames if frame is not None and len(frame)]
-    first = min((float(frame["at"].min()) for frame in shown), default=begin) - begin
+    if not shown:
+        raise SystemExit(f"no trial ended an epoch within --plain-s {limit_s:g} s")
+    first = min(float(frame["at"].min()) for frame in shown) - begin
     print(json.dumps({"images": float(sum(frame["images"].sum() for frame in shown)), "first epoch": first}))
 
 

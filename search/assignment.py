@@ -15,6 +15,8 @@ from tasks.engine.protocol import Cost
 
 NAMESPACE = "admeta"
 """Of the named actors in Ray: drivers and cohorts' hosts."""
+CARD_KIND = "accelerator_type:"
+"""What Ray's resources that name a node's cards begin with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from search.assignment import NAMESPACE, Assignment
 from tasks.config import TaskConfig
 from tasks.engine.protocol import Evaluation
-from tasks.errors import CannotStackError, TaskError
+from tasks.errors import CannotStackError, OutOfMemory, TaskError
 from tasks.registry import COHORT, load_target, parse_config, shared_part
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 LINGER_S = 10.0
 """For which a host without runs waits for the next one."""
+FIRST_RUN_S = 120.0
+"""For which a new host waits for its first run, whose worker started it, on a busy machine."""
 GRACE_S = 25.0
 """For which a host works on after SIGTERM, so that its runs' workers can save them."""
 LOOK_S = 0.5
@@ -128,6 +130,7 @@ def join(assignment: Assignment, config: TaskConfig, *, init_from: Path | None) 
 
     Raises:
         CannotStackError: the model cannot be trained in a cohort.
+        OutOfMemory: the card has no room for the cohort.
         TaskError: as `tasks.runs.open_run`.
         ray.exceptions.RayActorError: the host died.
     """
@@ -247,7 +250,7 @@ class CohortHost:
         self._where: dict[str, Any] = {"data_dir": data_dir, "device": device, "threads": threads}
         self._n_slots = n_slots
         self._cohort: Cohort | None = None
-        self._refusal: CannotStackError | None = None
+        self._refusal: TaskError | None = None
         self._seats: dict[int, _Seat] = {}
         self._tickets = itertools.count()
         self._commands: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
@@ -302,15 +305,18 @@ class CohortHost:
                     self._cohort.step()
                     for seat in waiting:
                         if not seat.member.is_training:
-                            _resolve(seat.take_waits(), seat.finish)
+                            _resolve(seat.take_waits(), partial(self._finish, seat))
                 continue
             _resolve(answer, call)
+            self._empty_since = time.monotonic()  # reading the data of a run that failed may have taken minutes
 
     def _is_over(self) -> bool:
         now = time.monotonic()
         if self._seats:
             self._empty_since = now
-        return now > self._end_by or now - self._empty_since > (LINGER_S if self._end_by == math.inf else 0.0)
+        gives_way = self._end_by < math.inf or isinstance(self._refusal, OutOfMemory)
+        linger_s = 0.0 if gives_way else FIRST_RUN_S if self._cohort is None else LINGER_S
+        return now > self._end_by or now - self._empty_since > linger_s
 
     def _join(
         self, pid: int, *, task: Mapping[str, Any], optimizer: str, params: Mapping[str, Any], seed: int, init_from: Any
@@ -327,8 +333,8 @@ class CohortHost:
             return None
         try:
             member = self._cohort.open(config, optimizer=optimizer, params=params, seed=seed, init_from=init_from)
-        except CannotStackError as error:
-            self._refusal = error  # of the model: it holds for every run
+        except (CannotStackError, OutOfMemory) as error:
+            self._refusal = error  # it holds for every run
             raise
         ticket, seat = next(self._tickets), _Seat(member, pid)
         self._seats[ticket] = seat
@@ -339,6 +345,13 @@ class CohortHost:
         seat.member.begin()
         seat.waits = Future()
         return seat.waits
+
+    def _finish(self, seat: _Seat) -> tuple[Evaluation, Status]:
+        try:
+            return seat.finish()
+        except OutOfMemory as error:
+            self._refusal = error
+            raise
 
     def _call(self, ticket: int, what: str, *arguments: Any) -> tuple[Any, Status]:
         seat = self._seats[ticket]

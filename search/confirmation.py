@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from admeta.client.models import DetectableView
 from search.analysis import Decision, Plan, Rules, detectable_difference, replay
 from search.definition import Confirm, StudyDefinition
 from search.extension import alpha_after
 from search.optimizer_search import OptimizerSearch
 from search.records import RunRecord
-from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, Verdict
+from search.states import SETTINGS_FAILURES, Direction, FailureKind, RunState, SignificanceTest, Stage, Verdict
 
 
 def rules_of(
@@ -100,29 +101,14 @@ class Spread:
     n_studies: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Detectable:
-    """The difference that a study shows with a probability of 80 %, before it has results.
-
-    Attributes:
-        difference: of two optimizers: in the metric's unit where the spread is known, else in standard deviations
-            between the values of one; None: the study can show none.
-        std: the standard deviation that it rests on, in the metric's unit; None where it is not known.
-        sentence: all of it in words.
-    """
-
-    difference: float | None
-    std: float | None
-    sentence: str
-
-
-def detectable_in(definition: StudyDefinition, earlier: Spread | None) -> Detectable | None:
-    """What this study can show; None where it has one optimizer."""
+def detectable_in(definition: StudyDefinition, earlier: Spread | None) -> DetectableView | None:
+    """What this study can show with a probability of 80 %, before it has results; None where it has one optimizer."""
     k, confirm, plan = len(definition.optimizers), definition.confirm, _plan(definition.confirm, 0)
     if k < 2:
         return None
     if not confirm.top_k:
-        return Detectable(difference=None, std=None, sentence="Nothing is confirmed, so no difference can be shown.")
+        sentence = "Nothing is confirmed, so no difference can be shown."
+        return DetectableView(difference=None, std=None, sentence=sentence)
     repeated = definition.searches > 1
     unit = "searches" if repeated else "seeds"
     n_seeds = len(confirm.seeds) if plan is None else plan.max_seeds
@@ -130,7 +116,7 @@ def detectable_in(definition: StudyDefinition, earlier: Spread | None) -> Detect
     n = definition.searches if repeated else n_seeds if confirm.top_k == 1 else math.ceil(n_seeds / 2)
     if n < 2:
         sentence = "One confirm seed of each optimizer shows no spread, so no difference can be shown."
-        return Detectable(difference=None, std=None, sentence=sentence)
+        return DetectableView(difference=None, std=None, sentence=sentence)
     against = None if definition.contrasts is None else definition.contrasts.against
     rules = rules_of(confirm, direction=definition.objective.direction, n_seeds=n, against=against)
     std = None if earlier is None or repeated else earlier.std
@@ -144,7 +130,7 @@ def detectable_in(definition: StudyDefinition, earlier: Spread | None) -> Detect
         studies = "an earlier study" if earlier.n_studies == 1 else f"{earlier.n_studies} earlier studies"
         source = f"the standard deviation between seeds was {std:.2g} in {studies} of this recipe"
     sentence = f"{compared}: a difference of {size} is shown with a probability of 80 %; {source}."
-    return Detectable(difference=difference, std=std, sentence=sentence)
+    return DetectableView(difference=difference, std=std, sentence=sentence)
 
 
 def choosing_seeds(seeds: Iterable[int]) -> set[int]:
@@ -185,7 +171,7 @@ def without(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def tells_of_settings(run: RunRecord) -> bool:
     """Whether the run's end is a result of its settings: a value at full length, or a divergence."""
-    return run.state is RunState.COMPLETE or run.failure in (FailureKind.DIVERGED, FailureKind.NO_METRIC)
+    return run.state is RunState.COMPLETE or run.failure in SETTINGS_FAILURES
 
 
 def sensitivity_runs(

@@ -33,6 +33,10 @@ logger = logging.getLogger(__name__)
 FREE_FALSE_STARTS = 3
 WORKER_TIMEOUT_S = 60.0
 ALONE = "a whole card: the attempt before ran out of memory on a shared one"
+OUT_OF_COHORT = "a process of its own: several runs of its cohort became NaN or infinite at once"
+PROCESS_EACH = "the runs that start from now have a process each; this does not count as a failure of the run"
+WHOLE_CARD, OWN_PROCESS, NO_COHORT = "runs_on_a_whole_card", "runs_out_of_the_cohort", "why_no_cohort"
+"""What a driver keeps for the next one (`SearchLoop.keep`): numbers of runs, and the reason in words."""
 TOO_MANY = "too many runs shared the card, so that fewer start now; this does not count as a failure of the run"
 
 
@@ -52,10 +56,12 @@ class Workplace:
         data_dir: the data folder, as workers see it.
         each: the resources of one run; where runs share cards (`packing`), the least that one may have.
         cohort: runs that one process trains together.
+        without_cohort: returns the workplace where each run has a process of its own; None where it has one anyway.
         placement: the reason for that amount, in words.
         packing: the cards whose number of runs is found as they train; None: each run holds `each`.
         task_shape: of the facts that are found so (`Store.keep_card_facts`).
         is_crowded: returns whether other studies want cards.
+        is_shared: returns whether other studies have runs.
         init_from: checkpoint folders of the trial that every run starts from.
         slots: returns how many runs the cluster has room for now.
         why_none_fits: returns why no machine of the cluster has room for a run; None where one has.
@@ -68,9 +74,11 @@ class Workplace:
     init_from: tuple[str, ...] = ()
     placement: str = ""
     cohort: int = 1
+    without_cohort: Callable[[], Workplace] | None = None
     packing: Packing | None = None
     task_shape: str = ""
     is_crowded: Callable[[], bool] = lambda: False
+    is_shared: Callable[[], bool] = lambda: False
     why_none_fits: Callable[[], str | None] = lambda: None
 
 
@@ -81,6 +89,7 @@ class _LiveRun:
     loop: SearchLoop
     run: RunRecord
     proposed_at_s: float
+    is_in_cohort: bool
     start_epoch: int | None = None
 
 
@@ -125,7 +134,12 @@ class Coordinator:
         self._told: str | None = None
         self._has_reported = False
         self._false_starts: Counter[int] = Counter()
-        self._alone: set[int] = set()
+        kept = [loop.kept() for loop in self._loops]
+        self._alone: set[int] = {run_id for one in kept for run_id in one.get(WHOLE_CARD, ())}
+        self._out_of_cohort: set[int] = {run_id for one in kept for run_id in one.get(OWN_PROCESS, ())}
+        self._why_no_cohort: str | None = next((one[NO_COHORT] for one in kept if NO_COHORT in one), None)
+        if self._why_no_cohort is not None and workplace.without_cohort is not None:
+            self._workplace = workplace.without_cohort()
         self._closed = False
         self._apply_budgets()
         if not any(loop.is_searching for loop in self._loops):
@@ -136,15 +150,18 @@ class Coordinator:
         """The next run, to start under this ticket (Tune's trial id)."""
         self._apply_budgets()
         self.tell_why_waiting()
-        if len(self._live) >= self._room() or self._waits_for_a_card() or self._cards_are_full():
+        is_full = len(self._live) >= self._room() or self._cards_are_full()
+        if is_full or self._waits_for_a_card() or self._waits_for_a_cohort():
             return Idle.WAIT
         # Fair turns: the optimizer with the fewest live runs comes first, then the one with the fewest started runs.
         # Sensitivity runs come last: what they spend must not end the search of another optimizer.
         for loop in sorted(self._loops, key=lambda loop: (loop.has_sensitivity_left, loop.n_live, loop.n_started)):
             run = loop.propose()
             if run is not None:
-                self._live[ticket] = _LiveRun(loop, run, proposed_at_s=self._elapsed_s())
-                return self._assign(loop, run, self._take_slot(ticket, run))
+                assignment = self._assign(loop, run, self._take_slot(ticket, run))
+                in_cohort = assignment.cohort > 1
+                self._live[ticket] = _LiveRun(loop, run, proposed_at_s=self._elapsed_s(), is_in_cohort=in_cohort)
+                return assignment
         if not all(loop.is_done for loop in self._loops):
             return Idle.WAIT
         return self.next(ticket) if self._confirm_further() else Idle.DONE
@@ -253,6 +270,9 @@ class Coordinator:
         """
         if ticket not in self._live:
             return  # its end was recorded before its worker died
+        if kind is FailureKind.OUT_OF_MEMORY and (self._live[ticket].is_in_cohort or self._workplace.cohort > 1):
+            self.give_up_cohort(ticket, reason=error)
+            return
         crowded = kind is FailureKind.OUT_OF_MEMORY and self._gives_way(ticket)
         live = self._remove(ticket)
         loop, run = live.loop, live.run
@@ -271,27 +291,62 @@ class Coordinator:
             return
         outcome = RunOutcome(state=RunState.FAIL, failure=kind, error=error)
         logger.warning("%s: its attempt failed (%s): %s", _named(loop, run), kind, error, extra=_about(loop, run))
+        should_retry = self._should_retry(loop, run, kind)
         run = self._store.fail_attempt(self._lease, run.id, outcome=outcome)
-        if run.n_failures > self._definition.max_failures or not self._should_retry(run, kind):
+        if run.n_failures > self._definition.max_failures or not should_retry:
             loop.finish(run, outcome)
         else:
             loop.requeue(run)
 
-    def _should_retry(self, run: RunRecord, kind: FailureKind) -> bool:
+    def _should_retry(self, loop: SearchLoop, run: RunRecord, kind: FailureKind) -> bool:
         """Whether to try again. A run that ran out of memory on a shared card is tried once more, on a whole one."""
         if kind is not FailureKind.OUT_OF_MEMORY:
             return True
-        if run.id in self._alone or not 0 < self._workplace.each.gpus < 1:
+        if run.id in self._alone or not self._cards_are_shared():
             return False
-        self._alone.add(run.id)
+        self._keep_run(loop, run, self._alone, name=WHOLE_CARD)
         return True
+
+    def _cards_are_shared(self) -> bool:
+        return 0 < self._workplace.each.gpus < 1
+
+    def _needs_whole_card(self, run: RunRecord) -> bool:
+        """Where the study shares cards. The cluster may have others, or none, since the run needed a whole one."""
+        return run.id in self._alone and self._cards_are_shared()
+
+    def _keep_run(self, loop: SearchLoop, run: RunRecord, known: set[int], *, name: str) -> None:
+        """Add a run to a set that the next driver knows, too."""
+        known.add(run.id)
+        loop.keep(name, sorted(known & {one.id for one in loop.runs()}))
+
+    def give_up_cohort(self, ticket: str, *, reason: str) -> None:
+        """Queue a run again that cannot be trained in a cohort. From now on each run gets a process of its own."""
+        if ticket not in self._live:
+            return  # cancelled meanwhile
+        live = self._remove(ticket)
+        if self._workplace.without_cohort is not None:
+            self._why_no_cohort = f"no cohort: {reason.partition('. ')[0]}"
+            live.loop.keep(NO_COHORT, self._why_no_cohort)
+            logger.warning("study %s: %s", self._study.id, self._why_no_cohort)
+            self._workplace = self._workplace.without_cohort()
+        live.loop.requeue(self._store.interrupt_attempt(self._lease, live.run.id, reason=f"{reason}; {PROCESS_EACH}"))
+
+    def _waits_for_a_cohort(self) -> bool:
+        """Whether a cohort that gets no further runs still trains some, and holds the memory that processes need."""
+        return self._why_no_cohort is not None and any(live.is_in_cohort for live in self._live.values())
 
     def _waits_for_a_card(self) -> bool:
         """Whether a run waits for a whole card. Until it has one, no other run may start on shares that are freed."""
-        return any(live.run.id in self._alone and live.start_epoch is None for live in self._live.values())
+        return any(self._needs_whole_card(live.run) and live.start_epoch is None for live in self._live.values())
+
+    def leave_cohort(self, ticket: str, *, reason: str) -> None:
+        """Put a run back into the queue whose result is certain only in a process of its own, which it gets next."""
+        if (live := self._live.get(ticket)) is not None:
+            self._keep_run(live.loop, live.run, self._out_of_cohort, name=OWN_PROCESS)
+        self.interrupt(ticket, reason=reason)
 
     def interrupt(self, ticket: str, *, reason: str) -> None:
-        """Put a run back into the queue that was stopped from outside, by a pause or because its machine leaves."""
+        """Put a run back into the queue that did not fail: a pause, or its machine or another run of its cohort."""
         if ticket in self._live:  # else cancelled meanwhile
             live = self._remove(ticket)
             live.loop.requeue(self._store.interrupt_attempt(self._lease, live.run.id, reason=reason))
@@ -314,6 +369,10 @@ class Coordinator:
         for loop in self._loops:
             loop.close(_cancelled("the study was cancelled"))
 
+    def others_wait(self) -> bool:
+        """Whether other studies have runs, for which a place may be wanted that no run of this study has."""
+        return self._workplace.is_shared()
+
     def _room(self) -> int:
         """The number of runs that may be live. More would make Tune start new workers rather than reuse free ones."""
         slots, limit = self._workplace.slots(), self._definition.max_concurrent_trials
@@ -331,7 +390,7 @@ class Coordinator:
     def _take_slot(self, ticket: str, run: RunRecord) -> Slot | None:
         """The run's place on a card that it shares; None if it gets a fixed amount, or a whole card."""
         packing = self._workplace.packing
-        if packing is None or run.id in self._alone:
+        if packing is None or self._needs_whole_card(run):
             return None
         return packing.take(ticket, crowded=self._workplace.is_crowded())
 
@@ -350,12 +409,21 @@ class Coordinator:
                 self._store.keep_card_facts(self._lease, self._workplace.task_shape, card, facts)
 
     def _packing_in_words(self) -> str | None:
-        return None if self._workplace.packing is None else self._workplace.packing.words
+        packing = self._workplace.packing
+        return self._in_words(None if packing is None else packing.words)
+
+    def _in_words(self, placement: str | None) -> str | None:
+        """Why a run holds what it holds, after why it is in no cohort that the study asks for."""
+        return "; ".join(filter(None, (self._why_no_cohort, placement))) or None
 
     def _assign(self, loop: SearchLoop, run: RunRecord, slot: Slot | None) -> Assignment:
         definition = self._definition
         folder = run_folder(self._study.id, loop.record.label, run)
-        alone = run.id in self._alone
+        alone = self._needs_whole_card(run)
+        cohort = 1 if alone or run.id in self._out_of_cohort else self._workplace.cohort
+        placement = ALONE if alone else self._workplace.placement if slot is None else slot.reason
+        if cohort < self._workplace.cohort and not alone:
+            placement = OUT_OF_COHORT
         settings, recipe = split_recipe({**loop.spec.fixed, **run.params})
         return Assignment(
             run_id=run.id,
@@ -375,11 +443,11 @@ class Coordinator:
             threads=max(1, int(definition.resources.cpus)),
             cpus=self._workplace.each.cpus,
             gpus=1.0 if alone else self._workplace.each.gpus if slot is None else slot.reserved,
-            placement=ALONE if alone else self._workplace.placement if slot is None else slot.reason,
+            placement=self._in_words(placement) or "",
             init_from=self._workplace.init_from,
             reported=tuple(one.metric for one in definition.objectives if one.metric not in COSTS),
             slot=slot,
-            cohort=1 if alone else self._workplace.cohort,
+            cohort=cohort,
             study_id=self._study.id,
         )
 

@@ -594,6 +594,11 @@ class StudyDefinition(Strict):
             raise field_error("no_grid", str(error), at=("optimizers", i, "space"), value=None) from None
 
     @property
+    def n_slots(self) -> int:
+        """Slots of a cohort, no more than runs at once: an idle one takes as long as one that trains. 1: no cohort."""
+        return min(self.resources.cohort, self.max_concurrent_trials or self.resources.cohort)
+
+    @property
     def all_objectives(self) -> list[Objective]:
         """What a trial is searched for: the metric by which trials are confirmed and compared, then the others."""
         return [self.objective, *self.objectives]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import optuna
 import ray
+from ray._private.state import actors  # of another service's driver: a call of its methods would wait for its run
 
 from admeta.errors import ImportPathError
 from admeta.imports import DEFAULT_IMPORTS, check_allowed
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LINGER_S = 2.0
-"""Until a driver's actor ends itself, so that its result can still be read."""
+LINGER_S = 20.0
+"""Until a driver's actor ends itself, so that its result can still be sent and read on a busy machine. The service ends
+it once it has read the result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     store=store,
                     lease=lease,
                     study=study,
-                    workplace=_workplace(study, store, options, origins),
+                    workplace=_workplace(study, store, lease, options, origins),
                     elapsed_s=_clock_since(study.started_at, without_s=study.ended_s),
                 )
                 with Retention(store, study.id, storage=options.storage) as retention:
@@ -170,6 +172,7 @@ def _conclude(
 def _workplace(
     study: StudyRecord,
     store: Store,
+    lease: Lease,
     options: DriverOptions,
     origins: tuple[str, ...],
 ) -> Workplace:
@@ -181,31 +184,48 @@ def _workplace(
     if definition.budget.only_gpu_hours and not placed.each.gpus:
         raise ConfigError(f"budget.gpu_hours_per_optimizer {NO_CARD} ({placed.reason}). Clone the study with that")
 
+    told: Capacity | None = None
+
+    def each_now() -> Capacity:
+        return placed.each if packing is None else replace(placed.each, gpus=packing.share)
+
     def look() -> tuple[Capacity, list[CompetingStudy]]:
+        nonlocal told
         if packing is not None:
             packing.update(placement.card_kinds(definition))
+        if told != (each := each_now()):
+            store.set_run_size(lease, each)
+            told = each
         return placement.cluster_capacity(), store.competing_studies(study.id)
 
     around = _cached(look, for_s=2.0)
 
     def slots() -> int:
         cluster, competitors = around()
-        each = placed.each if packing is None else replace(placed.each, gpus=packing.share)
-        return placement.slots_for(each, priority=definition.priority, cluster=cluster, competitors=competitors)
+        return placement.slots_for(each_now(), priority=definition.priority, cluster=cluster, competitors=competitors)
 
     return Workplace(
         storage=options.storage,
         data_dir=options.data_dir,
         each=placed.each,
         placement=placed.reason,
-        cohort=definition.resources.cohort,
+        cohort=placed.cohort,
+        without_cohort=None
+        if placed.cohort == 1
+        else lambda: _workplace(_without_cohort(study), store, lease, options, origins),
         packing=packing,
         task_shape=shape,
         slots=slots,
         is_crowded=lambda: any(other.gpus and other.n_runs for other in around()[1]),
+        is_shared=lambda: any(other.n_runs for other in around()[1]),
         why_none_fits=_cached(lambda: placement.why_none_fits(placed.each), for_s=2.0),
         init_from=origins,
     )
+
+
+def _without_cohort(study: StudyRecord) -> StudyRecord:
+    resources = study.definition.resources.model_copy(update={"cohort": 1})
+    return replace(study, definition=study.definition.model_copy(update={"resources": resources}))
 
 
 def _origin_folders(study: StudyRecord, store: Store, *, storage: str) -> tuple[str, ...]:
@@ -311,6 +331,11 @@ def find_driver(study_id: str) -> Any | None:
         return ray.get_actor(f"driver-{study_id}", namespace=NAMESPACE)
     except ValueError:
         return None
+
+
+def has_started(driver: Any) -> bool:
+    """Whether the process of a driver that was found has started."""
+    return bool(actors(driver._actor_id.hex()).get("State") == "ALIVE")
 
 
 def launch_driver(study_id: str, *, runtime_env: Mapping[str, Any] | None = None) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 from pydantic import ValidationError
-from scipy import stats
+from scipy import special
 
 from search.definition import StudyDefinition
 from search.space import CategoricalParameter, FloatParameter, IntParameter, Space
@@ -159,8 +159,10 @@ def gets_better_towards(
     """
     if len(seen) < MIN_TRIALS:
         return False
+    from scipy.stats import rankdata  # takes half a second to import
+
     results = [-math.inf if value is None else direction.sign * value for _, value in seen]
-    rank = stats.rankdata(results)
+    rank = rankdata(results)
     place = np.array([parameter.position(value) for value, _ in seen])
     inward = 1 - place if end == "high" else place
     x = np.stack([np.ones_like(inward), -inward, inward**2], axis=1)
@@ -170,7 +172,7 @@ def gets_better_towards(
         return False
     rest = float(((rank - x @ effects) ** 2).sum()) / df
     error = math.sqrt(rest * np.linalg.inv(x.T @ x)[1, 1])
-    return bool(effects[1] > 0 and stats.t.sf(effects[1] / max(error, 1e-12), df) < LEVEL)
+    return bool(effects[1] > 0 and special.stdtr(df, -effects[1] / max(error, 1e-12)) < LEVEL)
 
 
 def _wider(raw: Mapping[str, Any], place: int, name: str, parameter: Numeric, end: End) -> float | None:

@@ -80,7 +80,7 @@ def importance(study: optuna.Study, *, method: ImportanceMethod | None = None, s
     if len(trials) < MIN_TRIALS:
         raise TooFewTrialsError(
             f"search '{study.study_name}' has {len(trials)} trials with a value; importance needs at least "
-            f"{MIN_TRIALS}. Wait for more."
+            f"{MIN_TRIALS}. Wait for more, or extend the study once it has ended."
         )
     if len({trial.value for trial in trials}) == 1:
         raise TooFewTrialsError(
@@ -128,6 +128,7 @@ def _suited(trials: Sequence[optuna.trial.FrozenTrial]) -> ImportanceMethod:
 def _study_of(trials: Sequence[optuna.trial.FrozenTrial]) -> optuna.Study:
     import optuna
 
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # it would log each of these studies
     study = optuna.study.create_study(direction="minimize")
     study.add_trials(trials)
     return study

@@ -132,6 +132,14 @@ class SearchLoop:
     def runs(self) -> list[RunRecord]:
         return list(self._runs.values())
 
+    def keep(self, name: str, value: Any) -> None:
+        """Keep a fact, as JSON, for the drivers that come after this one."""
+        self._trials.keep(name, value)
+
+    def kept(self) -> dict[str, Any]:
+        """By name, what this driver and those before it kept."""
+        return self._trials.kept()
+
     def end_search(self, limit: str) -> None:
         """Ask for no further trials, because this limit was met. Running trials continue."""
         self._search_over = True
@@ -335,7 +343,7 @@ class SearchLoop:
         else:
             taken = best_alone(self._store.best_settings(self.spec.name, **ask, limit=n), self.spec)
         for one in taken:
-            self._trials.enqueue(one.params, taken_from=one.sources)
+            self._trials.enqueue(one.params, attributes=one.attributes)
         if not taken:
             logger.info(
                 "%s: no ended study has a trial of %s that this search can begin with; it starts cold",

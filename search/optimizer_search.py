@@ -353,6 +353,11 @@ class OptimizerSearch(Strict):
             raise ValidationError.from_exception_data("", errors)
         return found
 
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """The optimizer's parameters, searched, fixed and at their defaults, and what else is searched with them."""
+        return tuple(dict.fromkeys([*self.space, *self.fixed, *admeta.registry.get(self.name).parameters]))
+
     def number(self, name: str, params: Mapping[str, Any]) -> float | None:
         """The value of this parameter in a trial with these drawn parameters; None where it is no number."""
         known = admeta.registry.get(self.name).parameters

@@ -25,6 +25,7 @@ import admeta.registry
 import tasks.registry
 from admeta.builtin import BUILTIN
 from admeta.spaces import RECIPE, split_recipe
+from search.assignment import CARD_KIND
 from search.definition import Resources, StudyDefinition
 from search.optimizer_search import MAX_UNIFORM, OptimizerSearch
 from search.packing import MOST, CardKind, Packing
@@ -37,18 +38,20 @@ from tasks.errors import ConfigError, TaskError
 
 logger = logging.getLogger(__name__)
 
-CARD_KIND = "accelerator_type:"
-"""What Ray's resources that name a node's cards begin with."""
 WITHOUT_WEIGHT = frozenset({"epochs", "schedule", "split_seed", "init_from", "label_smoothing"})
 """Fields of a task that change neither the memory nor the speed of its training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """CPUs and GPUs of each run of a study, and the reason. Where runs share cards (`packing`) `each` is the least."""
+    """CPUs and GPUs of each run of a study, and the reason. Where runs share cards (`packing`) `each` is the least.
+
+    A process trains up to `cohort` runs, each of which holds `each`.
+    """
 
     each: Capacity
     reason: str
+    cohort: int = 1
     packing: Packing | None = None
 
 
@@ -130,8 +133,8 @@ def place(
         known: by kind of card, what earlier studies of such a task found (`task_shape`).
     """
     resources = definition.resources
-    if resources.cohort > 1:
-        return _place_cohort(resources)
+    if definition.n_slots > 1:
+        return _place_cohort(resources, definition.n_slots)
     if resources.gpus != "auto":
         return Placement(each=Capacity(cpus=resources.cpus, gpus=resources.gpus), reason="set in the definition")
     if cluster_capacity().gpus == 0:
@@ -145,11 +148,12 @@ def place(
     return Placement(each=Capacity(cpus=resources.cpus, gpus=packing.least_reserved), packing=packing, reason="")
 
 
-def _place_cohort(resources: Resources) -> Placement:
+def _place_cohort(resources: Resources, n_slots: int) -> Placement:
     """An equal part of what the cohort's process works with; `gpus: auto` is a whole card where there is one."""
     gpus = resources.gpus if resources.gpus != "auto" else min(1.0, cluster_capacity().gpus)
-    each = Capacity(cpus=_part(resources.cpus, resources.cohort), gpus=_part(gpus, resources.cohort))
-    return Placement(each=each, reason=f"{resources.cohort} runs are trained as one stacked model by one process")
+    each = Capacity(cpus=_part(resources.cpus, n_slots), gpus=_part(gpus, n_slots))
+    reason = f"{n_slots} runs are trained as one stacked model by one process"
+    return Placement(each=each, reason=reason, cohort=n_slots)
 
 
 def _part(amount: float, n: int) -> float:

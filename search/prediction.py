@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special  # not stats, which takes half a second to import
 
+from admeta.client.models import BestValueView
 from search.optimizer_search import OptimizerSearch
 from search.records import RunRecord
 from search.scale import MIN_SIZES, Kind, Scale, at_size, fitted, range_of
@@ -222,7 +223,7 @@ def fit_line(
     excess = math.sqrt(float(residuals @ residuals) / (len(found) - 2))
     own = len(found) - 2
     freedom = float(own if excess > 1 or degrees == 0 else degrees)
-    scale = max(1.0, excess) * float(stats.t.ppf((1 + confidence) / 2, freedom))
+    scale = max(1.0, excess) * float(special.stdtrit(freedom, (1 + confidence) / 2))
     point = np.array([1.0, to])
     half = scale * math.sqrt(float(point @ covariance @ point) + least**2)
     half_slope = scale * math.sqrt(float(covariance[1, 1]))
@@ -240,23 +241,6 @@ def fit_line(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BestValue:
-    """Where a parameter was best at one size.
-
-    Attributes:
-        low, high: one standard error to both sides.
-        is_best_trial: whether it is the best trial's value, since the trials show no minimum.
-    """
-
-    size: float
-    value: float
-    low: float
-    high: float
-    n_trials: int
-    is_best_trial: bool
-
-
-@dataclass(frozen=True, kw_only=True)
 class ParameterFit:
     """One parameter's best value over size: value = c · size^slope on a log scale, else value = c + slope · ln(size).
 
@@ -268,7 +252,7 @@ class ParameterFit:
 
     parameter: str
     log: bool
-    best: Sequence[BestValue]
+    best: Sequence[BestValueView]
     slope: float | None = None
     slope_low: float | None = None
     slope_high: float | None = None
@@ -325,7 +309,7 @@ def _fit(
     degrees: int, span: float,
 ) -> ParameterFit:  # fmt: skip
     best = [
-        BestValue(
+        BestValueView(
             size=size,
             value=_back(kind, one.at),
             low=_back(kind, one.at - one.error),
@@ -455,7 +439,7 @@ def sweep_of(
     best = found[-1][0]
     first = verifying_trials(scale, optimizer, trials, direction)
     predicted = next((params[name] for params, _ in verified if first and params == first[0]), None)
-    half = None if best.is_best_trial else best.error * float(stats.t.ppf(0.975, degrees))
+    half = None if best.is_best_trial else best.error * float(special.stdtrit(degrees, 0.975))
     return Sweep(
         parameter=name,
         results=sorted((float(params[name]), value) for params, value in verified),

@@ -9,16 +9,18 @@ trials gained, per doubling.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search.analysis.moderated import Contrast, Group, contrasts, errors_of_means
+from search.analysis.moderated import Contrast, contrasts, errors_of_means
+from search.analysis.verdicts import Sample, groups_of
 from search.definition import StudyDefinition
 from search.space import Space, why_not
 from search.states import Direction, Spend
@@ -52,23 +54,28 @@ class Candidate:
     """An optimizer with its best settings in one recipe.
 
     Attributes:
-        mean, std, n: over its confirm runs, or its search run alone; std is None for n = 1.
+        values: of its confirm runs, or its search run alone, by study and seed.
         n_failed: confirm runs that failed.
         search_values: of its search's trials in their order; None for one that did not complete.
     """
 
     optimizer: str
-    mean: float
-    std: float | None
-    n: int
+    values: Mapping[Hashable, float]
     n_failed: int = 0
     search_values: Sequence[float | None] = ()
 
     @property
-    def group(self) -> Group:
-        return Group(
-            mean=self.mean, variance=None if self.std is None else self.std**2, n=(self.n,), df=max(0, self.n - 1)
-        )
+    def n(self) -> int:
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values.values())
+
+    @property
+    def std(self) -> float | None:
+        """None for one value."""
+        return stdev(self.values.values()) if self.n > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +115,14 @@ def in_order(candidates: Sequence[Candidate], direction: Direction) -> list[Cand
 def sureness(candidates: Sequence[Candidate], direction: Direction) -> Sureness | None:
     """How sure the first of the candidates, `in_order`, is the best; None where no spread between seeds is known.
 
-    Settings with failed runs do not take part.
+    Settings with failed runs do not take part. Where all are of one study and the same seeds, and the seed matters,
+    they are paired by seed, as in that study's comparison.
     """
     sound = [one for one in candidates if not one.n_failed]
-    groups = [one.group for one in sound]
-    spreads = [group.variance for group in groups if group.variance]
+    spreads = [one.std for one in sound if one.std]
     if not spreads:
         return None
+    groups = groups_of({one.optimizer: Sample(values=one.values) for one in sound})
     errors = errors_of_means(groups)
     means = np.array([one.mean for one in sound])
     best = (direction.sign * (means[:, None] + errors)).argmax(axis=0)
@@ -124,7 +132,7 @@ def sureness(candidates: Sequence[Candidate], direction: Direction) -> Sureness 
         names=[one.optimizer for one in sound],
         chances={one.optimizer: float(share) for one, share in zip(sound, shares, strict=True)},
         against={sound[one.a].optimizer: one for one in found},
-        std=math.sqrt(float(np.median(spreads))),
+        std=float(np.median(spreads)),
         errors=errors,
         means=means,
         n=np.array([one.n for one in sound], dtype=float),
@@ -170,7 +178,7 @@ def choose(
     if hours < MIN_HOURS:
         return Choice(
             spend=Spend.NOTHING,
-            why="there are no hours to spend" if hours <= 0 else f"{hours:.3g} hours are less than a second",
+            why="none were given to spend" if hours <= 0 else f"{hours:.3g} hours are less than a second",
         )
     if cost is not None and hours < cost.training_hours:
         why = f"{hours:.3g} hours are less than the {cost.training_hours:.3g} hours of one training"
@@ -188,7 +196,10 @@ def choose(
     if searched is None:
         why = f"its search has fewer than {MIN_TRIALS} trials, or none in its first half was complete"
         return Choice(spend=Spend.SEARCH, why=why)
-    gains = f"a search is expected to gain {searched:.2g}, further seeds {told:.2g}"
+    gains = (
+        f"if each doubling of the trials gains what the last did, a search gains {searched:.2g}; further seeds are "
+        f"expected to gain {told:.2g}"
+    )
     if max(told, searched) < VISIBLE * sure.std:
         return Choice(
             spend=Spend.NOTHING, why=f"{gains}; both are little beside the spread between seeds, {sure.std:.2g}"

@@ -86,7 +86,7 @@ class RunRecord:
     Unique by (search, trial_number, stage, seed). `attempt` counts from 1; it is 0 before the first start.
     `epoch` and `step` are those of the last point stored. `n_epochs` are the epochs trained in all attempts, those that
     were trained again too; 0 for a run that took over another one's curve. `taken_from` names the trials of
-    earlier studies from which a warm start took the settings.
+    earlier studies from which a warm start took the settings, or from whose settings it took a step.
     """
 
     id: int
@@ -140,9 +140,9 @@ class Capacity:
 
 @dataclass(frozen=True, kw_only=True)
 class CompetingStudy:
-    """Another study that runs on the same cluster: its priority, its unfinished runs, and what each of these needs.
+    """Another study that runs on the same cluster: its priority, its unfinished runs, and what each of them holds.
 
-    For `gpus: auto` the store guesses 1 if the study has used a GPU.
+    That is what its driver told last (`Store.set_run_size`); nothing before it told any.
     """
 
     priority: int

@@ -80,9 +80,12 @@ class Scale(Strict):
 
 
 def sizes_of(definition: Mapping[str, Any]) -> list[float | None]:
-    """The sizes of a stored definition, in the order of each optimizer's searches; None alone where it has one size."""
+    """The sizes of a stored definition, in the order of each optimizer's searches; None alone where it has one size.
+
+    Rules that a later version has added are not checked again: its results are shown all the same.
+    """
     raw = definition.get("scale")
-    return [None] if raw is None else [*Scale.model_validate(raw).sizes]
+    return [None] if raw is None else [*Scale.model_construct(**raw).sizes]
 
 
 def at_size(optimizer: OptimizerSearch, scale: Scale, size: float) -> OptimizerSearch:

@@ -72,6 +72,11 @@ class FloatParameter(_Parameter):
         """The place of a value in the range, from 0 to 1 on the declared scale."""
         return _position(self.low, self.high, value, log=self.log)
 
+    def value_at(self, position: float) -> float:
+        """The value at this place of the range, the nearest one where there are steps."""
+        value = _value_at(self.low, self.high, position, log=self.log)
+        return value if self.step is None else float(as_drawn(self, value))
+
     def distribution(self) -> optuna.distributions.BaseDistribution:
         from optuna.distributions import FloatDistribution
 
@@ -130,6 +135,10 @@ class IntParameter(_Parameter):
     def position(self, value: float) -> float:
         """The place of a value in the range, from 0 to 1 on the declared scale."""
         return _position(self.low, self.high, value, log=self.log)
+
+    def value_at(self, position: float) -> int:
+        """The nearest value to this place of the range."""
+        return int(as_drawn(self, _value_at(self.low, self.high, position, log=self.log)))
 
     def distribution(self) -> optuna.distributions.BaseDistribution:
         from optuna.distributions import IntDistribution
@@ -375,6 +384,14 @@ def _check_step(low: float, high: float, *, step: float) -> None:
 def _position(low: float, high: float, value: float, *, log: bool) -> float:
     scale = math.log if log else float
     return (scale(value) - scale(low)) / (scale(high) - scale(low))
+
+
+def _value_at(low: float, high: float, position: float, *, log: bool) -> float:
+    if log:
+        value = math.exp(math.log(low) + position * (math.log(high) - math.log(low)))
+    else:
+        value = low + position * (high - low)
+    return min(max(value, low), high)
 
 
 def _decimal(number: float) -> Decimal:

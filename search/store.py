@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from search.definition import StudyDefinition
 from search.records import (
     AttemptStart,
+    Capacity,
     CardFacts,
     CompetingStudy,
     Lease,
@@ -115,8 +116,12 @@ class Store(Protocol):
         """
         ...
 
+    def set_run_size(self, lease: Lease, each: Capacity) -> None:
+        """Store what each of the study's runs holds now, which other studies count by (`competing_studies`)."""
+        ...
+
     def competing_studies(self, study_id: str) -> list[CompetingStudy]:
-        """The other studies that a driver works on now."""
+        """The other studies that a driver works on now. Their definitions are not read: a later rule may refuse one."""
         ...
 
     def searches(self, study_id: str) -> list[SearchRecord]:

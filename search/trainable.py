@@ -26,22 +26,42 @@ from typing import Any, cast
 import ray
 from ray import tune
 
-from search.assignment import Assignment, Curve, Pace, Report
+from search.assignment import CARD_KIND, Assignment, Curve, Pace, Report
 from search.records import AttemptStart, Point, RunOutcome
 from search.run_log import start_log
 from search.states import Direction, FailureKind, RunState, Stage
 from tasks.config import TaskConfig
 from tasks.engine.folders import find_checkpoints, find_unneeded, open_folder
 from tasks.engine.protocol import Evaluation, Run
-from tasks.errors import CannotStackError, CheckpointError, Diverged, EndedEarly, UnreadableError
+from tasks.errors import CheckpointError, Diverged, EndedEarly, NanFromAnotherRun, UnreadableError
 from tasks.registry import explain_undefined
 
 GRACE_S = 15.0
 """For the current epoch. Machines are ended 30 s after the signal or later, and saving takes time too."""
+WORKER_ENVIRONMENT = {
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers stay in the folder in which they were started
+    "PL_DISABLE_FORK": "1",  # Tune's own default, for a fault of Ray with Lightning's forks
+}
+
+
+def resources_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """The resources of the assignment's worker, in Tune's form.
+
+    Ray names it to each worker, which imports its module: it stands here, where a worker has imported all.
+    """
+    assignment = Assignment.from_config(config)
+    resources = {"CPU": assignment.cpus, "GPU": assignment.gpus}
+    if assignment.slot is not None and assignment.slot.kind:
+        resources[f"{CARD_KIND}{assignment.slot.kind}"] = 0.001  # Ray's own resource, of every node with such cards
+    return tune.PlacementGroupFactory([resources])
 
 
 class TrialWorker(tune.Trainable):  # type: ignore[misc]
     """Executes the assignment in its config; Tune reuses the process for the next one by `reset_config`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        os.environ.update(WORKER_ENVIRONMENT)
+        super().__init__(*args, **kwargs)
 
     def setup(self, config: dict[str, Any]) -> None:
         self._run: Run | None = None
@@ -94,6 +114,9 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
                 run = cast(Run, self._run)
                 points = backlog if run.done else [*backlog, *self._advance(run)]
                 end = self._end(run)
+        except NanFromAnotherRun as error:
+            self._log.say(f"interrupted: {error}")
+            raise
         except Diverged as error:
             self._log.say(f"diverged: {error}")
             outcome = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED, error=str(error))
@@ -272,18 +295,17 @@ def _is_finite(point: Point, metric: str) -> bool:
 def open_assigned(assignment: Assignment, config: TaskConfig, *, init_from: Path | None) -> tuple[Run, dict[str, Any]]:
     """The assignment's run at epoch 0, and notes for the record of how it shares its card.
 
-    In a cohort if it is to be in one; in a process of its own where its model cannot be stacked, with the reason.
+    Raises:
+        CannotStackError: the run is to be in a cohort, and its model cannot be stacked.
+        TaskError: as `tasks.runs.open_run`.
     """
-    notes: dict[str, Any] = {}
     if assignment.cohort > 1:
         from search import cohorts
 
-        try:
-            return cohorts.join(assignment, config, init_from=init_from), notes
-        except CannotStackError as error:
-            notes["cohort"] = {"refused": str(error)}
+        return cohorts.join(assignment, config, init_from=init_from), {}
     from tasks.runs import open_run
 
+    notes: dict[str, Any] = {}
     if assignment.n_beside > 1 and (note := _share_card(1 / assignment.n_beside)):
         notes["sharing"] = note
     run = open_run(

@@ -25,6 +25,7 @@ from search.optuna_samplers import FAILURE_KIND
 from search.records import Point, RunRecord
 from search.space import draw, fit
 from search.states import FailureKind, RunState
+from search.warm_start import TAKEN_FROM, near_best
 
 _STATES = {
     RunState.COMPLETE: TrialState.COMPLETE,
@@ -34,9 +35,6 @@ _STATES = {
 
 SAME_AS = "same_as_trial"
 """Name of the user attribute that says which trial's curve and result a trial took over."""
-
-TAKEN_FROM = "taken_from"
-"""Name of the user attribute with the trials of earlier studies that a configuration was taken from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,25 +101,26 @@ class Trials:
             elif run.state.is_finished:
                 self.tell(run)
 
-    def enqueue(self, params: Mapping[str, Any], *, taken_from: Sequence[Mapping[str, Any]] = ()) -> None:
+    def enqueue(self, params: Mapping[str, Any], *, attributes: Mapping[str, Any] | None = None) -> None:
         """Queue this configuration for `ask`, unless it is queued or was tried.
 
         One that was dropped when its search ended, or cancelled, is queued again.
 
         Args:
-            taken_from: the trials of earlier studies that it comes from.
+            attributes: user attributes of the trial.
         """
         for trial in self._study.get_trials(deepcopy=False):
             kind = trial.user_attrs.get(FAILURE_KIND, FailureKind.CANCELLED)
             was_dropped = trial.state is TrialState.FAIL and kind == FailureKind.CANCELLED
             if not was_dropped and trial.system_attrs.get("fixed_params", trial.params) == params:
                 return
-        noted = {TAKEN_FROM: [dict(one) for one in taken_from]} if taken_from else None
-        self._study.enqueue_trial(dict(params), user_attrs=noted)
+        self._study.enqueue_trial(dict(params), user_attrs=attributes and dict(attributes))
         self._look()
 
     def ask(self) -> Asked:
         """The next trial: an incomplete one of a dead driver, a queued one, or a new one."""
+        if not self._incomplete and not self._queued:
+            self._queue_near_best()
         incomplete, queue = bool(self._incomplete), self._incomplete or self._queued
         number = queue[0] if queue else self._n
         self._study._thread_local.cached_all_trials = None  # as `Study.ask` does, so that samplers see current trials
@@ -148,6 +147,17 @@ class Trials:
             params = draw(trial, self._spec.space)
         self._open[trial.number] = trial
         return Asked(number=trial.number, params=params, taken_from=trial.user_attrs.get(TAKEN_FROM, ()))
+
+    def _queue_near_best(self) -> None:
+        """Queue settings near the best trial, where `warm_start` says so; the queue is in the database."""
+        definition, sampler = self._definition, self._definition.sampler
+        is_wanted = definition.warm_start is not None and definition.warm_start.scope == "everything"
+        if not is_wanted or not isinstance(sampler, samplers.TpeSampler) or definition.objectives:
+            return
+        trials = self._study.get_trials(deepcopy=False)
+        near = near_best(trials, self._spec, sampler, definition.objective.direction)
+        if near is not None:
+            self.enqueue(near.params, attributes=near.attributes)
 
     def report(self, run: RunRecord, points: Sequence[Point]) -> None:
         """Store the points' values; a step that was reported before takes the new one."""
@@ -176,6 +186,15 @@ class Trials:
     def note(self, run: RunRecord, key: str, value: int | str) -> None:
         """Add a user attribute to the run's trial."""
         self._trial(run).set_user_attr(key, value)
+
+    def keep(self, name: str, value: Any) -> None:
+        """Set a user attribute of the Optuna study, to a JSON value."""
+        self._study.set_user_attr(name, value)
+
+    def kept(self) -> dict[str, Any]:
+        """The user attributes of the Optuna study."""
+        found: dict[str, Any] = self._study.user_attrs
+        return found
 
     def tell(self, run: RunRecord) -> None:
         """Tell how the run ended, and why it failed: samplers learn from a divergence (search.optuna_samplers)."""

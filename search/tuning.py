@@ -19,8 +19,11 @@ from typing import Any, TypeVar, cast
 
 import ray
 from ray import cloudpickle, tune
-from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError, RuntimeEnvSetupError
 from ray.tune import Callback, Stopper, TuneError
+from ray.tune import tune as tune_module
+from ray.tune.execution import class_cache
+from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
@@ -28,11 +31,10 @@ from ray.tune.search import Searcher
 from admeta.imports import in_words
 from search.assignment import Assignment, Report
 from search.coordinator import Coordinator, Idle
-from search.placement import CARD_KIND
 from search.states import FailureKind
-from search.trainable import PreemptedError, TrialWorker
+from search.trainable import WORKER_ENVIRONMENT, PreemptedError, TrialWorker, resources_of
 from tasks.engine.folders import private_folder
-from tasks.errors import OutOfMemory
+from tasks.errors import CannotStackError, NanFromAnotherRun, NanInSeveralRuns, OutOfMemory
 
 T = TypeVar("T")
 
@@ -42,13 +44,23 @@ TUNE_ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # Tune's own snapshots are never restored from
     "TUNE_MAX_PENDING_TRIALS_PG": "10000",  # the coordinator counts what fits; Tune's 1 would start workers in turn
     "TUNE_WARN_THRESHOLD_S": "10",
+    # While no run is live nothing is wrong: the study says what it waits for. Tune's warning fails where none ever was.
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S": "inf",
+    "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S_AUTOSCALER": "inf",
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # recorded with the attempt
     "TUNE_FORCE_TRIAL_CLEANUP_S": "10",
     "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",
 }
 
 CANCEL_POLL_S = 1.0
+SAVE_S = 600.0
+"""For which the workers of a study that is paused may write their checkpoints, on a slow storage; then they are killed.
+"""
+END_S = 10
+"""For which other workers may end. One whose run was cancelled may be in a long step."""
+IDLE_POLL_S = 0.2
+LINGER_S = 1.0
+"""For which a worker without a run is kept, though other studies have use for its place."""
 SCRATCH_PREFIX = "admeta-tune-"
 """Of the name of a driver's folder for Tune."""
 _NODE_DIED = "its node has died"
@@ -58,8 +70,10 @@ _NODE_DIED = "its node has died"
 def run_experiment(coordinator: Coordinator, stop: StopSwitch) -> None:
     """Run the coordinator's runs in workers until there are none, or the switch stops them."""
     os.environ.update(TUNE_ENVIRONMENT)
+    _give_workers_no_environment()
+    tune_module.TuneController = StudyLoop
     logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)  # looks for files we don't write
-    worker = tune.with_resources(TrialWorker, _resources)
+    worker = tune.with_resources(TrialWorker, resources_of)
     worker.__qualname__ = TrialWorker.__qualname__  # Ray calls processes by it: ray::TrialWorker.train
     with private_folder(SCRATCH_PREFIX) as folder:  # Tune needs one; nothing in it is read back
         tune.Tuner(
@@ -84,13 +98,14 @@ def run_experiment(coordinator: Coordinator, stop: StopSwitch) -> None:
         ).fit()
 
 
-def _resources(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """The resources of the assignment's worker, in Tune's form."""
-    assignment = Assignment.from_config(config)
-    resources = {"CPU": assignment.cpus, "GPU": assignment.gpus}
-    if assignment.slot is not None and assignment.slot.kind:
-        resources[f"{CARD_KIND}{assignment.slot.kind}"] = 0.001  # Ray's own resource, of every node with such cards
-    return tune.PlacementGroupFactory([resources])
+def _give_workers_no_environment() -> None:
+    """Let workers start in processes that wait: Ray starts a new process where a worker is given environment variables.
+
+    Tune always gives two, which a worker sets itself (`search.trainable`). Where credentials of AWS are set, Tune gives
+    these too, and workers start in new processes.
+    """
+    class_cache.DEFAULT_ENV_VARS.clear()
+    class_cache.ENV_VARS_TO_PROPAGATE -= WORKER_ENVIRONMENT.keys()
 
 
 class _PickledEmpty:
@@ -109,10 +124,7 @@ class StudySearcher(_PickledEmpty, Searcher):  # type: ignore[misc]
         self._stop = stop
 
     def suggest(self, trial_id: str) -> Any:
-        """A run's config; None if none starts now; FINISHED if the study is over or stops.
-
-        While no run is live, Tune calls nothing else for up to ten minutes.
-        """
+        """A run's config; None if none starts now; FINISHED if the study is over or stops."""
         assignment: Assignment | Idle = Idle.DONE
         if not self._stop.is_stopping:
             assignment = self._stop.guard(lambda: self._coordinator.next(trial_id), default=assignment)
@@ -173,11 +185,53 @@ class StudyScheduler(_PickledEmpty, FIFOScheduler):  # type: ignore[misc]
         self._stop.guard(lambda: self._fail(trial.trial_id, _error_of(trial)), default=None)
 
     def _fail(self, ticket: str, error: BaseException) -> None:
-        if isinstance(cause := _cause(error), PreemptedError):
+        cause = _cause(error)
+        if isinstance(cause, NanInSeveralRuns):
+            self._coordinator.leave_cohort(ticket, reason=str(cause))
+        elif isinstance(cause, PreemptedError | NanFromAnotherRun):
             self._coordinator.interrupt(ticket, reason=str(cause))
+        elif isinstance(cause, CannotStackError):
+            self._coordinator.give_up_cohort(ticket, reason=str(cause))
         else:
             kind, text = describe(error)
             self._coordinator.fail(ticket, kind=kind, error=text)
+
+    def others_wait(self) -> bool:
+        """Whether other studies may have use for a place."""
+        return self._stop.guard(self._coordinator.others_wait, default=False)
+
+    def end_s(self) -> float:
+        """Seconds that workers have to end."""
+        return self._stop.end_s()
+
+
+class StudyLoop(TuneController):  # type: ignore[misc]
+    """Tune's loop, where a worker without a run does not keep its place from other studies, and a paused one may save.
+
+    Tune keeps one worker for the next run, whenever that comes. And while no run is live it waits for the next one for
+    up to ten minutes, in which it gives the places of the last ones to nobody.
+    """
+
+    _idle_since: float | None = None
+
+    def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:  # noqa: FBT001, FBT002 - Tune's signature
+        found: bool = super()._update_trial_queue(blocking=False, timeout=timeout)
+        if blocking and not found:
+            time.sleep(IDLE_POLL_S)
+        return found
+
+    def _maybe_add_actors(self) -> None:
+        super()._maybe_add_actors()
+        if not self._actor_cache.num_cached_objects:
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = time.monotonic()
+        elif time.monotonic() - self._idle_since > LINGER_S and self._scheduler_alg.others_wait():
+            self._cleanup_cached_actors(force_all=True)
+
+    def _cleanup_stopping_actors(self, force_all: bool = False) -> None:  # noqa: FBT001, FBT002 - Tune's signature
+        self._actor_force_cleanup_timeout = self._scheduler_alg.end_s()  # 10 s, for which Tune has no setting
+        super()._cleanup_stopping_actors(force_all=force_all)
 
 
 class AttemptCallback(_PickledEmpty, Callback):  # type: ignore[misc]
@@ -236,11 +290,18 @@ class StopSwitch(_PickledEmpty, Stopper):  # type: ignore[misc]
         return False
 
     def stop_all(self) -> bool:
+        """Whether the experiment ends now."""
         return self._thrown.is_set()
+
+    def end_s(self) -> float:
+        """Seconds that workers have to end."""
+        return SAVE_S if self.is_draining and not self._thrown.is_set() else END_S
 
 
 def describe(error: BaseException) -> tuple[FailureKind, str]:
     """The kind and the text of an attempt's failure, from Tune's error."""
+    if isinstance(error, RuntimeEnvSetupError):
+        return FailureKind.LOST, f"Ray could not prepare the worker's environment: {error}"
     if isinstance(error, RayActorError) and not isinstance(error, RayTaskError):
         if error.actor_init_failed:
             return FailureKind.ERROR, f"the worker could not start: {error}"

@@ -2,23 +2,31 @@
 
 `warm_start: {from: everything}` begins with a portfolio. The best trials of each earlier search of the optimizer speak
 for the settings near theirs, those of alike studies most, and settings are chosen one after another so that each adds
-most to what is spoken for. Only earlier results are read: what the search itself finds is the sampler's.
+most to what is spoken for. While the best trial of the search comes from a study of the same task and model, every
+second proposal is near it instead of the sampler's: where the task was met in another form, the optimum is near.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import admeta.registry
 import tasks.registry
 from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
+from search.samplers import SEED_BITS, TpeSampler
 from search.space import CategoricalParameter, Parameter, encode_choice, fit
+from search.states import Direction
+from tasks.engine.seeds import derive_seed
 from tasks.errors import TaskError
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +45,25 @@ NEXT_BEST = 0.7
 REACH = 0.15
 """Distance, as a share of each parameter's range, over which a trial speaks for other settings."""
 
+STEP = 0.1
+"""Standard deviation of a step away from the best settings, as a share of each parameter's range."""
+
+SWITCHED = 0.2
+"""Probability that such a step draws a choice anew."""
+
+TAKEN_FROM = "taken_from"
+"""Name of a trial's user attribute with the trials of earlier studies that its settings are taken from, or near to."""
+
+IS_STEP = "is_step"
+"""Name in the first of these trials: the settings are not its own but a step, or several, from them."""
+
+DEGREE = "taken_from_degree"
+"""Name of a trial's user attribute with the `degree` of the study that its settings are taken from, or near to."""
+
+MAX_DEGREE = 1
+"""Steps are taken from settings of studies of the same task and model alone: from another model's they gain nothing."""
+
+_MAX_STEPS = 20  # until one is allowed and was not tried
 _REPEATS = 0.9  # settings that are nearer than this to chosen ones would repeat them
 _NAMED, _MAX_NAMED = 0.8, 5
 
@@ -70,24 +97,32 @@ class EarlierTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """Settings that are taken over, as Optuna stores them, and the trials that they come from, the first one first."""
+    """Settings that are taken over, as Optuna stores them, and the trials that they come from, the first one first.
+
+    Attributes:
+        degree: of the first one's study; 0 for one of the same recipe.
+    """
 
     params: Mapping[str, Any]
     sources: Sequence[Mapping[str, Any]]
+    degree: int = 0
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The user attributes of its trial in Optuna."""
+        return {TAKEN_FROM: [dict(one) for one in self.sources], DEGREE: self.degree}
 
 
-def degree(earlier: EarlierTrial, like: StudyDefinition) -> int:
-    """How far the earlier study is from this one.
+def degree(task: str, model: str | None, like: StudyDefinition) -> int:
+    """How far an earlier study of this task and model is from this one; 0 is left to studies of the same recipe.
 
-    0: the same recipe; 1: the same task and model; 2: the same task; 3: a task with the same kind of examples and of
+    1: the same task and model; 2: the same task; 3: a task with the same kind of examples and of
     training, from fresh or from trained weights; 4: any other.
     """
-    if earlier.same_recipe:
-        return 0
-    if earlier.task == like.task.name:
-        return 1 if earlier.model == like.task.model else 2
+    if task == like.task.name:
+        return 1 if model == like.task.model else 2
     try:
-        info, other = tasks.registry.get(like.task.name), tasks.registry.get(earlier.task)
+        info, other = tasks.registry.get(like.task.name), tasks.registry.get(task)
     except TaskError:  # its package is no longer installed
         return 4
     return 3 if (info.kind, info.space) == (other.kind, other.space) else 4
@@ -106,15 +141,16 @@ def portfolio(earlier: Sequence[EarlierTrial], spec: OptimizerSearch, *, like: S
         spec: the search that begins with them; what its space or its conditions do not hold is left out.
     """
     known = [(one, params) for one in earlier if (params := _within(one, spec))]
-    weights = [LESS_ALIKE ** degree(one, like) * NEXT_BEST ** (one.place - 1) for one, _ in known]
-    near = [[_nearness(a, b, spec.space) for _, b in known] for _, a in known]
+    far = [0 if one.same_recipe else degree(one.task, one.model, like) for one, _ in known]
+    weights = [LESS_ALIKE**d * NEXT_BEST ** (one.place - 1) for (one, _), d in zip(known, far, strict=True)]
+    near = [[nearness(a, b, spec.space) for _, b in known] for _, a in known]
     covered = [0.0] * len(known)
     chosen: list[int] = []
     while len(chosen) < n and (left := [i for i, share in enumerate(covered) if share < _REPEATS]):
         best = max(left, key=lambda i: _gain(near[i], covered, weights))
         chosen.append(best)
         covered = [max(c, k) for c, k in zip(covered, near[best], strict=True)]
-    return [_taken(i, known, near[i], weights) for i in chosen]
+    return [replace(_taken(i, known, near[i], weights), degree=far[i]) for i in chosen]
 
 
 def _within(one: EarlierTrial, spec: OptimizerSearch) -> dict[str, Any]:
@@ -150,7 +186,7 @@ def _taken(
     return Taken(params=known[i][1], sources=[known[j][0].source for j in named])
 
 
-def _nearness(a: Mapping[str, Any], b: Mapping[str, Any], space: Mapping[str, Parameter]) -> float:
+def nearness(a: Mapping[str, Any], b: Mapping[str, Any], space: Mapping[str, Parameter]) -> float:
     """1 for equal settings, towards 0 with their mean squared distance over the parameters."""
     squares = [_distance(space[name], a.get(name), b.get(name)) ** 2 for name in space if name in a or name in b]
     return math.exp(-sum(squares) / (2 * REACH**2 * len(squares)))
@@ -161,3 +197,44 @@ def _distance(parameter: Parameter, a: Any, b: Any) -> float:
     if a is None or b is None or isinstance(parameter, CategoricalParameter):
         return float(encode_choice(a) != encode_choice(b))
     return abs(parameter.position(a) - parameter.position(b))
+
+
+# While it searches -------------------------------------------------------------------------------------------------
+
+
+def near_best(
+    trials: Sequence[FrozenTrial], spec: OptimizerSearch, sampler: TpeSampler, direction: Direction
+) -> Taken | None:
+    """Settings near the best complete trial, for every second trial; None where the sampler shall propose.
+
+    The sampler proposes alone during its random start, and as soon as its own trials are better than those taken over:
+    then what was taken over misleads, and the search goes on as one without it.
+
+    Args:
+        trials: all of the search's so far. What is proposed depends on them and the sampler's seed alone.
+    """
+    if len(trials) < sampler.n_startup_trials or len(trials) % 2:
+        return None
+    complete = [trial for trial in trials if trial.state.name == "COMPLETE" and trial.value is not None]
+    best = min(complete, key=lambda trial: direction.cost(trial.value or 0.0), default=None)
+    if best is None or best.user_attrs.get(DEGREE, math.inf) > MAX_DEGREE:
+        return None
+    rng = random.Random(derive_seed(sampler.seed, spec.label, len(trials), "near", bits=SEED_BITS))
+    tried = [trial.params for trial in trials]
+    for _ in range(_MAX_STEPS):
+        params = {name: _step(spec.space[name], value, rng) for name, value in best.params.items()}
+        params = spec.complete(params, lambda name: spec.space[name].draw(rng))
+        if params not in tried and spec.meets(params):
+            first, *others = best.user_attrs[TAKEN_FROM]
+            sources = [{**first, IS_STEP: True}, *others]
+            return Taken(params=params, sources=sources, degree=best.user_attrs[DEGREE])
+    return None
+
+
+def _step(parameter: Parameter, value: Any, rng: random.Random) -> Any:
+    """A value near this one. A step beyond an end of the range is reflected there."""
+    if isinstance(parameter, CategoricalParameter):
+        return parameter.draw(rng) if rng.random() < SWITCHED else value
+    grid = 0.0 if parameter.step is None else 1 / (parameter.grid_size() - 1)  # a smaller step would stay where it is
+    position = abs(parameter.position(value) + rng.gauss(0, max(STEP, grid)))
+    return parameter.value_at(1 - abs(1 - position))

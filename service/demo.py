@@ -28,6 +28,8 @@ from service import server, settings
 DEFAULT_STUDY = Path(__file__).resolve().parent.parent / "studies" / "digits.yaml"
 INTERRUPTED = 130
 CLOSING_S = 20.0
+TIMEOUT_S = 300.0
+"""For the answer to one request: the study's runs use the same machine, which may be small."""
 _POLL_S = 0.5
 FAILED = 1
 
@@ -49,7 +51,7 @@ def run(*, home: Path, study_file: Path | None = None, console: Console | None =
     started = time.monotonic()
     _say(console, "Starting the service: REST, SQLite and a local Ray, all on this machine …")
     try:
-        with _terminable(), server.running(place) as url, Client(url) as client:
+        with _terminable(), server.running(place) as url, Client(url, timeout_s=TIMEOUT_S) as client:
             _say(console, f"It answers at {url} (interactive documentation at {url}/docs).")
             study = _follow(client, _submit(client, definition, console), console)
             _report(client, study, console)

@@ -21,6 +21,7 @@ from service.database.engine import make_single_engine, parse_url, sqlite_path
 from service.database.errors import DatabaseError
 from service.database.schema import current_revision, head_revision
 from service.settings import Settings, load
+from tasks.data.trees import usable_cpus
 from tasks.engine.folders import is_remote, open_folder
 
 MIN_FREE_GIB = 5
@@ -77,12 +78,12 @@ def _database(settings: Settings) -> Finding:
 def _ray(settings: Settings) -> Finding:
     address = settings.ray_address
     if address is None:
-        return Finding("ray", f"{os.cpu_count()} CPUs here; the service starts its own Ray")
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not port.isdigit():
-        return Finding("ray", f"{address}: Ray resolves this address itself")
+        return Finding("ray", f"{usable_cpus()} CPUs here; the service starts its own Ray")
+    if address == "auto":
+        return Finding("ray", "auto: the service joins the Ray node that runs on this machine, if one does")
+    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError as error:
         advice = "Start the cluster (ray start --head), and open this port to this machine."
         return Finding("ray", f"{address}: {error.strerror or error}", advice)

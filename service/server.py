@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 LISTENER = "ADMETA_LISTENER"
 """Environment variable by which a program gives its successor the listening socket's file descriptor."""
 
-_START_TIMEOUT_S = 120.0
+_START_TIMEOUT_S = 600.0
 _RAY_IS_UP_S = 30.0
 _MAX_OPEN_FILES = 65_536  # some systems grant a thousand million, and programs that close all of them take minutes
 

@@ -7,13 +7,14 @@ other code is passed a `Settings`.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from admeta.client.errors import ServiceError, StudyFileError
@@ -39,6 +40,18 @@ def _as_modules(value: Any) -> Any:
         if not is_module_name(name):
             raise ValueError("must be module names with commas between them, for example torch.optim,my_module")
     return names
+
+
+def head_address(address: str) -> str:
+    """The address itself. Raises a ValueError with the rule if it is not HOST:PORT."""
+    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):(\d{1,5})", address)
+    if found is None or not 1 <= int(found[2]) <= 65_535:
+        raise ValueError("must be HOST:PORT of the cluster's head, for example 10.0.0.5:6379")
+    return address
+
+
+def _as_cluster(address: str | None) -> str | None:
+    return address if address in (None, "auto") else head_address(address)
 
 
 Modules = Annotated[tuple[str, ...], BeforeValidator(_as_modules)]
@@ -82,7 +95,8 @@ class Settings:
         home: folder of the SQLite file, the logs and, unless set otherwise, checkpoints and data.
         database_url: SQLAlchemy URL; not in the repr, because it may contain a password.
         admin_token: is accepted as an admin's token, for a service whose machine nobody can log in to. Not in the repr.
-        ray_address: a cluster's address; None starts Ray in the service's own process.
+        ray_address: HOST:PORT of a cluster's head; auto: that of this machine's node; None starts Ray in the
+            service's own process.
         runtime_env: what Ray prepares on its nodes for drivers and trials; None: nothing. Not in the repr, because its
             variables may be secret.
         storage: checkpoints: a folder that all workers see, or the address of a bucket (s3://…, gs://…).
@@ -99,7 +113,7 @@ class Settings:
     home: Path
     database_url: str = Field(repr=False, pattern="://")
     admin_token: str | None = Field(default=None, repr=False)
-    ray_address: str | None
+    ray_address: Annotated[str | None, AfterValidator(_as_cluster)]
     runtime_env: Mapping[str, Any] | None = Field(default=None, repr=False)
     storage: str
     data: Path
@@ -170,16 +184,23 @@ def load(environ: Mapping[str, str], **flags: Any) -> Settings:
 def make_home(home: Path) -> None:
     """Create the service's home, and let only its owner read it.
 
+    A folder that has other files too, such as /tmp, keeps its rights; the database in it is its owner's alone.
+
     Raises:
         SettingsError: it cannot be created.
     """
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        keep_private(home)
+        if all(_OF_HOME.fullmatch(path.name) for path in home.iterdir()):
+            keep_private(home)
     except OSError as error:
         raise SettingsError(
             f"home '{home}' cannot be created: {error.strerror}.", hint="Choose another with --home or ADMETA_HOME."
         ) from None
+
+
+_OF_HOME = re.compile(r"admeta\.sqlite3.*|logs|checkpoints|data|lost\+found")
+"""Names in a folder that is a home and nothing else."""
 
 
 def keep_private(path: Path) -> None:

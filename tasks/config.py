@@ -306,6 +306,11 @@ class TaskConfig(Part):
                     found += [f"{name}.{inner}" for inner in part.model_fields]
         return found
 
+    @classmethod
+    def defaults_of(cls, model: str | None) -> Mapping[str, Any]:
+        """The defaults that a model has in place of the task's own, by field."""
+        return {}
+
     def imports(self) -> dict[str, str]:
         """The import paths ("module:name") in this configuration, by field: what an operator must allow."""
         return {}

@@ -7,6 +7,8 @@ TaskError
 ├── CheckpointError       a damaged checkpoint, or one of another run
 │   └── UnreadableError   the storage could not be read
 ├── CannotStackError      a model that cannot be trained in a cohort
+├── NanFromAnotherRun     another run of the cohort diverged, and made this one NaN, perhaps: no result
+│   └── NanInSeveralRuns  which run of the cohort diverged is not known
 ├── OutOfMemory           the device has no room for this run
 ├── RankLost              a process of a run over several cards died
 ├── OwnCodeError          own training code raised, or broke a rule
@@ -44,6 +46,18 @@ class ConfigError(TaskError):
 
 class CannotStackError(TaskError):
     """The model or the run cannot be trained as part of a cohort; it can be on its own."""
+
+
+class NanFromAnotherRun(TaskError):  # noqa: N818 - an event
+    """The run's values became NaN or infinite after another run of the cohort diverged, perhaps because of that one.
+
+    Some kernels multiply one slot's values by zeros for another's, and infinity times zero is NaN. The run did not
+    fail; its state must not be saved.
+    """
+
+
+class NanInSeveralRuns(NanFromAnotherRun):
+    """Several runs of the cohort became NaN or infinite in one step. On its own each has a certain result."""
 
 
 class DataError(TaskError):

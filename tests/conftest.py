@@ -1,4 +1,4 @@
-"""The whole suite: fast tests first, so that what is simply broken shows soon; kernels run without a card too."""
+"""The whole suite: the order of its tests, and kernels that run without a card too."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it for its workers; tables would be folded
+os.environ.setdefault("RAY_worker_niceness", "0")  # Rays of tests: Ray's 15 would wait for the tests of other processes
 
 # Where there is no card `fused=True` runs through Triton's interpreter. Triton's own functions read this as they are
 # imported, so it is set before anything can import them.
@@ -19,9 +20,22 @@ if find_spec("triton") is not None and not torch.cuda.is_available():
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-_LATER = ("slow", "ray", "browser", "gpu")
+_SLOW = ("slow", "ray", "browser")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)  # the others have the other processors: threads would wait for one another
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by how costly a test's markers are; within that, files keep their order."""
-    items.sort(key=lambda item: any(item.get_closest_marker(name) for name in _LATER))
+    """One process: fast tests first, so that what is simply broken shows soon.
+
+    Several: files with slow tests first, so that others run beside them while they wait, and what is left for the end
+    is short.
+    """
+    slow = [item for item in items if any(item.get_closest_marker(name) for name in _SLOW)]
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        files = {item.path for item in slow}
+        items.sort(key=lambda item: item.path not in files)
+    else:
+        last = {*slow, *(item for item in items if item.get_closest_marker("gpu"))}
+        items.sort(key=lambda item: item in last)

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 240.0
+PATIENCE_S = 400.0
 """How long to wait for what comes at once on an idle machine."""
 _UNIT = json.dumps([{f"a{i}": [i, i / 3, "x" * i] for i in range(40)} for _ in range(220)])
 

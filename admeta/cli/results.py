@@ -26,11 +26,11 @@ from admeta.cli.studies import Timeout, Wait, report
 from admeta.client.errors import ClientError, ServiceError
 from admeta.client.states import ExportFormat, ImportanceMethod, SignificanceTest
 from admeta.client.terminal import tables
-from admeta.client.text import head_text, latex, markdown
+from admeta.client.text import latex, markdown
 
 if TYPE_CHECKING:
     from admeta.client import Client
-    from admeta.client.models import BestView, PaperTableCellsView, StudiesComparisonView
+    from admeta.client.models import BestView, StudiesComparisonView
 
 _FORMATS = {".csv": "csv", ".json": "json", ".parquet": "parquet", ".tex": "latex", ".md": "markdown"}
 
@@ -121,6 +121,14 @@ def best(
 def recommend(
     task: Annotated[str, typer.Option(help="A task's name.", autocompletion=task_names)],
     model: Annotated[str | None, typer.Option(help="A model of the task.  [default: the task's own]")] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A field of the task, as in a study's definition: data_dir=scans. May be repeated.",
+            metavar="PATH=VALUE",
+        ),
+    ] = None,
     gpu_hours: Annotated[float, typer.Option(min=0, help="Hours that can be spent before they are used.")] = 0,
     plan: Annotated[
         Path | None, typer.Option(help="Write the study that spends the hours to this file, for `admeta submit`.")
@@ -132,10 +140,13 @@ def recommend(
     from admeta.client import studyfile
 
     with connect(url) as client:
-        view = client.recommend(task=task, model=model, gpu_hours=gpu_hours)
+        asked = studyfile.with_changes({"name": task}, changes or [])
+        view = client.recommend(task=asked, model=model, gpu_hours=gpu_hours)
     emit(view, output, table=tables.candidates)
     if output is Output.TABLE:
-        say(f"\n{view.how_sure}\n\n{view.code}\nSpend the hours on {view.spend}: {view.why}.")
+        say(f"\n{view.how_sure}\n\n{view.code}")
+        asks = "With --gpu-hours H it also says what H further hours are best spent on."
+        say(f"Spend the hours on {view.spend}: {view.why}." if gpu_hours else asks)
     if plan is not None and view.plan is None:
         raise ServiceError(f"there is no plan to write to '{plan}': {view.why}.", hint="Give more --gpu-hours.")
     if plan is not None:
@@ -157,7 +168,10 @@ def importance(
 ) -> None:
     """Show how much each searched parameter mattered."""
     with connect(url) as client:
-        emit(client.importance(study, method=method), output, table=tables.importance)
+        views = client.importance(study, method=method)
+    emit(views, output, table=tables.importance)
+    if output is Output.TABLE and any(view.intervals for view in views):
+        say("In brackets: 90 % intervals. Shares of a search explain the ranks of its trials.")
 
 
 def scale(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
@@ -198,7 +212,7 @@ def pareto(
     url: Url = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the Pareto front of each optimizer: the trials that no other one beats in one objective for nothing."""
+    """Show each optimizer's Pareto front: no other trial is as good in all objectives and better in one."""
     with connect(url) as client:
         view = client.pareto(study, objectives=objective or ())
     emit(view, output, table=tables.pareto)
@@ -355,7 +369,8 @@ def show_tables(
             return
         view = client.paper_table(name)
     if is_text:
-        say(_text(view, output), nl=False)
+        write = markdown if output is TableOutput.MARKDOWN else latex
+        say(write(*tables.paper_rows(view)), nl=False)
         return
     emit(view, Output(output.value), table=tables.paper_cells)
     for note in view.notes if output is TableOutput.TABLE else ():
@@ -400,10 +415,3 @@ def run(
 
 def _form(*, smoke: bool) -> str:
     return "smoke" if smoke else "full"
-
-
-def _text(view: PaperTableCellsView, output: TableOutput) -> str:
-    head = ["", *map(head_text, view.columns)]
-    texts = zip(view.rows, tables.paper_texts(view), strict=True)
-    rows = [[head_text(name), *cells] for name, cells in texts]
-    return (markdown if output is TableOutput.MARKDOWN else latex)(head, rows)

@@ -153,7 +153,8 @@ def _show_trial(trial: TrialView, output: Output) -> None:
     if output is not Output.TABLE:
         emit(trial, output, table=str)
         return
-    say(f"trial {trial.label}/{trial.number} is {trial.state}: {tables.settings(trial.settings)}")
+    origin = f" ({tables.sources(trial)})" if trial.taken_from else ""
+    say(f"trial {trial.label}/{trial.number} is {trial.state}: {tables.settings(trial.settings)}{origin}")
     runs = [
         StudyRunView(
             **run.model_dump(),

@@ -150,7 +150,6 @@ Timeout = Annotated[
         help="Stop following after this many seconds, with exit code 4. The study continues.", min=0, metavar="SECONDS"
     ),
 ]
-_WATCH_RETRY_TIMEOUT_S = 600.0
 _POLL_S = 0.5
 
 
@@ -284,9 +283,7 @@ def report(client: Client, submission: Submission, *, wait: bool, timeout_s: flo
 
 def _follow(client: Client, study: str, *, timeout_s: float | None) -> StudyView:
     try:
-        return client.wait(
-            study, progress=True, poll_s=_POLL_S, timeout_s=timeout_s, retry_timeout_s=_WATCH_RETRY_TIMEOUT_S
-        )
+        return client.wait(study, progress=True, poll_s=_POLL_S, timeout_s=timeout_s)
     except KeyboardInterrupt:
         say(f"\nThe study continues. To follow it: admeta watch {study}. To end it: admeta cancel {study}.", err=True)
         raise typer.Exit(INTERRUPTED) from None

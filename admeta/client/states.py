@@ -119,6 +119,10 @@ class FailureKind(StrEnum):
         return self in (FailureKind.CANCELLED, FailureKind.REPLACED)
 
 
+SETTINGS_FAILURES = frozenset({FailureKind.DIVERGED, FailureKind.NO_METRIC})
+"""Failures that are results about the settings, which would fail again."""
+
+
 class Direction(StrEnum):
     """Whether larger or smaller values of a metric are better."""
 

@@ -1,4 +1,4 @@
-"""The commands of `benchmarks.reproduction`: run, report, details, smoke."""
+"""The commands of `benchmarks.reproduction`: run, report, details, estimate, power, text, weights, smoke."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import benchmarks.reproduction
 from admeta.client.models import StudyView
-from benchmarks.reproduction import definitions, ledger, packing
+from benchmarks.reproduction import definitions, estimate, ledger, material, packing
 from benchmarks.reproduction.facts import gather
 from benchmarks.reproduction.report import write_details, write_report
 from benchmarks.reproduction.tables import standing
@@ -25,12 +25,12 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="work on the studies for some minutes")
     run.add_argument("--home", type=Path, required=True)
-    run.add_argument("--data", type=Path, help="the folder that holds cifar10/ and glue/; default: HOME/data")
+    run.add_argument("--data", type=Path, help="holds glue/, conll2003/, text/, …; default: HOME/data")
     run.add_argument("--minutes", type=float, required=True, help="until runs are paused; stopping takes up to 2 more")
     run.add_argument("--studies", nargs="+", help=f"default: all, {' '.join(definitions.names())}")
     run.add_argument("--pack", type=Path, metavar="OUT", help="write OUT.00, OUT.01, … at the end")
     run.add_argument("--commit", help="of the source, where it is no checkout; for the record")
-    run.add_argument("--tiny", action="store_true", help="digits in place of the data, two trials: for trying")
+    run.add_argument("--tiny", action="store_true", help="two trials of each optimizer, on processors: for trying")
     report = commands.add_parser("report", help="write the report from the home's database")
     report.add_argument("--home", type=Path, required=True)
     report.add_argument("--out", type=Path, default=Path("docs/reproduction.md"))
@@ -41,6 +41,13 @@ def main() -> int:
     details.add_argument("--out", type=Path, required=True)
     for command in (run, report, details):
         command.add_argument("--unpack", type=Path, nargs="+", metavar="PIECE", help="begin with what --pack wrote")
+    estimates = commands.add_parser("estimate", help="print the runs, samples and card seconds that studies will take")
+    estimates.add_argument("--studies", nargs="+", help="default: all")
+    commands.add_parser("power", help="print what confirmation until decided can decide, by simulation; ten minutes")
+    text = commands.add_parser("text", help="write the GPT's text from the data folder's glue/ and conll2003/")
+    text.add_argument("--data", type=Path, required=True)
+    weights = commands.add_parser("weights", help="copy the installed MiniLM with weights of half the size, to carry")
+    weights.add_argument("--out", type=Path, required=True, help="a folder for the other machine's path")
     smoke = commands.add_parser("smoke", help="all of it in miniature: two homes, pack, unpack, report")
     smoke.add_argument("--home", type=Path, required=True, help="a new folder")
     smoke.add_argument("--studies", nargs="+", help="default: all")
@@ -52,6 +59,14 @@ def main() -> int:
             if options.unpack:
                 packing.unpack(options.unpack, options.home)
             (write_report if options.command == "report" else write_details)(options.home, options.out)
+        case "estimate":
+            print(estimate.table(definitions.load(options.studies)))
+        case "power":
+            print(estimate.power([0.001, 0.002, 0.003, 0.005, 0.01, 0.02]))
+        case "text":
+            material.write_text(options.data)
+        case "weights":
+            material.write_weights(options.out)
         case _:
             return run_smoke(options.home, options.studies)
     return 0
@@ -79,13 +94,14 @@ def _after(seconds: float, *, begin: float) -> IsOver:
 
 def run_smoke(home: Path, names: Sequence[str] | None) -> int:
     """Tiny studies begun in one home and finished in another; returns the exit code."""
-    studies = [definitions.tiny(study) for study in definitions.load(names)]
+    studies = [definitions.tiny(study, model="tiny") for study in definitions.load(names)]
     first, second, pieces = home / "first", home / "second", home / "packed"
-    work(first, studies, data=None, is_over=_one_trial_has_ended)
+    data = material.make_up(home / "data")
+    work(first, studies, data=data, is_over=_one_trial_has_ended)
     before = ledger.read(first)
     packing.unpack(packing.pack(first, pieces), second)
     carried = ledger.read(second)
-    views = work(second, studies, data=None, is_over=lambda _: False)
+    views = work(second, studies, data=data, is_over=lambda _: False)
     after = ledger.read(second)
     faults = ledger.faults(before, carried) + ledger.faults(before, after)
     faults += [f"study {view.name} is {view.state}: {view.reason}" for view in views if view.state != "COMPLETED"]
@@ -107,10 +123,16 @@ def _one_trial_has_ended(views: Sequence[StudyView]) -> bool:
 
 
 def _miscounted(views: Sequence[StudyView], entries: dict[ledger.Key, ledger.Entry]) -> list[str]:
-    planned = sum(search.n_trials + search.n_confirm_runs for view in views for search in view.searches)
+    """Every trial and the first look's confirm runs are there; how many more a decision takes is not known before."""
+    n_trials = sum(search.n_trials for view in views for search in view.searches)
+    n_most = n_trials + sum(search.n_confirm_runs for view in views for search in view.searches)
+    n_search = sum(stage == "search" for _, _, _, stage, _ in entries)
     finished = sum(entry.finished for entry in entries.values())
-    right = planned == finished == len(entries)
-    return [] if right else [f"{planned} runs were planned; {finished} of {len(entries)} have ended"]
+    right = n_search == n_trials and finished == len(entries) <= n_most
+    told = (
+        f"{n_trials} trials and at most {n_most} runs were planned; {n_search} trials and {len(entries)} runs are there"
+    )
+    return [] if right else [f"{told}, {finished} of them ended"]
 
 
 if __name__ == "__main__":

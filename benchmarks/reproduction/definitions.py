@@ -1,4 +1,4 @@
-"""The studies of studies/reproduction, and a tiny form of each for trying."""
+"""The studies of studies/reproduction, and a tiny form of each."""
 
 from __future__ import annotations
 
@@ -30,16 +30,30 @@ def load(wanted: Sequence[str] | None = None) -> list[dict[str, Any]]:
     return sorted(chosen, key=lambda definition: -int(definition.get("priority", 0)))
 
 
-def tiny(definition: dict[str, Any], *, epochs: int = 3) -> dict[str, Any]:
-    """The same optimizers on scikit-learn's digits, two trials each and two seeds: minutes on a processor."""
+def tiny(definition: dict[str, Any], *, model: str | None = None, epochs: int = 3) -> dict[str, Any]:
+    """The same task and optimizers, two trials each and two or three seeds, on a processor: minutes on little data.
+
+    Args:
+        model: of text tasks, in place of the study's.
+    """
+    raw = definition["task"]
+    small = {"name": raw["name"], "model": raw["model"], "epochs": epochs, "schedule": raw["schedule"]}
+    match raw["name"]:
+        case "cifar10":
+            small |= {"model": "resnet20", "batch_size": 16}
+        case "gpt":
+            small |= {"model": "nano", "batch_size": 4, "data_dir": raw["data_dir"], "context": 32}
+            small |= {"tokens_per_epoch": 512}
+        case _:
+            small |= {"model": model or raw["model"], "batch_size": 8, "max_length": 64}
     trials = min(2, definition["budget"]["trials_per_optimizer"])
     return {
-        **{name: value for name, value in definition.items() if name != "objective"},
+        **definition,
         "name": f"{definition['name']}-tiny",
-        "task": {"name": "digits", "model": "mlp", "epochs": epochs},
+        "task": small,
         "pruner": {"name": "none"},
         "budget": {"trials_per_optimizer": trials},
-        "confirm": {"top_k": 1, "seeds": [0, 1]},
+        "confirm": {**definition["confirm"], "seeds": [0, 1], "max_seeds": 3},
         "resources": {"cpus": 1, "gpus": 0},
         "checkpoint_every_s": 0,
     }

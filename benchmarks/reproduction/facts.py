@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -10,11 +10,12 @@ from typing import Any
 
 from sqlalchemy import Engine, select
 
-from admeta.client.models import ComparisonView, StudyRunView, StudyView
+from admeta.client.models import ComparisonView, ProfilesView, StudyRunView, StudyView
 from benchmarks.reproduction.work import database_url
 from search.definition import StudyDefinition
 from service.database import queries
 from service.database.engine import make_engine, reading
+from service.database.errors import NoProfileError
 from service.database.models import Attempt, Run, Search
 from service.database.queries import Axis, Curves, RunChoice, study_curves
 
@@ -70,6 +71,17 @@ def gather(home: Path) -> list[StudyFacts]:
         engine.dispose()
     told = [study for study in found if any(run.finished_at for run in study.runs)]
     return sorted(told, key=lambda study: (-study.definition.priority, study.name))
+
+
+def across(home: Path, names: Sequence[str]) -> ProfilesView | None:
+    """The optimizers over these completed studies, as `admeta profile`; None where they have none in common."""
+    engine = make_engine(database_url(home))
+    try:
+        return queries.profiles(engine, queries.Choice(studies=names)) if names else None
+    except NoProfileError:
+        return None
+    finally:
+        engine.dispose()
 
 
 def _facts(engine: Engine, name: str) -> StudyFacts:

@@ -30,7 +30,7 @@ MIB = 2**20
 DATABASE = "admeta.sqlite3"
 
 
-def pack(home: Path, target: Path, *, piece_mib: float = 14.0, at_most_mib: float = 96.0) -> list[Path]:
+def pack(home: Path, target: Path, *, piece_mib: float = 14.0, at_most_mib: float = 56.0) -> list[Path]:
     """Write TARGET.00, TARGET.01, …; the pieces.
 
     Args:

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.reproduction import tables
-from benchmarks.reproduction.facts import StudyFacts, gather
+from benchmarks.reproduction import definitions, tables
+from benchmarks.reproduction.facts import StudyFacts, across, gather
 from benchmarks.reproduction.plots import Line, line_plot
-from benchmarks.reproduction.prose import NOTES, OPENING
+from benchmarks.reproduction.prose import EARLIER, NOTES, OPENING
 from benchmarks.reproduction.work import sessions
 from search.analysis import expected_best_curve
-from search.states import RunState, Stage
+from search.states import Direction, RunState, Stage
 from service.database.queries.plots import Band
 
 BEGIN_READING = "<!-- written by hand from here; the program keeps it -->"
@@ -36,8 +36,14 @@ def write_report(home: Path, out: Path) -> None:
     for old in plots.glob("*.svg"):
         old.unlink()
     parts = [OPENING, "## Reading\n", BEGIN_READING + reading + END_READING + "\n"]
-    parts += [_summary([study for study in studies if study.view.state == "COMPLETED"]), NOTES]
-    parts += [_study(study, plots=plots) for study in studies]
+    current = set(definitions.names())
+    now = [study for study in studies if study.name in current]
+    earlier = [study for study in studies if study.name not in current]
+    parts += [_summary(home, now), NOTES]
+    parts += [_study(study, plots=plots) for study in now]
+    if earlier:
+        parts += [EARLIER, _summary(home, earlier, level="###")]
+        parts += [_study(study, plots=plots) for study in earlier]
     parts.append(_machines(home, studies))
     out.write_text("\n".join(parts), encoding="utf-8")
     print(f"wrote {out} and {len(list(plots.glob('*.svg')))} plots")
@@ -61,15 +67,22 @@ def _reading(out: Path) -> str:
     return NO_READING if match is None else match[1]
 
 
-def _summary(studies: Sequence[StudyFacts]) -> str:
+def _summary(home: Path, studies: Sequence[StudyFacts], *, level: str = "##") -> str:
+    """Ranks, scores and our verdicts over the completed studies that compare all optimizers."""
+    compared = [study for study in studies if study.view.state == "COMPLETED" and tables.is_comparison(study)]
+    profile = across(home, [study.name for study in compared])
+    if profile is None:
+        return f"{level} Over the studies\n\nNo study that compares all optimizers has ended yet.\n"
     parts = [
-        "## Over the studies\n",
-        "Rank by mean validation over the confirm seeds, in completed studies:\n",
-        tables.ranks(studies),
+        f"{level} Over the studies\n",
+        "Rank by mean validation over the confirm seeds, and the score by value of verdicts.md: the mean share of\n"
+        "studies on which an optimizer is at most x standard deviations of a run behind the best, for x from 0 to 4.\n",
+        tables.scores(profile, compared),
+        f"\n{profile.sentence}\n",
+        "What is shown of AdmetaR and AdmetaS on validation, for all pairs of a study together:\n",
+        tables.verdicts(compared),
     ]
-    parts += ["\nPairs at the 5 % level on validation, by the test of verdicts.md, adjusted within each study:\n"]
-    parts += [tables.verdicts(studies), ""]
-    return "\n".join(parts)
+    return "\n".join([*parts, ""])
 
 
 def _study(study: StudyFacts, *, plots: Path) -> str:
@@ -78,7 +91,8 @@ def _study(study: StudyFacts, *, plots: Path) -> str:
     facts = [
         f"{task.epochs} epochs, batch {task.batch_size}, schedule {task.schedule.name}",
         f"{study.definition.budget.trials_per_optimizer} trial(s) an optimizer",
-        f"confirm seeds {', '.join(map(str, confirm.seeds))}",
+        f"confirm seeds {', '.join(map(str, confirm.seeds))}"
+        + (f", more until decided, at most {confirm.max_seeds}" if confirm.until else ""),
         f"metric {study.view.metric}",
         f"{len(study.runs)} runs, {study.gpu_s / 60:.1f} card minutes"
         if study.gpu_s
@@ -86,7 +100,7 @@ def _study(study: StudyFacts, *, plots: Path) -> str:
     ]
     if study.view.state != "COMPLETED":
         facts.append(f"**{study.view.state}: not all of it was run**")
-    lines += ["; ".join(facts) + ".\n", tables.results(study), "", *_failures(study)]
+    lines += ["; ".join(facts) + ".\n", tables.results(study), "", *_verdicts(study), *_failures(study)]
     for name, drawing in _drawings(study):
         file = plots / f"{study.name}-{name}.svg"
         file.write_text(drawing, encoding="utf-8")
@@ -103,6 +117,17 @@ def _failures(study: StudyFacts) -> Iterator[str]:
     for state, n in sorted(others.items()):
         yield f"- {n} attempt(s) {state}; their runs went on."
     if failed or others:
+        yield ""
+
+
+def _verdicts(study: StudyFacts) -> Iterator[str]:
+    if found := tables.matrix(study):
+        yield f"{tables.counts(study)} Row against column: + better, − worse, = equivalent, · open.\n"
+        yield found
+        yield ""
+    for edge in study.comparison.edges:
+        yield f"- {edge.sentence}"
+    if study.comparison.edges:
         yield ""
 
 
@@ -155,7 +180,7 @@ def _best_of_n(study: StudyFacts) -> Iterator[Line]:
         return
     for row in study.comparison.rows:
         own = [run.value if run.value is not None else min(values) for run in trials if run.label == row.label]
-        best = expected_best_curve(own, direction=study.view.direction)
+        best = expected_best_curve(own, direction=Direction(study.view.direction))
         yield Line(label=row.label, x=[float(n + 1) for n in range(len(best))], y=list(best))
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from admeta.client.models import ComparisonRow, PairView, SpreadView
+from admeta.client.models import ComparisonRow, PairView, ProfilesView, SpreadView
 from benchmarks.reproduction.facts import StudyFacts
-from search.analysis import mean_ranks
 from search.paper import comparison, tables
+from search.states import Verdict
 
 OURS = ("admetar", "admetas")
+SIGNS = {"better": "+", "equivalent": "=", "open": "·", "worse": "−"}
+"""What is shown of one optimizer against another."""
 # The paper's network that is shown next to ours: another depth or size, so only the order can be compared.
 PAPER_MODELS = {"resnet20": "resnet110", "resnet110": "resnet110", "minilm": "bert-base"}
 PAPER_NAMES = {"resnet110": "ResNet-110, 160 epochs, test", "bert-base": "BERT-base, development set"}
@@ -27,7 +30,7 @@ def results(study: StudyFacts) -> str:
     """An optimizer a row, best validation first."""
     rows = study.comparison.rows
     theirs = {row.label: _of_paper(study, row) for row in rows}
-    header = ["", ">search best", ">validation", ">test", ">n", ">p to the first", "settings chosen"]
+    header = ["", ">search best", ">validation", ">test", ">n", ">p to the first", ">card s", "settings chosen"]
     has_paper = any(theirs.values())
     if has_paper:
         header += [f">paper: {PAPER_NAMES[PAPER_MODELS[str(study.view.model)]]}"]
@@ -35,8 +38,8 @@ def results(study: StudyFacts) -> str:
     body = []
     for row in rows:
         pair = pairs.get(frozenset((rows[0].label, row.label)))
-        cells = [row.label, percent(row.search_value), spread(row.validation), spread(row.test)]
-        cells += [str(row.validation.n), _p(pair), _chosen(study, row)]
+        cells = [row.label, told(study, row.search_value), spread(study, row.validation), spread(study, row.test)]
+        cells += [str(row.validation.n), _p(pair), f"{row.gpu_s:,.0f}", _chosen(study, row)]
         body.append(cells + ([theirs[row.label]] if has_paper else []))
     return markdown(header, body)
 
@@ -57,44 +60,75 @@ def against(study: StudyFacts, ours: str) -> str:
     body = []
     for pair in study.comparison.pairs:
         if ours in (pair.a, pair.b):
-            body.append(_difference(pair, ours))
+            body.append(_difference(study, pair, ours))
     if not body:
         return ""
-    return markdown([f"{ours} against", ">difference, points", ">95 % interval", ">p (adjusted)", f"{ours}"], body)
+    unit = "difference" if is_loss(study) else "difference, points"
+    return markdown([f"{ours} against", f">{unit}", ">interval", ">p (adjusted)", f"{ours}"], body)
+
+
+def matrix(study: StudyFacts) -> str:
+    """Every two optimizers: what is shown of the row against the column; empty where nothing was confirmed."""
+    labels = [
+        row.label for row in study.comparison.rows if any(row.label in (p.a, p.b) for p in study.comparison.pairs)
+    ]
+    if not labels:
+        return ""
+    signs = {(pair.a, pair.b): pair for pair in study.comparison.pairs}
+    body = []
+    for place, label in enumerate(labels, 1):
+        found = [signs.get((label, other)) or signs.get((other, label)) for other in labels]
+        body.append([f"{place} {label}", *("" if pair is None else SIGNS[_verdict(pair, label)] for pair in found)])
+    return markdown(["", *(str(place) for place in range(1, len(labels) + 1))], body)
+
+
+def counts(study: StudyFacts) -> str:
+    """How many pairs are decided, in words."""
+    found = Counter("better" if pair.better else str(pair.verdict) for pair in study.comparison.pairs)
+    n, margin = sum(found.values()), next((pair.margin for pair in study.comparison.pairs), None)
+    words = [f"one better: {found.pop('better', 0)}"]
+    if margin is not None:
+        words.append(f"equivalent within {in_unit(study, margin)}: {found.pop(Verdict.EQUIVALENT.value, 0)}")
+    return f"Of {n} pairs, {', '.join(words)}, open: {sum(found.values())}."
+
+
+def in_unit(study: StudyFacts, value: float) -> str:
+    """A difference of the metric in words: points, or nats of a loss."""
+    return f"{value:g}" if is_loss(study) else f"{100 * value:g} points"
+
+
+def is_loss(study: StudyFacts) -> bool:
+    """Whether the metric is one that is told as it is, not in hundredths."""
+    return study.view.metric.endswith("loss")
 
 
 def verdicts(studies: Sequence[StudyFacts]) -> str:
-    """The verdicts on ours against each other optimizer, over the studies of all nine."""
-    compared = [study for study in studies if _is_comparison(study)]
+    """The verdicts on ours against each other optimizer, over the studies that compare all."""
     body = []
     for ours in OURS:
-        for study in compared:
-            told: dict[str, list[str]] = {"better": [], "not shown": [], "worse": []}
+        for study in filter(is_comparison, studies):
+            found: dict[str, list[str]] = {kind: [] for kind in SIGNS}
             for pair in study.comparison.pairs:
                 if ours in (pair.a, pair.b):
-                    other = pair.b if pair.a == ours else pair.a
-                    told[_verdict(pair, ours)].append(other)
-            if any(told.values()):
-                body.append([ours, study.name, *(_listed(told[kind]) for kind in ("better", "not shown", "worse"))])
-    return markdown(["", "study", "better than", "no difference shown", "worse than"], body)
+                    found[_verdict(pair, ours)].append(pair.b if pair.a == ours else pair.a)
+            if any(found.values()):
+                body.append([ours, study.name, *(_listed(found[kind]) for kind in SIGNS)])
+    return markdown(["", "study", "better than", "equivalent to", "open", "worse than"], body)
 
 
-def ranks(studies: Sequence[StudyFacts]) -> str:
-    """Each optimizer's rank by mean validation in the studies of all nine, and the mean of the ranks."""
-    compared = [study for study in studies if _is_comparison(study)]
-    scores: dict[str, dict[str, float | None]] = {
-        study.name: {row.label: row.validation.mean for row in study.comparison.rows} for study in compared
-    }
-    labels = sorted({label for found in scores.values() for label in found})
-    if not compared or any(set(found) != set(labels) for found in scores.values()):
-        return ""
-    found = {study.name: {row.label: row.rank for row in study.comparison.rows} for study in compared}
-    means = mean_ranks([(scores[study.name], study.view.direction) for study in compared])
+def scores(profile: ProfilesView, studies: Sequence[StudyFacts]) -> str:
+    """Each optimizer's rank in each study, the mean of the ranks, and the score by value (docs/verdicts.md)."""
+    ranks = {study.name: {row.label: row.rank for row in study.comparison.rows} for study in studies}
     body = [
-        [label, *(str(found[study.name][label] or "–") for study in compared), f"{means[label]:.2f}"]
-        for label in sorted(labels, key=lambda label: means[label])
+        [
+            one.name,
+            *(str(ranks[study.name].get(one.name) or "–") for study in studies),
+            "–" if one.mean_rank is None else f"{one.mean_rank:.2f}",
+            "–" if one.by_value is None else f"{one.by_value.area:.2f}",
+        ]
+        for one in profile.optimizers
     ]
-    return markdown(["", *(f">{study.name}" for study in compared), ">mean"], body)
+    return markdown(["", *(f">{study.name}" for study in studies), ">mean rank", ">score by value"], body)
 
 
 def standing(studies: Sequence[StudyFacts]) -> Iterator[str]:
@@ -102,8 +136,8 @@ def standing(studies: Sequence[StudyFacts]) -> Iterator[str]:
     for study in studies:
         yield f"{study.name}: {study.view.state}, {len(study.runs)} runs, {study.gpu_s / 60:.1f} card minutes"
         for row in study.comparison.rows:
-            confirmed = f"{spread(row.validation)} | test {spread(row.test)} | n {row.validation.n}"
-            yield f"  {row.label:<21} search {percent(row.search_value)} | {confirmed} | {_chosen(study, row)}"
+            confirmed = f"{spread(study, row.validation)} | test {spread(study, row.test)} | n {row.validation.n}"
+            yield f"  {row.label:<21} search {told(study, row.search_value)} | {confirmed} | {_chosen(study, row)}"
 
 
 def held(study: StudyFacts) -> str:
@@ -121,17 +155,19 @@ def held(study: StudyFacts) -> str:
     )
 
 
-def percent(value: float | None) -> str:
-    """A fraction in points, with two places; a dash for none."""
-    return "–" if value is None else f"{100 * value:.2f}"
+def told(study: StudyFacts, value: float | None) -> str:
+    """A fraction in points, with two places; a loss as it is; a dash for none."""
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if is_loss(study) else f"{100 * value:.2f}"
 
 
-def spread(view: SpreadView) -> str:
-    """Mean ± sample standard deviation, in points."""
+def spread(study: StudyFacts, view: SpreadView) -> str:
+    """Mean ± sample standard deviation."""
     if view.mean is None:
         return "–" if not view.n_failed else f"– ({view.n_failed} failed)"
-    told = percent(view.mean) if view.std is None else f"{percent(view.mean)} ± {percent(view.std)}"
-    return told if not view.n_failed else f"{told} ({view.n_failed} failed)"
+    words = told(study, view.mean) if view.std is None else f"{told(study, view.mean)} ± {told(study, view.std)}"
+    return words if not view.n_failed else f"{words} ({view.n_failed} failed)"
 
 
 def settings(values: Mapping[str, Any]) -> str:
@@ -163,23 +199,28 @@ def _p(pair: PairView | None) -> str:
     return "" if pair is None or pair.p_adjusted is None else f"{pair.p_adjusted:.3f}"
 
 
-def _difference(pair: PairView, ours: str) -> list[str]:
+def _difference(study: StudyFacts, pair: PairView, ours: str) -> list[str]:
     sign = 1.0 if pair.a == ours else -1.0
     other = pair.b if pair.a == ours else pair.a
     if pair.difference is None:
         return [other, "–", "–", "–", pair.note or "not compared"]
     ends = sorted(sign * end for end in (pair.low, pair.high) if end is not None)
-    interval = " to ".join(f"{100 * end:+.2f}" for end in ends) or "–"
-    return [other, f"{100 * sign * pair.difference:+.2f}", interval, _p(pair) or "–", _verdict(pair, ours)]
+    interval = " to ".join(_signed(study, end) for end in ends) or "–"
+    return [other, _signed(study, sign * pair.difference), interval, _p(pair) or "–", _verdict(pair, ours)]
+
+
+def _signed(study: StudyFacts, value: float) -> str:
+    return ("+" if value >= 0 else "") + told(study, value)
 
 
 def _verdict(pair: PairView, ours: str) -> str:
     if pair.better is None:
-        return "not shown"
+        return "equivalent" if pair.verdict == Verdict.EQUIVALENT else "open"
     return "better" if pair.better == ours else "worse"
 
 
-def _is_comparison(study: StudyFacts) -> bool:
+def is_comparison(study: StudyFacts) -> bool:
+    """Whether it searches ours and the usual ones, each in its own space."""
     labels = {spec.label for spec in study.definition.optimizers}
     return study.is_search and set(OURS) <= labels and {"sgdm", "adamw"} <= labels
 

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from search.analysis.summary import AnalysisError, finite, is_maximize
+from admeta.client.models import ReachedView
+from search.analysis.summary import AnalysisError, finite
 from search.states import Direction
 
 
-def expected_best_curve(values: Sequence[float], *, direction: Direction | str) -> list[float]:
+def expected_best_curve(values: Sequence[float], *, direction: Direction) -> list[float]:
     """Expected best value of n random trials, for n = 1 … B, exactly (no sampling).
 
     The n are drawn with replacement: the empirical distribution stands for the true one. Biased low: at n = B the
@@ -27,17 +28,17 @@ def expected_best_curve(values: Sequence[float], *, direction: Direction | str) 
 
     Args:
         values: final objective of each of the B trials, in any order; all finite. Empty gives [].
-        direction: "maximize" or "minimize".
+        direction: which values are better.
 
     Returns:
         B numbers in the objective's unit; the first is the mean. Monotone towards the better side.
 
     Raises:
-        AnalysisError: a value is not finite, or the direction is unknown.
+        AnalysisError: a value is not finite.
 
     Source: Dodge et al., "Show Your Work", EMNLP 2019.
     """
-    sign = 1.0 if is_maximize(direction) else -1.0
+    sign = direction.sign
     ordered = np.sort(sign * np.array(finite(values, what="values"), dtype=np.float64))
     if not len(ordered):
         return []
@@ -53,19 +54,18 @@ def expected_best_curve(values: Sequence[float], *, direction: Direction | str) 
     return curve
 
 
-def best_so_far(values: Sequence[float | None], *, direction: Direction | str) -> list[float | None]:
+def best_so_far(values: Sequence[float | None], *, direction: Direction) -> list[float | None]:
     """The best value among the first i, for every i; None before the first finite one.
 
     Args:
         values: in order of time; None, NaN and ±inf (a failed trial, a diverged one) never are the best.
-        direction: "maximize" or "minimize".
+        direction: which values are better.
     """
-    better = max if is_maximize(direction) else min
     best: float | None = None
     curve: list[float | None] = []
     for value in values:
         if value is not None and math.isfinite(value):
-            best = value if best is None else better(best, value)
+            best = value if best is None else direction.best([best, value])
         curve.append(best)
     return curve
 
@@ -180,25 +180,8 @@ def _told(values: Sequence[float] | Floats) -> tuple[float | None, ...]:
     return tuple(float(value) if math.isfinite(value) else None for value in values)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReachedBy:
-    """The share of runs that have reached a target by each time, with a simultaneous band.
-
-    Attributes:
-        times: the times at which a run reached it, increasing; in the unit given.
-        share, low, high: from times[i] on, until the next.
-        before: upper bound of the share before times[0].
-    """
-
-    times: tuple[float, ...]
-    share: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-    before: float = 1.0
-
-
-def reached_by(times: Sequence[float], *, confidence: float = 0.95) -> ReachedBy:
-    """Distribution of the time to a target.
+def reached_by(times: Sequence[float], *, confidence: float = 0.95) -> ReachedView:
+    """Distribution of the time to a target, in the unit of the times.
 
     Args:
         times: one a run; infinite where the run never reached the target.
@@ -206,14 +189,14 @@ def reached_by(times: Sequence[float], *, confidence: float = 0.95) -> ReachedBy
     """
     n = len(times)
     if not n:
-        return ReachedBy(times=(), share=(), low=(), high=())
+        return ReachedView(times=[], share=[], low=[], high=[], before=1.0)
     f_low, f_high = distribution_band(n, confidence)
     ordered = np.sort(np.array(times, dtype=np.float64))
     known = [i for i in range(n) if math.isfinite(ordered[i]) and (i == n - 1 or ordered[i] < ordered[i + 1])]
-    return ReachedBy(
-        times=tuple(float(ordered[i]) for i in known),
-        share=tuple((i + 1) / n for i in known),
-        low=tuple(float(f_low[i]) for i in known),
-        high=tuple(float(f_high[i + 1]) if i + 1 < n else 1.0 for i in known),
+    return ReachedView(
+        times=[float(ordered[i]) for i in known],
+        share=[(i + 1) / n for i in known],
+        low=[float(f_low[i]) for i in known],
+        high=[float(f_high[i + 1]) if i + 1 < n else 1.0 for i in known],
         before=float(f_high[0]),
     )

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import PchipInterpolator, splev, splrep
 
-from search.analysis.summary import AnalysisError, finite_or_none, is_maximize
+from admeta.client.models.base import finite_or_none
+from search.analysis.summary import AnalysisError
 from search.states import Direction
 
 if TYPE_CHECKING:
@@ -39,36 +39,33 @@ class BandPoint:
     high: float
 
 
-def median_band(curves: Sequence[Curve], *, quantiles: tuple[float, float] = (0.25, 0.75)) -> list[BandPoint]:
-    """Median and band of several curves over the union of their x.
+def median_band(curves: Sequence[Curve], *, at: Sequence[float] | None = None) -> list[BandPoint]:
+    """Median and quartiles of several curves.
 
     Args:
         curves: one a run. Between its points a curve has the value of the last one: nothing is interpolated, since
-            no model was evaluated there. Before its first finite value and after its last point it does not count.
-        quantiles: of the band; linear between order statistics, as numpy's default.
+            no model was evaluated there. Before its first finite value and after its last point it does not count. Of
+            points at the same x, such as epochs that took no measurable time, the last counts.
+        at: x of the band, in order; None: all x of the curves. Quartiles are linear between order statistics, as
+            numpy's default.
 
     Returns:
         A point for every x at which at least one curve counts, in order of x.
 
     Raises:
-        AnalysisError: quantiles out of order or outside [0, 1]; x of a curve that does not rise strictly.
+        AnalysisError: x of a curve that falls.
     """
-    low, high = quantiles
-    if not 0 <= low <= high <= 1:
-        raise AnalysisError(f"quantiles are {quantiles}; they must be in order and within [0, 1]")
     for index, curve in enumerate(curves):
         xs = [x for x, _ in curve]
-        if any(not a < b for a, b in pairwise(xs)):
-            raise AnalysisError(
-                f"curves[{index}] has x = {xs}; x must rise strictly. Sort it, and keep one point for each x"
-            )
+        if any(not a <= b for a, b in pairwise(xs)):
+            raise AnalysisError(f"curves[{index}] has x = {xs}; x must not fall. Sort it")
     steps = [_Steps(curve) for curve in curves]
     band = []
-    for x in sorted({x for curve in curves for x, _ in curve}):
+    for x in sorted({x for curve in curves for x, _ in curve}) if at is None else at:
         ys = [y for y in (step.at(x) for step in steps) if y is not None]
         if ys:
-            bounds = np.quantile(ys, [low, 0.5, high])
-            band.append(BandPoint(x=x, n=len(ys), low=float(bounds[0]), median=float(bounds[1]), high=float(bounds[2])))
+            low, median, high = map(float, np.quantile(ys, [0.25, 0.5, 0.75]))
+            band.append(BandPoint(x=x, n=len(ys), low=low, median=median, high=high))
     return band
 
 
@@ -137,25 +134,24 @@ class TargetTimes:
         }
 
 
-def time_to_target(curves: Sequence[Sequence[Point]], *, target: float, direction: Direction | str) -> TargetTimes:
+def time_to_target(curves: Sequence[Sequence[Point]], *, target: float, direction: Direction) -> TargetTimes:
     """When each run's validation first met the target.
 
     Args:
         curves: one a run, its evaluations in order of time. A run that failed before its first evaluation is an
             empty curve: a miss.
         target: in the objective's unit; met by `value >= target` when maximizing, `<=` when minimizing.
-        direction: "maximize" or "minimize".
+        direction: which values are better.
 
     Raises:
-        AnalysisError: the target is not finite, or the direction is unknown.
+        AnalysisError: the target is not finite.
 
     Nothing is interpolated: the first evaluation that meets the target is taken, as AlgoPerf does (Dahl et al.,
     "Benchmarking Neural Network Training Algorithms", 2023).
     """
     if not math.isfinite(target):
         raise AnalysisError(f"target is {target}; it must be finite")
-    maximize = is_maximize(direction)
-    firsts = [_first(curve, target=target if maximize else -target, sign=1 if maximize else -1) for curve in curves]
+    firsts = [_first(curve, target=target, direction=direction) for curve in curves]
     return TargetTimes(
         target=target,
         epochs=tuple(epoch for epoch, _, _ in firsts),
@@ -164,11 +160,11 @@ def time_to_target(curves: Sequence[Sequence[Point]], *, target: float, directio
     )
 
 
-def _first(curve: Sequence[Point], *, target: float, sign: int) -> tuple[float, float, float]:
+def _first(curve: Sequence[Point], *, target: float, direction: Direction) -> tuple[float, float, float]:
     train_s = 0.0
     for point in curve:
         train_s += point.cost.train_s
-        if point.value is not None and math.isfinite(point.value) and sign * point.value >= target:
+        if point.value is not None and math.isfinite(point.value) and direction.reaches(point.value, target):
             return float(point.epoch), float(point.step), train_s
     return math.inf, math.inf, math.inf
 
@@ -266,6 +262,8 @@ def good_range(
     slack = within * abs(float(cost.min())) if margin is None else margin
     smooth = _smoothed(x[inside], cost[inside], error[inside], cap=_CAPPED_AT * slack)
     if last > first:
+        from scipy.interpolate import PchipInterpolator  # takes half a second to import
+
         grid = np.linspace(x[first], x[last], _STEPS)
         curve = PchipInterpolator(x[inside], smooth)(grid)
     else:
@@ -322,6 +320,8 @@ def _smoothed(
     """The costs with as much taken out as their errors explain; costs far from the best stay as they are."""
     if len(x) < 4 or not error.all():
         return cost
+    from scipy.interpolate import splev, splrep
+
     capped = np.minimum(cost, cost.min() + cap)
     spline, *_ = splrep(x, capped, w=1 / error, s=len(x), full_output=True, quiet=True)  # without warnings
     return np.asarray(splev(x, spline) + cost - capped)

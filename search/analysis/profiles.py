@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from search.analysis.summary import AnalysisError, is_maximize
+from search.analysis.summary import AnalysisError
 from search.states import Direction
 
 TAU_MAX = 4.0
@@ -113,17 +113,17 @@ class Ties(StrEnum):
 
 
 def rank(
-    values: Mapping[str, float | None], *, direction: Direction | str, ties: Ties = Ties.COMPETITION
+    values: Mapping[str, float | None], *, direction: Direction, ties: Ties = Ties.COMPETITION
 ) -> dict[str, float | None]:
     """Ranks by value, 1 the best; None for those without a finite value.
 
     Args:
         values: by optimizer, on one task.
-        direction: "maximize" or "minimize".
+        direction: which values are better.
         ties: what equal values get.
     """
-    sign = -1.0 if is_maximize(direction) else 1.0
-    costs = {name: sign * value for name, value in values.items() if value is not None and math.isfinite(value)}
+    finite = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
+    costs = {name: direction.cost(value) for name, value in finite.items()}
     ranks: dict[str, float | None] = {}
     for name in values:
         if name not in costs:
@@ -135,27 +135,12 @@ def rank(
     return ranks
 
 
-def full_ranks(values: Mapping[str, float | None], *, direction: Direction | str) -> dict[str, float]:
+def full_ranks(values: Mapping[str, float | None], *, direction: Direction) -> dict[str, float]:
     """Ranks by value, 1 the best, ties by their mean rank; those without a finite value share the last ranks."""
     ranks = rank(values, direction=direction, ties=Ties.MEAN)
     n_failed = sum(of is None for of in ranks.values())
     last = len(ranks) - (n_failed - 1) / 2
     return {name: last if of is None else of for name, of in ranks.items()}
-
-
-def mean_ranks(tasks: Sequence[tuple[Mapping[str, float | None], Direction | str]]) -> dict[str, float]:
-    """Mean over tasks of each optimizer's rank, ties by their mean rank.
-
-    Args:
-        tasks: for each task the values by optimizer and the direction. One that was tried and failed has None there
-            and gets the last rank. One that a task doesn't name is averaged over the others, where fewer competitors
-            may have been ranked: compare the same optimizers on every task where you can.
-    """
-    collected: dict[str, list[float]] = {}
-    for values, direction in tasks:
-        for name, of in full_ranks(values, direction=direction).items():
-            collected.setdefault(name, []).append(of)
-    return {name: math.fsum(of) / len(of) for name, of in collected.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

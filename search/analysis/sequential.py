@@ -71,7 +71,6 @@ class Decision:
             up.
         settled: optimizers that need no further seeds: another one is better, or they are equivalent to the leader.
             Where the rules compare with one optimizer only, those that are decided against it.
-        leader: the best so far by mean among those without failed runs; None where there is none.
         n_next: seeds that each open optimizer should have at the next look.
     """
 
@@ -79,7 +78,6 @@ class Decision:
     verdicts: tuple[PairVerdict, ...]
     open: tuple[str, ...]
     settled: tuple[str, ...]
-    leader: str | None
     n_next: int | None
 
 
@@ -108,7 +106,6 @@ def decide(samples: Mapping[str, Sample], rules: Rules, plan: Plan) -> Decision:
         verdicts=tuple(verdicts),
         open=() if is_over else tuple(candidates),
         settled=tuple(label for label in samples if label in settled),
-        leader=leader,
         n_next=None if is_over else plan.looks[look + 1],
     )
 

@@ -1,7 +1,7 @@
 """One optimizer's runs in a few numbers: mean and spread over seeds, and how often training diverged.
 
-Owns what is counted, and what is left out of the count; also the error of this package and the rules that its inputs
-share, directions and finite numbers. Does not own comparisons (search.analysis.significance).
+Owns what is counted, and what is left out of the count; also the error of this package and the rule that its inputs
+share, finite numbers. Does not own comparisons (search.analysis.significance).
 """
 
 from __future__ import annotations
@@ -9,29 +9,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from scipy import special
 
+from admeta.client.models import RateView, SpreadView
 from search.errors import SearchError
 from search.records import RunOutcome
-from search.states import Direction, FailureKind, RunState
+from search.states import SETTINGS_FAILURES, FailureKind, RunState
 
 
 class AnalysisError(SearchError):
     """Numbers that cannot be analysed as asked."""
-
-
-def is_maximize(direction: str) -> bool:
-    """Whether more is better.
-
-    Raises:
-        AnalysisError: neither "maximize" nor "minimize".
-    """
-    try:
-        return Direction(direction).is_maximize
-    except ValueError:
-        raise AnalysisError(f"direction {direction!r} is unknown; it must be 'maximize' or 'minimize'") from None
 
 
 def finite(values: Sequence[float], *, what: str) -> list[float]:
@@ -49,39 +37,17 @@ def finite(values: Sequence[float], *, what: str) -> list[float]:
     return [float(value) for value in values]
 
 
-def finite_or_none(value: float | None) -> float | None:
-    """The value as strict JSON can write it: None for NaN and ±inf."""
-    return value if value is not None and math.isfinite(value) else None
-
-
 Z_95 = statistics.NormalDist().inv_cdf(0.975)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """Mean ± sample standard deviation, in the unit of the values.
-
-    Attributes:
-        n: how many values count.
-        n_failed: how many were missing, NaN or infinite; they are in no other number.
-        mean: None for n = 0.
-        std: with n − 1 in the denominator; None for n < 2.
-    """
-
-    n: int
-    n_failed: int
-    mean: float | None
-    std: float | None
-
-
-def spread(values: Sequence[float | None]) -> Spread:
-    """Mean and sample standard deviation of the values that there are.
+def spread(values: Sequence[float | None]) -> SpreadView:
+    """Mean and sample standard deviation of the values that there are, in their unit; std is None for n < 2.
 
     Args:
         values: one a seed; None, NaN and ±inf stand for a run that failed.
     """
     good = [float(value) for value in values if value is not None and math.isfinite(value)]
-    return Spread(
+    return SpreadView(
         n=len(good),
         n_failed=len(values) - len(good),
         mean=_mean(good) if good else None,
@@ -109,25 +75,8 @@ def typical_std(groups: Iterable[Sequence[float]]) -> float | None:
     return math.sqrt(statistics.median(variances)) or None if variances else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rate:
-    """A share of runs with its 95 % interval (Wilson's score interval).
-
-    Attributes:
-        count, n: `count` of `n` runs.
-        rate: count / n; None for n = 0, as the interval.
-        low, high: the interval, within [0, 1].
-    """
-
-    count: int
-    n: int
-    rate: float | None
-    low: float | None
-    high: float | None
-
-
-def divergence_rate(outcomes: Sequence[RunOutcome]) -> Rate:
-    """How often the settings made training diverge.
+def divergence_rate(outcomes: Sequence[RunOutcome]) -> RateView:
+    """How often the settings made training diverge, with Wilson's score interval (95 %), which lies within [0, 1].
 
     Args:
         outcomes: one a run. A run that ended by an error, a lost worker or a cancellation says nothing of its
@@ -138,23 +87,22 @@ def divergence_rate(outcomes: Sequence[RunOutcome]) -> Rate:
     telling = [
         outcome
         for outcome in outcomes
-        if outcome.state in (RunState.COMPLETE, RunState.PRUNED)
-        or outcome.failure in (FailureKind.DIVERGED, FailureKind.NO_METRIC)
+        if outcome.state in (RunState.COMPLETE, RunState.PRUNED) or outcome.failure in SETTINGS_FAILURES
     ]
     count = sum(outcome.failure is FailureKind.DIVERGED for outcome in telling)
     return _wilson(count, len(telling))
 
 
-def _wilson(count: int, n: int) -> Rate:
+def _wilson(count: int, n: int) -> RateView:
     if n == 0:
-        return Rate(count=0, n=0, rate=None, low=None, high=None)
+        return RateView(count=0, n=0, rate=None, low=None, high=None)
     p, z2 = count / n, Z_95**2
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = Z_95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n)) / (1 + z2 / n)
     # At count = 0 and count = n the interval ends exactly at 0 and 1; rounding must not move it.
     low = 0.0 if count == 0 else max(0.0, centre - half)
     high = 1.0 if count == n else min(1.0, centre + half)
-    return Rate(count=count, n=n, rate=p, low=low, high=high)
+    return RateView(count=count, n=n, rate=p, low=low, high=high)
 
 
 def _mean(values: list[float]) -> float:

@@ -206,7 +206,7 @@ def _by_values(samples: Mapping[str, Sample], pairs: Sequence[tuple[str, str]], 
 
 def _moderated(samples: Mapping[str, Sample], pairs: Sequence[tuple[str, str]], rules: Rules) -> list[PairVerdict]:
     known = {label: sample for label, sample in samples.items() if sample.values}
-    groups = _groups(known, rules.looks)
+    groups = groups_of(known, rules.looks)
     index = {label: i for i, label in enumerate(known)}
     compared = [(a, b) for a, b in pairs if a in index and b in index]
     silent = [PairVerdict(a=a, b=b, test=rules.test, unit=rules.unit, margin=rules.margin) for a, b in pairs]
@@ -271,7 +271,7 @@ def _better(a: str, b: str, difference: float, direction: Direction) -> str:
     return a if (difference > 0) is direction.is_maximize else b
 
 
-def _groups(known: Mapping[str, Sample], looks: Looks | None) -> list[Group]:
+def groups_of(known: Mapping[str, Sample], looks: Looks | None = None) -> list[Group]:
     """Means and variances; where the seed is shown to matter, around the seeds' means."""
     seeds = [set(sample.values) for sample in known.values()]
     k = len(known)

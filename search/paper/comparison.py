@@ -21,14 +21,19 @@ from typing import Any
 
 import yaml
 
-from admeta.client.text import head_text, latex, markdown
+from admeta.client.models import (
+    OurNumberView,
+    PaperCellView,
+    PaperNumberView,
+    PaperStudyView,
+    PaperTableCellsView,
+    PaperTableView,
+)
 from search.definition import StudyDefinition
 from search.errors import SearchError, nearest_hint
 from search.paper.setups import model_id
 from search.paper.tables import PaperResult, result_tables, results
 from tasks.config import TaskConfig, TrialRef
-
-NOTHING = "–"
 
 _Key = tuple[str, str | None, str, str, str | None]
 """Task, the paper's model, optimizer, metric and variant: equal for a cell and the result shown in it."""
@@ -36,64 +41,34 @@ _Key = tuple[str, str | None, str, str, str | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """One of our results.
+    """One of our results: the number that a cell shows, and what decides which cell it is.
 
     Attributes:
-        task, model, optimizer: by the product's names.
+        task, optimizer: by the product's names.
         metric: without `val_` or `test_`, as in `PaperResult`.
-        mean, std: in the metric's own unit (fractions for accuracies); std None for n < 2.
-        n: number of confirm runs.
+        number: `model_id` decides whether its model counts as one of the paper's.
         variant: the paper's name of an ablation; None for the main result.
     """
 
     task: str
-    model: str
     optimizer: str
     metric: str
-    mean: float
-    std: float | None
-    n: int
+    number: OurNumberView
     variant: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One cell: the paper's number and ours; None if there is none."""
-
-    paper: PaperResult | None
-    ours: Measured | None
+def list_tables(measured: Sequence[Measured]) -> list[PaperTableView]:
+    """All the paper's result tables, in its order, without their cells."""
+    ours = _by_key(measured)
+    return [_listed(name, ours) for name in result_tables()]
 
 
-@dataclass(frozen=True, kw_only=True)
-class TableComparison:
-    """A table of the paper with our numbers in it: headings and cells in the paper's rows and columns."""
-
-    name: str
-    number: int
-    caption: str
-    columns: tuple[tuple[str, ...], ...]
-    rows: tuple[tuple[str, ...], ...]
-    cells: tuple[tuple[Cell, ...], ...]
-    notes: tuple[str, ...]
-
-    @property
-    def n_printed(self) -> int:
-        """Cells in which the paper prints a number."""
-        return sum(cell.paper is not None for row in self.cells for cell in row)
-
-    @property
-    def n_ours(self) -> int:
-        """Cells that have a number of ours."""
-        return sum(cell.ours is not None for row in self.cells for cell in row)
-
-
-def compare_table(table: str, measured: Sequence[Measured]) -> TableComparison:
+def compare_table(table: str, measured: Sequence[Measured]) -> PaperTableCellsView:
     """One of the paper's result tables with our numbers next to its own.
 
     Args:
         table: our name of it (`search.paper.result_tables`).
-        measured: our results, the most reliable first: if several fit a cell, the first is shown. `model_id` decides
-            which models count as the paper's.
+        measured: our results, the most reliable first: if several fit a cell, the first is shown.
 
     Raises:
         SearchError: there is no such table.
@@ -103,33 +78,34 @@ def compare_table(table: str, measured: Sequence[Measured]) -> TableComparison:
     layout = result_tables()[table]
     ours = _by_key(measured)
     filled = {
-        (paper.row_index, paper.column_index): Cell(paper=paper, ours=ours.get(_key(paper)))
-        for paper in results(table=table)
+        (paper.row_index, paper.column_index): _cell(paper, ours.get(_key(paper))) for paper in results(table=table)
     }
-    empty = Cell(paper=None, ours=None)
-    return TableComparison(
-        name=table,
-        number=layout.number,
-        caption=layout.caption,
-        columns=tuple(tuple(column.head) for column in layout.columns),
-        rows=tuple(tuple(row.head) for row in layout.rows),
-        cells=tuple(
-            tuple(filled.get((i, j), empty) for j in range(len(layout.columns))) for i in range(len(layout.rows))
-        ),
-        notes=layout.notes,
+    empty = PaperCellView(paper=None, ours=None, difference=None)
+    return PaperTableCellsView(
+        **_listed(table, ours).model_dump(),
+        columns=[column.head for column in layout.columns],
+        rows=[row.head for row in layout.rows],
+        cells=[[filled.get((i, j), empty) for j in range(len(layout.columns))] for i in range(len(layout.rows))],
+        notes=list(layout.notes),
     )
 
 
-def count_ours(measured: Sequence[Measured]) -> dict[str, int]:
-    """`n_ours` of each table, without building the tables."""
-    ours = _by_key(measured)
-    return {table: sum(_key(paper) in ours for paper in results(table=table)) for table in result_tables()}
+def _listed(name: str, ours: Mapping[_Key, OurNumberView]) -> PaperTableView:
+    layout, printed = result_tables()[name], results(table=name)
+    return PaperTableView(
+        name=name,
+        number=layout.number,
+        caption=layout.caption,
+        n_cells=len(printed),
+        n_ours=sum(_key(paper) in ours for paper in printed),
+        studies=[study.name for study in paper_studies().values() if study.table == name],
+    )
 
 
-def _by_key(measured: Sequence[Measured]) -> dict[_Key, Measured]:
-    ours: dict[_Key, Measured] = {}
-    for each in measured:
-        ours.setdefault((each.task, model_id(each.model), each.optimizer, each.metric, each.variant), each)
+def _by_key(measured: Sequence[Measured]) -> dict[_Key, OurNumberView]:
+    ours: dict[_Key, OurNumberView] = {}
+    for one in measured:
+        ours.setdefault((one.task, model_id(one.number.model), one.optimizer, one.metric, one.variant), one.number)
     return ours
 
 
@@ -137,32 +113,15 @@ def _key(paper: PaperResult) -> _Key:
     return (paper.task, paper.model, paper.optimizer, paper.metric, paper.variant)
 
 
-def cell_texts(cell: Cell) -> tuple[str, str]:
-    """The texts of the paper's number and of ours, in the paper's unit; ours with its n."""
-    paper = cell.paper.text if cell.paper else NOTHING
-    if cell.ours is None:
-        return paper, NOTHING
-    scale = 1 if cell.ours.metric == "training_time" else 100
-    spread = "" if cell.ours.std is None else f"±{scale * cell.ours.std:.2f}"
-    return paper, f"{scale * cell.ours.mean:.2f}{spread} (n={cell.ours.n})"
+def _cell(paper: PaperResult, ours: OurNumberView | None) -> PaperCellView:
+    difference = None if ours is None else ours.mean - paper.value
+    return PaperCellView(paper=PaperNumberView.model_validate(paper), ours=ours, difference=difference)
 
 
-def to_markdown(table: TableComparison) -> str:
-    """The table as Markdown; each cell is `paper / ours`, in percent where the paper's is, ours with its n."""
-    return markdown(*_head_and_rows(table))
-
-
-def to_latex(table: TableComparison) -> str:
-    """The table as a LaTeX tabular (needs booktabs); each cell is `paper / ours`, as in Markdown."""
-    return latex(*_head_and_rows(table))
-
-
-def _head_and_rows(table: TableComparison) -> tuple[list[str], list[list[str]]]:
-    rows = zip(table.rows, table.cells, strict=True)
-    return (
-        ["", *map(head_text, table.columns)],
-        [[head_text(head), *(" / ".join(cell_texts(cell)) for cell in row)] for head, row in rows],
-    )
+def number_text(metric: str, *, mean: float, std: float | None, n: int) -> str:
+    """A number of ours as the paper would print it, in its unit, with its n: 94.01±0.20 (n=3)."""
+    scale = 1 if metric == "training_time" else 100
+    return f"{scale * mean:.2f}{'' if std is None else f'±{scale * std:.2f}'} (n={n})"
 
 
 FINETUNED = "finetune"
@@ -217,6 +176,33 @@ class PaperStudy:
     table: str
     notes: str
     definition: StudyDefinition
+
+    def view(self) -> PaperStudyView:
+        """What REST and the pages list of it: without its definition."""
+        definition = self.definition
+        origin = definition.task.init_from
+        first = None if origin is None or isinstance(origin, str) else origin.study
+        return PaperStudyView(
+            name=self.name,
+            study=definition.name,
+            table=self.table,
+            task=definition.task.name,
+            model=definition.task.model,
+            optimizers=[one.label for one in definition.optimizers],
+            n_runs=definition.n_runs,
+            after=next((name for name, other in paper_studies().items() if other.definition.name == first), None),
+            notes=self.notes,
+        )
+
+    def whole_view(self) -> PaperStudyView:
+        """The same with its definition."""
+        return self.view().model_copy(update={"definition": self.definition.to_json()})
+
+    def small_view(self) -> PaperStudyView:
+        """The same with the definition, name and size of its small form (`smoke`)."""
+        small = smoke(self.definition)
+        changes = {"study": small.name, "model": small.task.model, "n_runs": small.n_runs}
+        return self.view().model_copy(update={**changes, "definition": small.to_json()})
 
 
 @lru_cache(maxsize=1)

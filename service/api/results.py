@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import optuna
 from fastapi import APIRouter, Query, Request, Response
@@ -19,6 +19,7 @@ from admeta.client.models import (
     ErrorView,
     FieldError,
     ImportanceView,
+    Page,
     PaperStudyView,
     PaperTableCellsView,
     PaperTableView,
@@ -30,16 +31,14 @@ from admeta.client.models import (
     SearchView,
     SensitivityView,
     StudiesComparisonView,
-    StudyRunView,
     StudyView,
-    TrialView,
 )
 from search.errors import SearchError, TooFewTrialsError
 from search.objectives import MOST
-from search.paper.comparison import paper_studies
+from search.paper.comparison import compare_table, list_tables, paper_studies
 from search.paper.comparison import paper_study as find_study
 from search.states import ExportFormat, ImportanceMethod, SignificanceTest, Stage, TimeUnit
-from service import export, paper_comparison
+from service import export
 from service.api.catalog import known_optimizer, known_task
 from service.api.errors import ApiError, invalid_definition
 from service.api.invalid import body_fields
@@ -47,10 +46,11 @@ from service.api.openapi import json_body, refusals
 from service.api.requests import MAX_PAGE, Database, Filters, JsonBody, parse_body
 from service.database import queries
 from service.database.optuna_storage import optuna_storage
-from service.database.queries import best_results
+from service.database.queries import best_results, measured
 from service.database.queries.plots import search_importance
 from service.database.retry import REQUEST
 
+Item = TypeVar("Item")
 MAX_COMPARED = 8
 _NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ErrorView}}
 router = APIRouter(prefix="/v1/studies/{study}", tags=["results"], responses=_NOT_FOUND)
@@ -88,8 +88,8 @@ def export_study(engine: Database, study: str, filters: Annotated[ExportFilters,
         )
         return Response(text, media_type=chosen.media_type, headers=headers)
     columns = export.columns(view.definition or {})
-    trials = _all_trials(engine, view.id)
-    others = _sensitivity_runs(engine, view.id)
+    trials = _all_items(queries.list_trials, engine, view.id)
+    others = _all_items(queries.list_runs, engine, view.id, stage=Stage.SENSITIVITY)
     chunks: Iterable[bytes]
     match chosen:
         case ExportFormat.CSV:
@@ -186,10 +186,11 @@ def get_importance(
     return [_importance(engine, search, storage, filters.method) for search in view.searches]
 
 
-def _sensitivity_runs(engine: Engine, study_id: str) -> Iterator[StudyRunView]:
+def _all_items(list_page: Callable[..., Page[Item]], engine: Engine, study_id: str, **filters: Any) -> Iterator[Item]:
+    """The items of all pages of a study's list."""
     cursor: str | None = None
     while True:
-        page = queries.list_runs(engine, study_id, stage=Stage.SENSITIVITY, limit=MAX_PAGE, cursor=cursor)
+        page = list_page(engine, study_id, limit=MAX_PAGE, cursor=cursor, **filters)
         yield from page.items
         cursor = page.next_cursor
         if cursor is None:
@@ -220,16 +221,6 @@ def _optuna_storage(request: Request, engine: Engine) -> optuna.storages.BaseSto
         state.optuna_storage = optuna_storage(engine, REQUEST)
     storage: optuna.storages.BaseStorage = state.optuna_storage
     return storage
-
-
-def _all_trials(engine: Engine, study_id: str) -> Iterator[TrialView]:
-    cursor: str | None = None
-    while True:
-        page = queries.list_trials(engine, study_id, limit=MAX_PAGE, cursor=cursor)
-        yield from page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            return
 
 
 class BestFilters(Filters):
@@ -273,10 +264,12 @@ def get_best(engine: Database, filters: Annotated[BestFilters, Query()]) -> Best
     if found is None:
         of_model = f" with model '{filters.model}'" if filters.model else ""
         of_model += f" in a recipe that begins with {filters.recipe}" if filters.recipe else ""
+        names = {one.best.optimizer for one in best_results(engine) if one.best.task == info.name}
+        others = f"; the task has results of {', '.join(sorted(names))}" if names else ""
         raise ApiError(
             404,
             "no_result",
-            f"no finished trial of optimizer '{filters.optimizer}' on task '{info.name}'{of_model} yet.",
+            f"no finished trial of optimizer '{filters.optimizer}' on task '{info.name}'{of_model} yet{others}.",
             hint="Submit a study with both (POST /v1/studies), or wait for its first trial.",
         )
     return queries.with_front(engine, found)
@@ -415,7 +408,7 @@ class FormFilter(Filters):
 @paper.get("/tables")
 def list_paper_tables(engine: Database) -> list[PaperTableView]:
     """The paper's result tables, in its order, with how many of their numbers we have measured."""
-    return paper_comparison.table_list(best_results(engine))
+    return list_tables(measured(best_results(engine)))
 
 
 @paper.get("/tables/{table}", responses=_NOT_FOUND)
@@ -429,13 +422,13 @@ def get_paper_table(engine: Database, table: str) -> PaperTableCellsView:
             f"the paper has no result table '{table[:100]}'; known: {known}",
             hint="GET /v1/paper/tables lists them.",
         )
-    return paper_comparison.table_view(table, best_results(engine))
+    return compare_table(table, measured(best_results(engine)))
 
 
 @paper.get("/studies")
 def list_paper_studies() -> list[PaperStudyView]:
     """The studies that measure what the paper's tables report, in the order of the tables."""
-    return [paper_comparison.study_view(study) for study in paper_studies().values()]
+    return [study.view() for study in paper_studies().values()]
 
 
 @paper.get("/studies/{paper_study}", responses=_NOT_FOUND)
@@ -446,4 +439,4 @@ def get_paper_study(paper_study: str, asked: Annotated[FormFilter, Query()]) -> 
     except SearchError as error:
         hint = "GET /v1/paper/studies lists them."
         raise ApiError(404, "paper_study_not_found", str(error)[:2000], hint=hint) from None
-    return paper_comparison.small_study(found) if asked.form is StudyForm.SMOKE else paper_comparison.full_study(found)
+    return found.small_view() if asked.form is StudyForm.SMOKE else found.whole_view()

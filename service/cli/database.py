@@ -25,6 +25,8 @@ from search.states import Scope
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
+    from service.settings import Settings
+
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400}
 Service = Annotated[
     str | None,
@@ -46,10 +48,10 @@ def upgrade(home: Home = None, database_url: DatabaseUrl = None, output: OutputO
     """Create the tables, or upgrade them to this version. `admeta serve` does the same when it starts."""
     from service.database.schema import head_revision, inspect, prepare
 
-    url = _url(home, database_url)
-    before = inspect(url)
-    prepare(url)
-    _report_change(before, head_revision(), output)
+    settings = _settings(home, database_url)
+    before = inspect(settings.database_url)
+    prepare(settings.database_url)
+    _report_change(settings, before, head_revision(), output)
 
 
 def downgrade(
@@ -65,41 +67,46 @@ def downgrade(
     """
     from service.database.schema import inspect, step_back
 
-    url = _url(home, database_url)
+    settings = _settings(home, database_url)
+    url = settings.database_url
     before = inspect(url)
     if not yes:
-        question = f"Downgrade the tables from {before or 'nothing'} to {revision}? Newer columns and tables are lost."
+        change = f"from {before or 'nothing'} to {revision}? Newer columns and tables are lost."
+        question = f"{settings.safe_database_url}: downgrade the tables {change}"
         typer.confirm(question, abort=True, err=output is not Output.TABLE)
     step_back(url, revision)
-    _report_change(before, inspect(url), output)
+    _report_change(settings, before, inspect(url), output)
 
 
 def current(home: Home = None, database_url: DatabaseUrl = None, output: OutputOption = Output.TABLE) -> None:
     """Show the tables' revision and the revision that this version needs. Exit code 1 where they differ."""
     from service.database.schema import head_revision, inspect
 
-    found, needed = inspect(_url(home, database_url)), head_revision()
+    settings = _settings(home, database_url)
+    found, needed = inspect(settings.database_url), head_revision()
     if output is Output.TABLE:
-        say(f"tables: {found or 'none'}; this version needs: {needed}")
+        say(f"{settings.safe_database_url}: tables: {found or 'none'}; this version needs: {needed}")
     else:
         emit_plain({"found": found, "needed": needed}, output)
+    if found is None:
+        say("hint: Is it the service's? Give the --home or --database-url that `admeta serve` has.", err=True)
     if found != needed:
         say("hint: Run `admeta db upgrade`. A newer database needs a newer admeta-search.", err=True)
         raise typer.Exit(FAILED)
 
 
-def _report_change(before: str | None, after: str | None, output: Output) -> None:
+def _report_change(settings: Settings, before: str | None, after: str | None, output: Output) -> None:
     if output is not Output.TABLE:
         emit_plain({"before": before, "after": after}, output)
         return
     verb = "are at" if before == after else f"went from {before or 'nothing'} to"
-    say(f"the tables {verb} revision {after or 'nothing'}")
+    say(f"{settings.safe_database_url}: the tables {verb} revision {after or 'nothing'}")
 
 
-def _url(home: Path | None, database_url: str | None) -> str:
+def _settings(home: Path | None, database_url: str | None) -> Settings:
     from service.settings import load
 
-    return load(os.environ, home=home, database_url=database_url).database_url
+    return load(os.environ, home=home, database_url=database_url)
 
 
 def build_tokens() -> typer.Typer:
@@ -126,6 +133,7 @@ def create(
     lifetime = None if expires is None else _duration(expires)
     if not 1 <= len(name) <= 100:
         raise typer.BadParameter("must have 1 to 100 characters", param_hint="NAME")
+    where = ""
     if url is not None:
         with connect(url) as client:
             made = client.create_token(
@@ -136,12 +144,13 @@ def create(
             from service.database import tokens
 
             made = tokens.create_token(engine, name=name, scope=scope, lifetime=lifetime)
+            where = f" Services on {engine.url.render_as_string()} take it."
     if output is not Output.TABLE:
         emit(made, output, table=lambda view: tables.token_list([view]))
         return
     say(made.token)
     until = "until it is revoked" if made.expires_at is None else f"until {tables.moment(made.expires_at)}"
-    say(f"Token {made.id} ({made.scope}) is valid {until}. Keep it: it cannot be shown again.", err=True)
+    say(f"Token {made.id} ({made.scope}) is valid {until}. Keep it: it cannot be shown again.{where}", err=True)
     say("The client and the command line read it from ADMETA_TOKEN.", err=True)
 
 

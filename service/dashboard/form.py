@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from admeta.client.terminal import tables
 from admeta.registry import known_optimizers
 from admeta.spaces import split_recipe
 from search.definition import StudyDefinition
+from tasks.config import TaskConfig
 
 Schema = Mapping[str, Any]
 Filled = Mapping[str, Sequence[str]]
@@ -111,16 +112,21 @@ def study_sections() -> list[Section]:
     ]
 
 
-@cache
-def task_fields(config: type[Any]) -> Section:
-    """The fields of a task's configuration except its name and model."""
-    found = [field for field in fields_of(config.model_json_schema(), prefix="task.")]
+def task_fields(config: type[TaskConfig], model: str | None = None) -> Section:
+    """The fields of a task's configuration except its name and model, with the defaults that this model has."""
+    own = {f"task.{name}": value for name, value in config.defaults_of(model).items()}
+    found = [replace(field, default=own.get(field.path, field.default)) for field in _all_task_fields(config)]
     first = ("task.epochs", "task.batch_size", "task.steps_per_epoch")
     rest = [field for field in found if field.path not in (*first, "task.name", "task.model")]
     return Section(title="Task", fields=[field for field in found if field.path in first], more=rest)
 
 
-def default_model(config: type[Any]) -> str | None:
+@cache  # by task alone: a model may be any text that a form sends
+def _all_task_fields(config: type[TaskConfig]) -> list[Field]:
+    return list(fields_of(config.model_json_schema(), prefix="task."))
+
+
+def default_model(config: type[TaskConfig]) -> str | None:
     """The model that a task trains where none is named."""
     model: str | None = config.model_json_schema()["properties"].get("model", {}).get("default")
     return model

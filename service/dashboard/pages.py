@@ -1,7 +1,6 @@
 """How a page is made: templates, static files, files to download, errors as pages.
 
-Everything put into a page is escaped. If a browser sent the request, an
-error is a page with the message of the API.
+Everything put into a page is escaped. If a browser sent the request, an error is a page with the message of the API.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 from urllib.parse import quote
 
@@ -24,7 +24,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from admeta.client.models import ErrorView
+from admeta.client.models import ErrorView, chance
 from admeta.client.terminal import tables
 from search import states
 from service.api import optuna_pages
@@ -48,7 +48,7 @@ _NAVIGATION = (
     ("/cluster", "Cluster", ()),
     ("/docs", "API", ()),
 )
-"""The pages that every page leads to: asset_address, name, and what else counts as being there."""
+"""The pages that every page leads to: address, name, and what other addresses count as being there."""
 
 
 def page(request: HTTPConnection, template: str, *, status: int = 200, **values: Any) -> Response:
@@ -122,10 +122,12 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "breakable": breakable,
+        "chance": chance,
         "duration": duration,
         "in_page_words": in_page_words,
         "number": number,
         "part": part,
+        "reached": tables.reached,
         "searched": lambda values, space: {name: value for name, value in (values or {}).items() if name in space},
         "searched_in": tables.searched_in,
         "settings": tables.settings,
@@ -137,6 +139,7 @@ def _environment() -> Environment:
         "good_range": tables.good_range,
         "has_optuna_pages": optuna_pages.is_installed(),
         "n_finished": tables.n_finished,
+        "sources": tables.sources,
         "trials_used": tables.trials_used,
         "n_runs": tables.n_runs,
     }
@@ -146,32 +149,14 @@ def _environment() -> Environment:
 router = APIRouter(include_in_schema=False)
 
 _MEDIA_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
-_FILES = {
-    "dashboard.css": "dashboard.css",
-    "address.js": "address.js",
-    "live.js": "live.js",
-    "times.js": "times.js",
-    "charts.js": "charts.js",
-    "save.js": "save.js",
-    "svg.js": "svg.js",
-    "search.js": "search.js",
-    "heatmap.js": "heatmap.js",
-    "lines.js": "lines.js",
-    "timeline.js": "timeline.js",
-    "trials.js": "trials.js",
-    "log.js": "log.js",
-    "explorer.js": "explorer.js",
-    "submit.js": "submit.js",
-    "htmx.js": "vendor/htmx.min.js",
-    "uPlot.css": "vendor/uPlot.min.css",
-    "uPlot.js": "vendor/uPlot.iife.min.js",
-}
+_STATIC = resources.files("service.dashboard").joinpath("static")
+_VENDORED = {"htmx.js": "htmx.min.js", "uPlot.css": "uPlot.min.css", "uPlot.js": "uPlot.iife.min.js"}
 
 
 @router.get("/assets/{name}")
 def get_asset(name: str, v: str | None = None) -> Response:
     """A static file; asked for with its version, it never changes."""
-    if name not in _FILES:
+    if name not in _files():
         raise HTTPException(404)
     kept = "public, max-age=31536000, immutable" if v == version(name) else "no-cache"
     media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
@@ -191,7 +176,14 @@ def version(name: str) -> str:
 
 @cache
 def _content(name: str) -> bytes:
-    return resources.files("service.dashboard").joinpath(f"static/{_FILES[name]}").read_bytes()
+    return _files()[name].read_bytes()
+
+
+@cache
+def _files() -> dict[str, Traversable]:
+    """The static files by the names that pages ask for."""
+    own = {file.name: file for file in _STATIC.iterdir() if file.name.endswith((".js", ".css"))}
+    return own | {name: _STATIC.joinpath("vendor", file) for name, file in _VENDORED.items()}
 
 
 _DOWNLOAD_TYPES = {"csv": "text/csv", "tex": "text/x-latex", "md": "text/markdown", "yaml": "application/yaml"}

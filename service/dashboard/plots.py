@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from numpy.typing import NDArray
 from pydantic import Field
 
-from search.analysis import finite_or_none
+from admeta.client.models.base import finite_or_none
 from search.states import Direction, RunState
 from service.api.requests import Database, Filters
 from service.api.results import ParetoFilters

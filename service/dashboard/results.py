@@ -17,16 +17,21 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from sqlalchemy import Engine
 
-import search.paper.comparison
 import search.paper.tables
 import tasks.registry
 from admeta.client import studyfile
-from admeta.client.models import ProfileResultView, ProfilesView, RecommendRequest
+from admeta.client.models import (
+    OurNumberView,
+    PaperCellView,
+    PaperTableCellsView,
+    ProfileResultView,
+    ProfilesView,
+    RecommendRequest,
+)
 from admeta.client.terminal import tables
-from admeta.client.text import latex
+from admeta.client.text import latex, markdown
 from admeta.registry import known_optimizers
-from search.paper.comparison import Measured, TableComparison
-from search.paper.tables import PaperResult
+from search.paper.comparison import compare_table
 from search.states import Direction, TimeUnit
 from service.api.requests import Database, Filters
 from service.api.results import ProfileFilters, RecipePrefix, ShortName, check_recommendable, studies_to_compare
@@ -35,7 +40,6 @@ from service.dashboard.pages import as_csv, as_text, page
 from service.dashboard.plots import curve_rows
 from service.database import queries
 from service.database.queries import Axis, BestResult
-from service.paper_comparison import measured
 
 router = APIRouter(include_in_schema=False)
 
@@ -65,23 +69,16 @@ def get_paper_table(engine: Database, table: str, form: Literal["csv", "json", "
     """One of the paper's tables with our results."""
     if table not in search.paper.tables.result_tables():
         raise HTTPException(404)
-    found = paper_table(table, queries.best_results(engine)).comparison
+    found = compare_table(table, queries.measured(queries.best_results(engine)))
     match form:
         case "csv":
             return as_csv(paper_rows(found), name=f"paper-{table}")
         case "json":
-            return JSONResponse(_plain(asdict(found)))
+            return JSONResponse(found.model_dump(mode="json"))
         case "tex":
-            return as_text(search.paper.comparison.to_latex(found), name=f"paper-{table}.tex")
+            return as_text(latex(*tables.paper_rows(found)), name=f"paper-{table}.tex")
         case "md":
-            return as_text(search.paper.comparison.to_markdown(found), name=f"paper-{table}.md")
-
-
-def _plain(value: Any) -> Any:
-    """Mappings and tuples as JSON writes them."""
-    if hasattr(value, "items"):
-        return {key: _plain(child) for key, child in value.items()}
-    return [_plain(child) for child in value] if isinstance(value, list | tuple) else value
+            return as_text(markdown(*tables.paper_rows(found)), name=f"paper-{table}.md")
 
 
 _PAPERS_ORDER = ("sgd", "sgdm", "admetas", "adam", "adamw", "radam", "ranger", "adabelief", "admetar")
@@ -219,28 +216,18 @@ def _cell_text(cell: Entry | None) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaperCell:
-    """A cell of the paper's: its number and ours as text, and ours minus its in the paper's unit."""
-
-    paper: str
-    ours: str | None
-    difference: float | None
-    entry: Entry | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class PaperTable:
     """A table of the paper for a page. `spans` are the upper headings with their widths; None where there is one level.
 
-    Rows are (headings with the rows each spans, 0 where the heading above continues; cells). `ours` marks columns with
-    a result of ours, which are two wide.
+    Rows are (headings with the rows each spans, 0 where the heading above continues; cells with the details of ours).
+    `ours` marks columns with a result of ours, which are two wide.
     """
 
-    comparison: TableComparison
+    comparison: PaperTableCellsView
     spans: list[tuple[str, int]] | None
     heads: list[str]
     ours: list[bool]
-    rows: list[tuple[list[tuple[str, int]], list[PaperCell]]]
+    rows: list[tuple[list[tuple[str, int]], list[tuple[PaperCellView, Entry | None]]]]
 
 
 def paper_tables(found: Sequence[BestResult]) -> list[PaperTable]:
@@ -250,14 +237,18 @@ def paper_tables(found: Sequence[BestResult]) -> list[PaperTable]:
 
 def paper_table(name: str, found: Sequence[BestResult]) -> PaperTable:
     """One of them; the paper's numbers are of test sets (GLUE, SQuAD: development sets), so ours are too."""
-    origin: dict[int, BestResult] = {}
-    table = search.paper.comparison.compare_table(name, measured(found, origin))
+    table = compare_table(name, queries.measured(found))
+    of_trial = {(one.best.study, one.best.label, one.best.trial): one for one in found}
+
+    def details(ours: OurNumberView | None, place: str) -> Entry | None:
+        return None if ours is None else entry(of_trial[ours.study, ours.label, ours.trial], place=place)
+
     cells = [
-        [_paper_cell(cell, origin, place=f"{name}-{i}-{j}") for j, cell in enumerate(row)]
+        [(cell, details(cell.ours, f"{name}-{i}-{j}")) for j, cell in enumerate(row)]
         for i, row in enumerate(table.cells)
     ]
     two_levels = any(len(column) > 1 for column in table.columns)
-    ours = [any(row[j].ours for row in cells) for j in range(len(table.columns))]
+    ours = [any(row[j].ours for row in table.cells) for j in range(len(table.columns))]
     spans = [
         (head, sum(2 if ours[j] else 1 for j, _ in group))
         for head, group in groupby(enumerate(table.columns), key=lambda pair: pair[1][0])
@@ -271,7 +262,7 @@ def paper_table(name: str, found: Sequence[BestResult]) -> PaperTable:
     )
 
 
-def _row_heads(rows: Sequence[tuple[str, ...]]) -> list[list[tuple[str, int]]]:
+def _row_heads(rows: Sequence[Sequence[str]]) -> list[list[tuple[str, int]]]:
     heads: list[list[tuple[str, int]]] = []
     for i, row in enumerate(rows):
         if len(row) == 1:
@@ -283,25 +274,7 @@ def _row_heads(rows: Sequence[tuple[str, ...]]) -> list[list[tuple[str, int]]]:
     return heads
 
 
-def _paper_cell(cell: search.paper.comparison.Cell, origin: dict[int, BestResult], *, place: str) -> PaperCell:
-    paper, ours = search.paper.comparison.cell_texts(cell)
-    if cell.ours is None:
-        return PaperCell(paper=paper, ours=None, difference=None, entry=None)
-    return PaperCell(
-        paper=paper,
-        ours=ours,
-        difference=_difference(cell.paper, cell.ours),
-        entry=entry(origin[id(cell.ours)], place=place),
-    )
-
-
-def _difference(paper: PaperResult | None, ours: Measured) -> float | None:
-    if paper is None:
-        return None
-    return (1.0 if ours.metric == "training_time" else 100.0) * (ours.mean - paper.value)
-
-
-def paper_rows(table: TableComparison) -> Iterator[Sequence[Any]]:
+def paper_rows(table: PaperTableCellsView) -> Iterator[Sequence[Any]]:
     """A table of the paper as rows of cells, with a header; numbers in our unit: fractions and seconds."""
     yield ("row", "column", "paper", "paper_std", "ours", "ours_std", "ours_n")
     for head, row in zip(table.rows, table.cells, strict=True):
@@ -316,12 +289,17 @@ def paper_rows(table: TableComparison) -> Iterator[Sequence[Any]]:
 _FILLED = BeforeValidator(lambda values: [value for value in values if value != ""])  # a form sends "" for any
 
 
+HOURS = 1.0  # that a recommendation is asked for where the form says none
+
+
 class RecommendFilters(Filters):
     """What a recommendation is asked for, as a form sends it."""
 
     task: Annotated[str | None, BeforeValidator(lambda value: value or None)] = Field(default=None, max_length=100)
     model: Annotated[str | None, BeforeValidator(lambda value: value or None)] = Field(default=None, max_length=200)
-    gpu_hours: float = Field(default=1.0, ge=0, le=1e6, allow_inf_nan=False)
+    gpu_hours: Annotated[float, BeforeValidator(lambda value: HOURS if value == "" else value)] = Field(
+        default=HOURS, ge=0, le=1e6, allow_inf_nan=False
+    )
 
 
 @router.get("/recommend")

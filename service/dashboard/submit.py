@@ -123,16 +123,18 @@ def submit_page(
 @router.post("/submit/compose")
 def compose(request: Request, engine: Database, limits: Limits, filled: Form) -> Response:
     """The filled form as YAML, with the result of the check; a whole page for a browser without JavaScript."""
-    task = known_task(_text(filled, "task.name"), status=422).name
-    shown = _text(filled, "shown_task")
-    if task != shown:  # the fields are still those of the task before
-        filled = _of_another_task(filled, task, shown)
+    info = known_task(_text(filled, "task.name"), status=422)
+    task = info.name
+    now, before = (info.config.defaults_of(_text(filled, name)) for name in ("task.model", "shown_model"))
+    changed = task != _text(filled, "shown_task") or (now != before and not _text(filled, "base"))
+    if changed:  # the fields are still those of the task or model before
+        filled = _of_another_task(filled, task)
     text = _composed(filled)
     verdict = check_text(engine, limits, text)
     if "hx-request" not in request.headers:
         return _page(request, filled, text, verdict)
-    parts = _task_parts(filled) if task != shown else {}
-    return page(request, "submit_composed.html", text=text, verdict=verdict, task_changed=task != shown, **parts)
+    parts = _task_parts(filled) if changed else {}
+    return page(request, "submit_composed.html", text=text, verdict=verdict, task_changed=changed, **parts)
 
 
 @router.post("/submit/check")
@@ -168,7 +170,7 @@ def _shown_by(text: str) -> Filled | None:
         return None
     definition = expand_names(studyfile.parse(text, source="the study"))
     try:
-        return form.fill(definition, _sections(definition["task"]["name"]))
+        return form.fill(definition, _sections(definition["task"]["name"], definition["task"].get("model")))
     except UnknownTaskError:
         return None
 
@@ -190,16 +192,26 @@ def _suggested_name(task: str) -> str:
     return f"{task}-{datetime.now(UTC):%m%d-%H%M}"
 
 
-def _of_another_task(filled: Filled, task: str, before: str) -> Filled:
-    """The form with the fields of another task: what was changed stays where both have it, except a suggested name."""
-    old, new = ({field.path: field for field in _task_fields(name)} for name in (before, task))
+def _of_another_task(filled: Filled, task: str) -> Filled:
+    """The form with the fields of another task or of another of its models.
+
+    What was changed stays where both have it, except a suggested name.
+    """
+    before = _text(filled, "shown_task")
+    chosen = {"task.name", "task.model", "objective.metric"} if task == before else set()
+    model = _text(filled if chosen else _begun(task), "task.model")
+    old, new = (
+        {field.path: field for field in _task_fields(*of)}
+        for of in ((before, _text(filled, "shown_model")), (task, model))
+    )
     kept = {
         name: texts
         for name, texts in filled.items()
-        if not name.startswith(("task.", "objective."))
+        if name in chosen
+        or not name.startswith(("task.", "objective."))
         or (name in old and name in new and texts and texts[0].strip() not in ("", old[name].text))
     }
-    suggested = _text(filled, "name").startswith(f"{before}-")
+    suggested = not chosen and _text(filled, "name").startswith(f"{before}-")
     return {**_begun(task), **kept} | ({"name": [_suggested_name(task)]} if suggested else {})
 
 
@@ -209,19 +221,20 @@ def _text(filled: Filled, name: str) -> str:
 
 def _composed(filled: Filled) -> str:
     try:
-        return to_yaml(form.compose(filled, _sections(_text(filled, "task.name"))))
+        sections = _sections(_text(filled, "task.name"), _text(filled, "task.model"))
+        return to_yaml(form.compose(filled, sections))
     except ValueError as error:
         detail = f"the form cannot be read: {error}."
         raise ApiError(400, "invalid_form", detail, hint="Reload the page.") from None
 
 
-def _sections(task: str) -> list[form.Section]:
-    return [form.task_fields(tasks.registry.get(task).config), *form.study_sections()]
+def _sections(task: str, model: str | None) -> list[form.Section]:
+    return [form.task_fields(tasks.registry.get(task).config, model), *form.study_sections()]
 
 
-def _task_fields(task: str) -> list[form.Field]:
+def _task_fields(task: str, model: str) -> list[form.Field]:
     with suppress(UnknownTaskError):
-        section = form.task_fields(tasks.registry.get(task).config)
+        section = form.task_fields(tasks.registry.get(task).config, model)
         return [*section.fields, *section.more]
     return []
 
@@ -252,7 +265,7 @@ def _task_parts(filled: Filled) -> dict[str, Any]:
     values = {name: texts[0] for name, texts in filled.items() if texts}
     return {
         "task": info,
-        "task_section": form.task_fields(info.config),
+        "task_section": form.task_fields(info.config, values.get("task.model")),
         "default_model": form.default_model(info.config),
         "filled": values,
     }

@@ -10,7 +10,6 @@ Events are for following a study; the other tables have the state. `prune` delet
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ from sqlalchemy import BindParameter, Engine, Table, Text, bindparam, delete, ev
 from sqlalchemy import type_coerce as coerce
 from sqlalchemy.orm import Session
 
+from admeta.client.models.base import finite_or_none
 from search.records import Point
 from search.states import Stage, StudyState
 from service.database.engine import reading, writing
@@ -100,7 +100,7 @@ def record_run(session: Session, change: str, run: Run, *, study_id: str, label:
     noun = "trial" if run.stage == Stage.SEARCH else "run"
     data = _run_data(run, label) | {"state": run.state.value, "attempt": run.attempt} | more
     if run.state.is_finished:
-        data |= {"value": _finite(run.value), "failure": run.failure, "test_metrics": _metrics(run.test_metrics)}
+        data |= {"value": finite_or_none(run.value), "failure": run.failure, "test_metrics": _metrics(run.test_metrics)}
     record(session, study_id, EventKind(f"{noun}.{change}"), data)
 
 
@@ -110,9 +110,9 @@ def record_points(session: Session, run: Run, points: Iterable[Point], *, study_
         {
             "epoch": point.epoch,
             "step": point.step,
-            "value": _finite(point.value),
+            "value": finite_or_none(point.value),
             "metrics": _metrics(point.metrics),
-            "lr": _finite(point.lr),
+            "lr": finite_or_none(point.lr),
         }
         for point in sorted(points, key=lambda point: point.epoch)
     ]
@@ -191,8 +191,4 @@ def _run_data(run: Run, label: str) -> dict[str, Any]:
 
 
 def _metrics(metrics: Mapping[str, float] | None) -> dict[str, float | None]:
-    return {name: _finite(value) for name, value in (metrics or {}).items()}
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    return {name: finite_or_none(value) for name, value in (metrics or {}).items()}

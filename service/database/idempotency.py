@@ -6,12 +6,16 @@ contain a secret. Only a hash of the key is stored.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import ParamSpec, TypeVar
 
 from sqlalchemy import ColumnElement, Engine, delete, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from service.database.engine import reading, writing
@@ -19,6 +23,8 @@ from service.database.errors import KeyReusedError
 from service.database.models import AnsweredRequest
 from service.database.retry import REQUEST, retried
 
+P = ParamSpec("P")
+T = TypeVar("T")
 KEEP = timedelta(hours=24)
 
 
@@ -56,6 +62,19 @@ class AnsweredBeforeError(Exception):
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         super().__init__("the request was answered before")
+
+
+def repeated_on_conflict(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: call a second time where another request has used a name or a key since the function looked for it."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except IntegrityError:
+            return function(*args, **kwargs)
+
+    return wrapper
 
 
 @retried(REQUEST)

@@ -34,7 +34,7 @@ from sqlalchemy.orm import Session
 
 from search.errors import LeaseLostError, SearchError
 from search.records import AttemptStart, Lease, Point, RunOutcome, changed_points
-from search.states import AttemptState, FailureKind, RunState, StudyState
+from search.states import TERMINAL_STATES, AttemptState, FailureKind, RunState
 from service.database import events
 from service.database.engine import reading, writing
 from service.database.models import RUN_IS_UNFINISHED, Attempt, CurvePoint, Run, Search, Study, UtcDateTime
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from service.database.store import SqlStore
 
 LONGEST_LEASE_S = 120.0
-TERMINAL = tuple(state for state in StudyState if state.is_terminal)
 _OWNER = select(Study.lease_owner).where(Study.id == bindparam("study")).with_for_update()
 _OWNER_AND_RUN = (
     select(Study.lease_owner, Run)
@@ -128,7 +127,7 @@ def unclosed_studies(engine: Engine, *, limit: int = 100) -> list[str]:
     query = (
         select(Study.id)
         .where(
-            Study.state.in_(TERMINAL),
+            Study.state.in_(TERMINAL_STATES),
             lease_is_free(engine),
             or_(Study.lease_owner.is_not(None), Study.id.in_(unfinished)),
         )
@@ -139,19 +138,21 @@ def unclosed_studies(engine: Engine, *, limit: int = 100) -> list[str]:
         return list(session.execute(query).scalars())
 
 
-def close_unfinished(store: SqlStore, study_id: str, *, error: str = "the study was cancelled") -> bool:
+def close_unfinished(store: SqlStore, study_id: str) -> bool:
     """End the runs and trials of an ended study that has no driver: FAIL, cancelled. A live driver does it itself.
+
+    The study's definition is not read: a later rule may refuse it.
 
     Returns:
         False where the study has not ended, or a driver still holds it.
     """
-    ended = Study.state.in_(TERMINAL), lease_is_free(store.engine)
+    ended = Study.state.in_(TERMINAL_STATES), lease_is_free(store.engine)
     with writing(store.engine) as session:
         row = session.execute(select(Study).where(Study.id == study_id, *ended).with_for_update()).scalar_one_or_none()
         if row is None:
             return False
         row.lease_owner, row.lease_expires_at = None, None  # an old driver that still lives can write no more
-        _close_runs(session, study_id, error=error)
+        _close_runs(session, study_id, error=f"the study is {row.state}")
         trials = _open_trials(session, study_id)
     for trial_id in trials:
         try:
@@ -163,7 +164,7 @@ def close_unfinished(store: SqlStore, study_id: str, *, error: str = "the study 
 
 def _close_runs(session: Session, study_id: str, *, error: str) -> None:
     now = datetime.now(UTC)
-    unfinished = select(Run, Search.label).join(Search, Search.id == Run.search_id)
+    unfinished = select(Run, Search.label).join(Run.search)
     unfinished = unfinished.where(Search.study_id == study_id, RUN_IS_UNFINISHED)
     session.execute(
         update(Attempt)

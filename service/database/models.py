@@ -96,21 +96,20 @@ class FiniteFloat(TypeDecorator[float]):
 class PlainText(TypeDecorator[str]):
     """Text from outside, such as error messages. What a database refuses (NUL, lone surrogates) becomes U+FFFD."""
 
-    impl = Text
+    impl: type[String] = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else _storable(value)
+        if value is None:
+            return None
+        return value.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-class Name(TypeDecorator[str]):
+class Name(PlainText):
     """A short text. Searching for one that could not be stored finds nothing and is not an error."""
 
     impl = String
     cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return None if value is None else _storable(value)
 
 
 class JsonText(TypeDecorator[Any]):
@@ -140,10 +139,6 @@ class MetricsText(TypeDecorator[Mapping[str, float]]):
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> dict[str, float]:
         return {} if value is None else {name: _decode(number) for name, number in json.loads(value).items()}
-
-
-def _storable(text: str) -> str:
-    return text.replace("\0", "\ufffd").encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
 def _encode(number: float) -> float | str:
@@ -225,6 +220,7 @@ class Study(Timed, Base):
     what makes results comparable (search.definition); None where an earlier release's definition cannot be read. It has
     `data_fingerprint`, that of the data's files, where a worker has found it (search.placement). `extensions` has what
     `service.database.studies.extend_study` kept of each time that it was extended after its end, the last one last.
+    `run_cpus` and `run_gpus` are what each of its runs holds, as its driver told other studies' drivers last.
     """
 
     __tablename__ = "admeta_studies"
@@ -257,6 +253,8 @@ class Study(Timed, Base):
     extensions: Mapped[list[dict[str, Any]]] = mapped_column(JsonText, default=list)
     lease_owner: Mapped[str | None] = mapped_column(Name(200))
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    run_cpus: Mapped[float | None] = mapped_column(FiniteFloat)
+    run_gpus: Mapped[float | None] = mapped_column(FiniteFloat)
     searches: Mapped[list[Search]] = relationship(back_populates="study", order_by="Search.position", lazy="raise")
 
     @property

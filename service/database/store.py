@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
-from pydantic import ValidationError
 from sqlalchemy import CursorResult, Engine, or_, select, update
 from sqlalchemy.orm import Session
 
@@ -23,6 +22,7 @@ from search.errors import SearchError, StudyNotFoundError
 from search.recipe import recipe_of
 from search.records import (
     AttemptStart,
+    Capacity,
     CardFacts,
     CompetingStudy,
     Lease,
@@ -50,8 +50,9 @@ from service.database.lease import (
 )
 from service.database.models import Attempt, CurvePoint, FactsOfCard, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
-from service.database.queries.activity import competing_study, driven_studies
+from service.database.queries.activity import driven_studies
 from service.database.queries.best import best_settings, earlier_trials
+from service.database.queries.lookup import definition_of
 
 if TYPE_CHECKING:
     import optuna
@@ -235,11 +236,16 @@ class SqlStore:
             return earlier_trials(session, optimizer, like=like, recipes=recipes, studies=studies)
 
     @_retried
+    def set_run_size(self, lease: Lease, each: Capacity) -> None:
+        with leased(self.engine, lease) as session:
+            size = {"run_cpus": each.cpus, "run_gpus": each.gpus}
+            session.execute(update(Study).where(Study.id == lease.study_id).values(**size))
+
+    @_retried
     def competing_studies(self, study_id: str) -> list[CompetingStudy]:
         query = driven_studies(study_id, lease_is_free(self.engine))
         with reading(self.engine) as session:
-            rows = session.execute(query).all()
-        return [competing_study(self._definition(row), n_runs=n_runs, gpu_s=gpu_s) for row, n_runs, gpu_s in rows]
+            return [CompetingStudy(**row._asdict()) for row in session.execute(query)]
 
     @_retried
     def searches(self, study_id: str) -> list[SearchRecord]:
@@ -249,7 +255,7 @@ class SqlStore:
 
     @_retried
     def runs(self, study_id: str) -> list[RunRecord]:
-        query = select(Run).join(Search, Search.id == Run.search_id).where(Search.study_id == study_id).order_by(Run.id)
+        query = select(Run).join(Run.search).where(Search.study_id == study_id).order_by(Run.id)
         with reading(self.engine) as session:
             return [row.record(RunRecord) for row in session.execute(query).scalars()]
 
@@ -257,8 +263,8 @@ class SqlStore:
     def find_runs(self, study: str, *, label: str, trial_number: int) -> tuple[str, list[RunRecord]] | None:
         query = (
             select(Run, Search.study_id)
-            .join(Search, Search.id == Run.search_id)
-            .join(Study, Study.id == Search.study_id)
+            .join(Run.search)
+            .join(Search.study)
             .where(or_(Study.id == study, Study.name == study), Search.label == label)
             .where(Run.trial_number == trial_number, Run.stage != Stage.SENSITIVITY)
             .order_by(Run.id)
@@ -360,7 +366,7 @@ class SqlStore:
     def cancelled_runs(self, study_id: str) -> set[int]:
         query = (
             select(Run.id)
-            .join(Search, Search.id == Run.search_id)
+            .join(Run.search)
             .where(Search.study_id == study_id, Run.state == RunState.FAIL, Run.failure == FailureKind.CANCELLED)
         )
         with reading(self.engine) as session:
@@ -414,12 +420,7 @@ class SqlStore:
     def _definition(self, row: Study) -> StudyDefinition:
         key = row.id, row.definition_sha256  # an extended study has another one
         if key not in self._definitions:
-            try:
-                self._definitions[key] = StudyDefinition.model_validate(row.definition)
-            except ValidationError as error:
-                raise SearchError(
-                    f"the definition of study '{row.name}' cannot be read by this version: {error}"
-                ) from error
+            self._definitions[key] = definition_of(row)
         return self._definitions[key]
 
 

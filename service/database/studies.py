@@ -16,7 +16,6 @@ from typing import Any
 from optuna.storages._rdb import models as optuna_models
 from pydantic import ValidationError
 from sqlalchemy import Engine, Select, case, delete, func, select, text, update
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from admeta.client.models import ExtendRequest, StudyChanges, StudyView, TrialView
@@ -24,7 +23,7 @@ from search.definition import StudyDefinition
 from search.errors import StudyConflictError
 from search.extension import changes_in_words
 from search.recipe import recipe_of
-from search.states import AttemptState, FailureKind, RunState, Stage, StudyState
+from search.states import FINISHED_STATES, AttemptState, FailureKind, RunState, Stage, StudyState
 from service.database import events, idempotency
 from service.database.engine import reading, writing
 from service.database.errors import QueueFullError
@@ -39,7 +38,6 @@ from service.database.queries.studies import study_view
 from service.database.retry import REQUEST, retried
 
 _UNFINISHED = tuple(state for state in StudyState if not state.is_terminal)
-_FINISHED = tuple(state for state in RunState if state.is_finished)
 _QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: one submission at a time counts the queue and adds to it
 
 MAX_EXTENSIONS = 50
@@ -47,6 +45,7 @@ MAX_EXTENSIONS = 50
 
 
 @retried(REQUEST)
+@idempotency.repeated_on_conflict
 def create_study(
     engine: Engine, definition: StudyDefinition, *, max_queued: int | None = None, key: IdempotencyKey | None = None
 ) -> tuple[StudyView, bool]:
@@ -64,15 +63,6 @@ def create_study(
         QueueFullError: see `max_queued`.
         AnsweredBeforeError, KeyReusedError: see `service.database.idempotency`.
     """
-    try:
-        return _create(engine, definition, max_queued=max_queued, key=key)
-    except IntegrityError:  # another request created it, or used the key, since we looked
-        return _create(engine, definition, max_queued=max_queued, key=key)
-
-
-def _create(
-    engine: Engine, definition: StudyDefinition, *, max_queued: int | None, key: IdempotencyKey | None
-) -> tuple[StudyView, bool]:
     content = definition.to_json()
     digest = definition_sha256(content)
     can_show = detectable(engine, definition)
@@ -101,6 +91,7 @@ def _create(
 
 
 @retried(REQUEST)
+@idempotency.repeated_on_conflict
 def extend_study(
     engine: Engine,
     study: str,
@@ -132,28 +123,19 @@ def extend_study(
         QueueFullError, AnsweredBeforeError, KeyReusedError: as `create_study`.
     """
     old = StudyDefinition.model_validate(before)
-
-    def once() -> StudyView:
-        with writing(engine) as session:
-            row = _locked(session, study)
-            idempotency.check(session, key)  # after the lock, since the same request may have had it
-            if row.definition != before:
-                raise StudyConflictError(
-                    f"study '{row.name}' was extended by another request meanwhile; look at it again."
-                )
-            if definition != old or _was_cut_off(session, row, request):
-                _check_can_extend(session, row, engine)
-                if max_queued is not None:
-                    _check_queue(session, max_queued)
-                _extend(session, row, old, definition, request=request, by=by)
-            view = study_view(session, row)
-            idempotency.keep(session, key, Answer(status=200, location=None, body=view.model_dump_json()))
-        return view
-
-    try:
-        return once()
-    except IntegrityError:  # a request on another study used the key since we looked
-        return once()
+    with writing(engine) as session:
+        row = _locked(session, study)
+        idempotency.check(session, key)  # after the lock, since the same request may have had it
+        if row.definition != before:
+            raise StudyConflictError(f"study '{row.name}' was extended by another request meanwhile; look at it again.")
+        if definition != old or _was_cut_off(session, row, request):
+            _check_can_extend(session, row, engine)
+            if max_queued is not None:
+                _check_queue(session, max_queued)
+            _extend(session, row, old, definition, request=request, by=by)
+        view = study_view(session, row)
+        idempotency.keep(session, key, Answer(status=200, location=None, body=view.model_dump_json()))
+    return view
 
 
 def _extend(
@@ -172,9 +154,10 @@ def _extend(
 
 def _check_can_extend(session: Session, row: Study, engine: Engine) -> None:
     if not row.state.is_terminal:
+        how = "Resume it and wait" if row.state is StudyState.PAUSED else "Wait"
         raise StudyConflictError(
-            f"study '{row.name}' is {row.state}; only COMPLETED, FAILED or CANCELLED studies can be extended. Wait for "
-            "its end, or cancel it first."
+            f"study '{row.name}' is {row.state}; only COMPLETED, FAILED or CANCELLED studies can be extended. "
+            f"{how} for its end, or cancel it: what has finished is kept, and the extension does the rest."
         )
     if len(row.extensions) >= MAX_EXTENSIONS:
         raise StudyConflictError(
@@ -195,7 +178,7 @@ def _was_cut_off(session: Session, row: Study, request: ExtendRequest) -> bool:
     """Whether something of the study is left to do: also what was cancelled in it, where nothing else is asked for."""
     if row.state is not StudyState.COMPLETED:
         return row.state.is_terminal
-    cancelled = select(Run.id).join(Search, Search.id == Run.search_id)
+    cancelled = select(Run.id).join(Run.search)
     cancelled = cancelled.where(Search.study_id == row.id, Run.failure == FailureKind.CANCELLED).limit(1)
     return request == ExtendRequest() and session.execute(cancelled).first() is not None
 
@@ -203,10 +186,15 @@ def _was_cut_off(session: Session, row: Study, request: ExtendRequest) -> bool:
 def _extension(
     session: Session, row: Study, changes: list[str], *, request: ExtendRequest, by: str | None
 ) -> dict[str, Any]:
-    """What is kept of an extension: the fields of `ExtensionView`, and the definition until then."""
-    has_result = select(Run.search_id).distinct().join(Search, Search.id == Run.search_id)
-    has_result = has_result.where(Search.study_id == row.id, Run.stage == CONFIRM, Run.state.in_(_FINISHED))
-    confirmed = session.execute(has_result.where(Run.failure.is_(None) | Run.failure.not_in(WITHDRAWN))).all()
+    """What is kept of an extension: the fields of `ExtensionView`, and until then the definition and confirm results.
+
+    Verdicts that were seen before the last extension are the same ones, as long as there is no further result.
+    """
+    counted = select(Run.search_id, func.count()).join(Run.search).group_by(Run.search_id)
+    counted = counted.where(Search.study_id == row.id, Run.stage == CONFIRM, Run.state.in_(FINISHED_STATES))
+    results = session.execute(counted.where(Run.failure.is_(None) | Run.failure.not_in(WITHDRAWN))).all()
+    n_results = sum(n for _, n in results)
+    n_before = row.extensions[-1].get("n_results") if row.extensions else None
     return {
         "at": datetime.now(UTC).isoformat(),
         "by": by,
@@ -215,7 +203,8 @@ def _extension(
         "state": row.state.value,
         "reason": row.reason,
         "ended_at": None if row.finished_at is None or row.started_at is None else row.finished_at.isoformat(),
-        "verdicts_seen": len(confirmed) > 1,
+        "verdicts_seen": len(results) > 1 and n_results != n_before,
+        "n_results": n_results,
         "definition": row.definition,
     }
 
@@ -272,16 +261,15 @@ def definition_sha256(content: dict[str, Any]) -> str:
 
 
 @retried(REQUEST)
-def request_cancel(engine: Engine, study: str, *, reason: str = "cancelled on request") -> StudyView:
+def request_cancel(engine: Engine, study: str) -> StudyView:
     """Set the study CANCELLED. Its driver stops the runs when it sees it; see also `lease.close_unfinished`.
 
     Raises:
         StudyNotFoundError: no study has this id or name.
         StudyConflictError: it is COMPLETED, FAILED or CANCELLED already.
     """
-    return _change(
-        engine, study, _UNFINISHED, verb="cancelled", target=lambda _row: StudyState.CANCELLED, reason=reason
-    )
+    target, reason = StudyState.CANCELLED, "cancelled on request"
+    return _change(engine, study, _UNFINISHED, verb="cancelled", target=lambda _row: target, reason=reason)
 
 
 @retried(REQUEST)
@@ -369,7 +357,7 @@ def request_cancel_trial(engine: Engine, study: str, label: str, number: int) ->
         row = _locked(session, study)
         query = (
             select(Run)
-            .join(Search, Search.id == Run.search_id)
+            .join(Run.search)
             .where(Search.study_id == row.id, Search.label == label, Run.trial_number == number, RUN_IS_UNFINISHED)
             .where(Run.stage != Stage.SENSITIVITY)
         )
@@ -421,7 +409,7 @@ def delete_study(engine: Engine, study: str) -> str:
 def _check_unused(session: Session, row: Study) -> None:
     unfinished = select(Study.name, Study.definition).where(Study.state.in_(_UNFINISHED))
     for name, definition in session.execute(unfinished):
-        origin = definition["task"].get("init_from")
+        origin = (definition.get("task") or {}).get("init_from")
         if isinstance(origin, dict) and origin.get("study") in (row.id, row.name):
             raise StudyConflictError(
                 f"study '{name}' starts from weights of study '{row.name}' (task.init_from) and has not ended; wait "
@@ -469,12 +457,8 @@ def set_waiting_reason(engine: Engine, study_id: str, reason: str) -> None:
 @retried(REQUEST)
 def study_progress(engine: Engine, study_id: str) -> int:
     """A number that grows when the study makes progress: epochs stored and runs finished."""
-    finished = case((Run.state.in_([state for state in RunState if state.is_finished]), 1), else_=0)
-    query = (
-        select(func.coalesce(func.sum(Run.epoch + finished), 0))
-        .join(Search, Search.id == Run.search_id)
-        .where(Search.study_id == study_id)
-    )
+    finished = case((Run.state.in_(FINISHED_STATES), 1), else_=0)
+    query = select(func.coalesce(func.sum(Run.epoch + finished), 0)).join(Run.search).where(Search.study_id == study_id)
     with reading(engine) as session:
         return int(session.execute(query).scalar_one())
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Engine, or_, select, update
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 
 from admeta.client.models import ErrorView, NewTokenView, TokenView
 from search.states import Scope
@@ -41,6 +41,7 @@ class Bearer:
 
 
 @retried(REQUEST)
+@idempotency.repeated_on_conflict
 def create_token(
     engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | None = None, key: IdempotencyKey | None = None
 ) -> NewTokenView:
@@ -57,15 +58,6 @@ def create_token(
     Raises:
         AnsweredBeforeError, KeyReusedError: see `service.database.idempotency`.
     """
-    try:
-        return _create(engine, name=name, scope=scope, lifetime=lifetime, key=key)
-    except IntegrityError:  # another request used the key since we looked
-        return _create(engine, name=name, scope=scope, lifetime=lifetime, key=key)
-
-
-def _create(
-    engine: Engine, *, name: str, scope: Scope, lifetime: timedelta | None, key: IdempotencyKey | None
-) -> NewTokenView:
     token = PREFIX + secrets.token_urlsafe(_N_BYTES)
     row = _row(token, name=name, scope=scope, lifetime=lifetime)
     view = NewTokenView(**row.columns(), active=True, token=token)

@@ -23,20 +23,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray._private.accelerators import get_accelerator_manager_for_resource
 from ray._private.runtime_env import packaging
 from ray._private.runtime_env.working_dir import upload_working_dir_if_needed  # by actor: there is no public way
 from ray._private.state import available_resources_per_node  # Ray has no public way to ask what each node has free
+from ray._private.utils import estimate_available_memory  # psutil does not know a container's limit
 from ray.exceptions import RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from admeta.client.models import NodeView
 from search.assignment import NAMESPACE
-from search.packing import MOST
+from search.packing import BEGIN_ON_LARGE, FIRST_RAISE, MOST
 from service.ray import node
 from service.settings import Settings, SettingsError
+from tasks.data.trees import usable_cpus
 from tasks.engine import sharing
 from tasks.engine.folders import is_remote
 
@@ -44,13 +47,20 @@ log = logging.getLogger(__name__)
 
 PRELOADED = ("search.trainable",)
 """What Ray's processes import as they start: Ray Tune and what a trial's worker and a driver need, without torch."""
-PRELOADED_FOR_CARDS = (*PRELOADED, "torch")
-"""The same where the machine has cards: a worker that imports torch first starts two seconds later.
+PRELOADED_FOR_CARDS = (*PRELOADED, "service.ray.supervisor", "search.tuning", "tasks.engine.run", "torch._dynamo")
+"""The same where the machine has cards, with all that a driver, a check and a worker import later, five seconds' work:
+torch's compiler too, which torch imports at the first optimizer.
 
 Nothing that may touch CUDA: a worker learns only later which card it has, and how it shares it.
 """
 N_SPARE = 3
 """Processes that are started after a study for the next one: its driver's and two workers'."""
+WAITING_BYTES = 110 * 2**20
+"""What one of Ray's processes holds alone while it waits, besides the pages of libraries that all share."""
+WAITING_BYTES_FOR_CARDS = 500 * 2**20
+"""The same where the machine has cards."""
+WAITING_SHARE = 0.25
+"""Of the free memory, what processes may hold that wait: the rest is for the trials' data and what they compile."""
 
 _SIGACTION_BYTES = 512  # struct sigaction has 152 bytes on Linux, 16 on macOS; it is only copied as a whole
 
@@ -90,7 +100,7 @@ def join(settings: Settings) -> None:
     try:
         with _handlers_kept(signal.SIGTERM, signal.SIGINT):
             if address is None:
-                start_embedded(**options, _system_config=_spare_processes())
+                start_embedded(**options, _system_config={**_PATIENCE, **_spare_processes()})
             else:
                 ray.init(address=address, **options)
     except ConnectionError as error:
@@ -108,7 +118,7 @@ def start_embedded(**options: Any) -> None:
     """Start a Ray that only this process and its children can use. The children inherit its token by their environment.
 
     Other users can read neither the environment nor the memory of these processes, nor their folder. RAY_AUTH_MODE,
-    RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH are kept if they are set.
+    RAY_AUTH_TOKEN and RAY_AUTH_TOKEN_PATH are kept if they are set, and RAY_worker_niceness.
 
     Args:
         options: of `ray.init`. Without `num_cpus` it has the CPUs that this process may use, of which Ray itself looks
@@ -124,62 +134,137 @@ def start_embedded(**options: Any) -> None:
         )
     elif mode in ("", "token") and not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) < (os.cpu_count() or 0):
-        options.setdefault("num_cpus", len(os.sched_getaffinity(0)))
+    os.environ.setdefault(*node.PRIORITY)
+    if usable_cpus() < (os.cpu_count() or 0):
+        options.setdefault("num_cpus", usable_cpus())
     global _folder
     _folder = node.make_ray_folder()
-    with _bound_to_loopback():
-        ray.init(
-            address="local",
-            _node_ip_address="127.0.0.1",
-            _temp_dir=str(_folder),
-            include_dashboard=False,
-            **options,
-        )
+    os.environ[node.RAY_FOLDER] = str(_folder)  # for what Ray starts, and for nothing that this process starts later
+    try:
+        with _bound_to_loopback(), _patient_with_its_node():
+            ray.init(
+                address="local",
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(_folder),
+                include_dashboard=False,
+                **options,
+            )
+    finally:
+        del os.environ[node.RAY_FOLDER]
+
+
+_PATIENCE = {
+    "health_check_timeout_ms": 60_000,  # 10 s: five in a row, and the node and all that runs on it would be given up
+    "agent_register_timeout_ms": 600_000,  # 30 s: the node would end without its agent, which is a Python process
+    "worker_register_timeout_seconds": 600,  # 60 s: a process that still imports Ray would be killed, and begun again
+}
+"""Ray's own limits for an embedded Ray, and its defaults: a machine of its own cannot be gone, only slow."""
 
 
 def _spare_processes() -> dict[str, Any]:
-    """Have Ray import what drivers and workers need as it starts processes, and keep as many as there are CPUs waiting.
+    """Have Ray import what drivers and workers need as it starts processes, and keep those that wait.
 
     Otherwise it ends those that wait while all CPUs are in use. What waits for a driver or a worker has run nothing:
     Ray gives an actor its own process, which ends with it, and starts others for another runtime environment.
     """
-    modules = PRELOADED_FOR_CARDS if _n_own_cards() else PRELOADED
-    return {"preload_python_modules": list(modules), "num_workers_soft_limit": max(_n_spare(), os.cpu_count() or 1)}
+    wanted = _n_spare() if has_cards() else max(N_SPARE, usable_cpus())
+    kept = max(2, _with_room(wanted))  # a driver and a check, which every study starts
+    if kept < wanted:
+        log.warning(
+            "%d processes wait for a study instead of %d: they may hold a quarter of the free memory (%.1f GiB); "
+            "studies start some seconds later",
+            kept,
+            wanted,
+            free_memory() / 2**30,
+        )
+    if not has_cards():
+        started = {"worker_maximum_startup_concurrency": kept} if kept < wanted else {}  # Ray's own: one for each CPU
+        return {"preload_python_modules": list(PRELOADED), "num_workers_soft_limit": kept, **started}
+    return {
+        "preload_python_modules": list(PRELOADED_FOR_CARDS),
+        "num_workers_soft_limit": _n_own_cards() * MOST + 2 * kept,  # a study's and the next one's
+        # At first Ray starts as many as there are CPUs. All at once they delay each other's imports, and the driver's.
+        "worker_maximum_startup_concurrency": min(2 + BEGIN_ON_LARGE, usable_cpus(), kept),
+    }
 
 
 def _n_spare() -> int:
-    """Processes to keep for the next study: with cards those of all trials that may share them, and its driver's."""
-    if not (n_cards := _n_own_cards()):
-        return N_SPARE
-    return 1 + min(n_cards * MOST, os.cpu_count() or 1)
+    """Processes to keep for the next study: its driver's, the check's and, with cards, those of its first trials."""
+    return 2 + min(_n_own_cards() * FIRST_RAISE, usable_cpus()) if has_cards() else N_SPARE
+
+
+def free_memory() -> int:
+    """Bytes of memory that this machine has free; in a container at most what its limit leaves, which Ray reads."""
+    return max(0, min(int(psutil.virtual_memory().available), int(estimate_available_memory())))
+
+
+def _with_room(n: int) -> int:
+    """How many of `n` processes may wait, by the memory that is free now; what waits already is not part of it."""
+    each = WAITING_BYTES_FOR_CARDS if has_cards() else WAITING_BYTES
+    return min(n, int(WAITING_SHARE * free_memory() / each))
+
+
+def has_cards() -> bool:
+    """Whether this machine has cards. Then processes for the next study are made while one runs: its CPUs have room."""
+    return _n_own_cards() > 0
 
 
 @functools.cache
 def _n_own_cards() -> int:
-    """This machine's cards, as Ray counts them."""
-    return int(get_accelerator_manager_for_resource("GPU").get_current_node_num_accelerators())
+    """The cards of this machine that this process may use, as Ray counts them: CUDA_VISIBLE_DEVICES limits them."""
+    cards = get_accelerator_manager_for_resource("GPU")
+    visible = cards.get_current_process_visible_accelerator_ids()
+    n = int(cards.get_current_node_num_accelerators())
+    return n if visible is None else min(n, len(visible))
 
 
-def refill_spare(settings: Settings) -> None:
-    """Have an embedded Ray start processes for the next study, without waiting for them.
+def refill_spare(settings: Settings) -> list[Any]:
+    """Have an embedded Ray start the processes that are missing for the next study, without waiting for them.
 
-    Ray starts a process for each task that waits. The first of these runs in the process that checked a study, and the
-    others after it, sooner than theirs start.
+    Ray starts a process for each task for which none waits; each task lasts long enough to keep its process from the
+    next. The first study after another finds the process that checked that one, and the others as they are made.
+
+    Returns:
+        A reference for each process, which is ready when the process has started; empty for a cluster.
     """
-    if settings.ray_address is None:
-        ask = ray.remote(_make_nothing()).options(num_cpus=0)
-        for _ in range(1 + _n_spare()):
-            ask.remote()
+    if settings.ray_address is not None:
+        return []
+    pause = _make_pause()
+    return [pause.remote() for _ in range(_with_room(_n_spare()))]
 
 
-def _make_nothing() -> Callable[[], None]:
-    """A task that does nothing, made here so that Ray sends it by value and no process imports this module for it."""
+@functools.cache  # Ray stores each task that is made, as long as it runs
+def _make_pause() -> Any:
+    """A task that only waits, made here so that Ray sends it by value and no process imports this module for it."""
 
-    def nothing() -> None:
-        pass
+    def pause() -> None:
+        import time
 
-    return nothing
+        time.sleep(0.2)
+
+    return ray.remote(pause).options(num_cpus=0)
+
+
+@contextmanager
+def _patient_with_its_node() -> Iterator[None]:
+    """Let Ray wait for its node while that starts. After 30 s it would give up, and the next attempt begin anew."""
+    ask = services.get_node
+
+    def wait_for_node(*which: Any) -> Any:
+        deadline = time.monotonic() + node.START_TIMEOUT_S
+        while True:
+            try:
+                return ask(*which)
+            except RuntimeError:  # it is not there yet
+                if time.monotonic() > deadline or not node.embedded_ray():
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = wait_for_node
+    try:
+        yield
+    finally:
+        services.get_node = ask
 
 
 @contextmanager
@@ -246,13 +331,14 @@ def control_is_lost() -> str | None:
     """Why this process must disconnect from Ray and connect again; None if its control service answers."""
     address = ray.get_runtime_context().gcs_address
     host, _, port = address.rpartition(":")
-    return None if node.answers(host, int(port)) else f"Ray's control service at {address} does not answer"
+    is_lost = node.refuses(host, int(port)) if host == "127.0.0.1" else not node.answers(host, int(port))
+    return f"Ray's control service at {address} does not answer" if is_lost else None
 
 
 def node_is_lost(settings: Settings) -> bool:
     """Whether the embedded Ray's node has died. Ray's core then ends this process as soon as it disconnects."""
     return settings.ray_address is None and not any(
-        row["Alive"] and node.answers(row["NodeManagerAddress"], row["NodeManagerPort"]) for row in ray.nodes()
+        row["Alive"] and not node.refuses(row["NodeManagerAddress"], row["NodeManagerPort"]) for row in ray.nodes()
     )
 
 
@@ -262,8 +348,24 @@ def leave(settings: Settings) -> None:
         ray.shutdown()
         end_own_node()
         return
-    started = node.embedded_ray()
+    started = _embedded_processes()
     ray.shutdown()
+    _end_embedded(started)
+
+
+def end_embedded() -> None:
+    """End what an embedded Ray started, without disconnecting: for a process that is replaced, as it can't disconnect.
+
+    Its daemons end with the process, but its workers, and the memory of cards that they hold, only once they notice.
+    """
+    _end_embedded(_embedded_processes())
+
+
+def _embedded_processes() -> set[psutil.Process]:
+    return node.embedded_ray() | (set() if _folder is None else node.orphans(_folder))
+
+
+def _end_embedded(started: set[psutil.Process]) -> None:
     node.end_processes(started)  # its agents would run for another minute
     if _folder is not None:
         shutil.rmtree(_folder.parent, ignore_errors=True)
@@ -322,12 +424,12 @@ CHECK_TIMEOUT_S = 60.0
 PREPARE_TIMEOUT_S = 600.0
 """The same if Ray prepares a runtime environment first; Ray's own limit for that."""
 CHECK_AGAIN_S = 60.0
-"""After a node failed to prepare the runtime environment: a package index may have been unreachable."""
+"""After a node had a problem: a package index or a network disk may have been away, or someone has corrected it."""
 _PACKAGES = ("admeta-search", "torch", "ray", "numpy", "pydantic")
 
 
 class Nodes:
-    """The nodes that trials may run on. Each is checked once, by a task in the background.
+    """The nodes that trials may run on. Each is checked by a task in the background, once, or until it can train.
 
     Args:
         prepares: whether the connection has a runtime environment, which takes time to prepare on a node.
@@ -335,8 +437,8 @@ class Nodes:
 
     def __init__(self, *, prepares: bool = False) -> None:
         self._timeout_s = PREPARE_TIMEOUT_S if prepares else CHECK_TIMEOUT_S
-        self._unprepared: dict[str, float] = {}
         self._problems: dict[str, str] = {}
+        self._checked_at: dict[str, float] = {}
         self._asked: dict[str, tuple[Any, float]] = {}
 
     def problems(self) -> list[str]:
@@ -351,38 +453,38 @@ class Nodes:
         }
         self._problems = {node: problem for node, problem in self._problems.items() if node in living}
         self._asked = {node: asked for node, asked in self._asked.items() if node in living}
-        for node_id, failed_at in list(self._unprepared.items()):
-            if node_id not in living or time.monotonic() - failed_at > CHECK_AGAIN_S:
-                del self._unprepared[node_id]
-                self._problems.pop(node_id, None)
-        for node_id in living.keys() - self._problems.keys():
-            if node_id not in self._asked:
+        for node_id, address in living.items():
+            if node_id not in self._asked and self._is_due(node_id):
                 self._asked[node_id] = (_ask(node_id), time.monotonic())
-            self._read(node_id, living[node_id])
-        silent = [living[node] for node, (_, at) in self._asked.items() if time.monotonic() - at < self._timeout_s]
+            if node_id in self._asked:
+                self._read(node_id, address)
+        first = {node: at for node, (_, at) in self._asked.items() if node not in self._problems}
+        silent = [living[node] for node, at in first.items() if time.monotonic() - at < self._timeout_s]
         waits = [f"node {address} is being checked" for address in silent]
         return [problem for problem in self._problems.values() if problem] + waits
+
+    def _is_due(self, node: str) -> bool:
+        """Whether to check a node: a new one, or one that had a problem a while ago."""
+        problem = self._problems.get(node)
+        return problem is None or (problem != "" and time.monotonic() - self._checked_at[node] > CHECK_AGAIN_S)
 
     def _read(self, node: str, address: str) -> None:
         answer, _ = self._asked[node]
         if not ray.wait([answer], timeout=0)[0]:
             return
         del self._asked[node]
+        difference = ""
         try:
-            found: dict[str, str] = ray.get(answer)
+            problem, difference = judge(address, ray.get(answer), expected=installed(_PACKAGES))
         except RuntimeEnvSetupError as error:
-            reason = str(error).strip()[-500:]
-            self._problems[node] = f"node {address} cannot prepare the runtime environment: {reason}"
-            self._unprepared[node] = time.monotonic()
-            log.warning("%s", self._problems[node])
-            return
+            problem = f"node {address} cannot prepare the runtime environment: {str(error).strip()[-500:]}"
         except RayError as error:
             log.warning("node %s could not be checked: %s", address, error)
-            self._problems[node] = ""
-            return
-        self._problems[node], difference = judge(address, found, expected=installed(_PACKAGES))
-        for words in filter(None, (self._problems[node], difference)):
-            log.warning("%s", words)
+            problem = ""
+        for words in filter(None, (problem, difference)):
+            if self._problems.get(node) != words:
+                log.warning("%s", words)
+        self._problems[node], self._checked_at[node] = problem, time.monotonic()
 
 
 def _ask(node: str) -> Any:

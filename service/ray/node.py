@@ -24,6 +24,7 @@ from typing import Self
 import psutil
 
 from admeta.client.errors import ServiceError
+from service.settings import head_address
 from tasks.engine.folders import make_private_folder
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ log = logging.getLogger(__name__)
 CLOCK_STEP_S = 5.0
 """Smaller steps back of the machine's clock are ignored: they delay Ray's timers by as much."""
 CLOCK_CHECK_S = 5.0
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
+"""For the start of a node, which takes seconds on an idle machine; one that fails ends before."""
 CONNECT_TIMEOUT_S = 5.0
 GIVE_BACK_TIMEOUT_S = 28.0
 MAX_FAILURES = 5
@@ -43,6 +45,13 @@ _LONGEST_PAUSE_S = 30.0
 _END_TIMEOUT_S = 30.0
 _SIGTERM_TIMEOUT_S = 5.0
 _DRAIN_TIMEOUT_S = 8.0
+PRIORITY = ("RAY_worker_niceness", "0")
+"""Gives drivers and trials the priority of the process that starts their node, unless the user sets Ray's variable.
+
+Ray's own 15 leaves them a thirtieth of a CPU that another program uses: a driver may then lose its lease.
+"""
+RAY_FOLDER = "ADMETA_RAY_FOLDER"
+"""A variable by which an embedded Ray's processes are known; its value is the Ray's folder."""
 _RAY = (sys.executable, "-m", "ray.scripts.scripts")
 _WORKER = "ray::TrialWorker"
 
@@ -56,12 +65,9 @@ class SilentError(JoinError):
 
 
 def check_answers(address: str) -> None:
-    """Raise a SilentError if nothing listens at host:port. Ray itself would try for minutes and then not say why.
-
-    Addresses of another form are left to Ray.
-    """
+    """Raise a SilentError if nothing listens at HOST:PORT. Ray itself would try for minutes and then not say why."""
     host, _, port = address.rpartition(":")
-    if host and "/" not in host and port.isdecimal() and not answers(host, int(port)):
+    if address != "auto" and not answers(host, int(port)):
         raise SilentError(
             f"nothing answers at {address}.",
             hint="Give the address of the cluster's head, by default HOST:6379 (--ray-address or --address, "
@@ -73,9 +79,20 @@ def answers(host: str, port: int) -> bool:
     """Whether something listens at the port."""
     try:
         socket.create_connection((host.strip("[]"), port), timeout=CONNECT_TIMEOUT_S).close()
-    except (OSError, OverflowError):  # OverflowError: there is no such port
+    except OSError:
         return False
     return True
+
+
+def refuses(host: str, port: int) -> bool:
+    """Whether nothing listens at a port of this machine. What is only busy, or cannot be asked, does not refuse."""
+    try:
+        socket.create_connection((host.strip("[]"), port), timeout=CONNECT_TIMEOUT_S).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # a timeout; or this process has no file descriptor left
+        pass
+    return False
 
 
 def check_token(address: str) -> None:
@@ -165,7 +182,8 @@ class ClockWatch:
 
     def set_back_s(self) -> float:
         """By how much the clock was set back since the reset; 0 if by no more than CLOCK_STEP_S."""
-        step_s = self._offset_s - (self._wall() - self._monotonic())
+        # In this order a pause of this thread between the two readings makes a step look smaller, never larger.
+        step_s = self._offset_s + self._monotonic() - self._wall()
         if step_s < 0:  # set forward: Ray's timers only fire early
             self.reset()
         return step_s if step_s > CLOCK_STEP_S else 0.0
@@ -184,8 +202,13 @@ def work(address: str, *, cpus: int | None, gpus: int | None) -> int:
         0 after a signal; the exit code of `ray start` after MAX_FAILURES nodes that ended soon.
 
     Raises:
-        JoinError: RAY_AUTH_MODE is not set, or the cluster refuses this machine's token.
+        JoinError: the address is not HOST:PORT, RAY_AUTH_MODE is not set, or the cluster refuses this machine's token.
     """
+    try:
+        head_address(address)
+    except ValueError as error:
+        hint = "Set it with --address or ADMETA_RAY_ADDRESS."
+        raise JoinError(f"address = '{address}' {error}.", hint=hint) from None
     _check_auth()
     limits = [f"--num-cpus={cpus}" for _ in range(cpus is not None)]
     limits += [f"--num-gpus={gpus}" for _ in range(gpus is not None)]
@@ -246,7 +269,9 @@ class Stop:
                 if step_s := clock.set_back_s():
                     clock.reset()
                     log.warning("this machine's clock was set back by %.0f s; its node is replaced", step_s)
+                    started = descendants(node.pid)
                     self._leave(node)
+                    end_processes(started)  # workers would notice the node's end as late as the clock was set back
 
     def pause(self, seconds: float) -> None:
         self._told.wait(seconds)
@@ -277,7 +302,8 @@ def _check_auth() -> None:
 
 def _start(address: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
     command = [*_RAY, "start", f"--address={address}", "--block"]
-    environment = {key: value for key, value in os.environ.items() if key != "ADMETA_DATABASE_URL"}
+    environment = dict([PRIORITY], **os.environ)
+    environment.pop("ADMETA_DATABASE_URL", None)
     # A session of its own: Ctrl-C at a terminal must not end it before its runs are given back.
     return subprocess.Popen(
         [*command, "--disable-usage-stats", f"--temp-dir={make_ray_folder()}", *arguments],
@@ -341,8 +367,21 @@ def embedded_ray() -> set[psutil.Process]:
     found: set[psutil.Process] = set()
     for child in psutil.Process().children():
         with suppress(psutil.Error):
-            if child.name() == "raylet":
+            if child.name() == "raylet" and child.status() != psutil.STATUS_ZOMBIE:
                 found |= {child, *child.children(recursive=True)}
+    return found
+
+
+def orphans(folder: Path) -> set[psutil.Process]:
+    """The workers and drivers of the Ray in this folder, and everything that they started, even if their raylet died.
+
+    Then they end as soon as they notice it; where the clock was set back by an hour, that is an hour later.
+    """
+    found: set[psutil.Process] = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process_title(process).startswith("ray::") and process.environ().get(RAY_FOLDER) == str(folder):
+                found |= {process, *process.children(recursive=True)}
     return found
 
 

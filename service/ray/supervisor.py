@@ -12,16 +12,17 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayError
+from ray.exceptions import ActorUnavailableError, RayError, RuntimeEnvSetupError
 from sqlalchemy.exc import SQLAlchemyError
 
 from admeta.client.models import NodeView
-from search.driver import DriverOptions, find_driver, launch_driver
+from search.driver import DriverOptions, find_driver, has_started, launch_driver
+from search.errors import SearchError
 from search.records import Lease
 from search.retention import clear_up
 from search.states import StudyState
@@ -46,10 +47,17 @@ LONGEST_PAUSE_S = 30.0
 FILE_CHECK_S = 5.0
 MAX_CRASHES = 5
 """Drivers of one study that may fail one after another, without progress, before the study is FAILED."""
+REFILL_EVERY_S = 60.0
+"""While studies run on a machine with cards: how often the processes are made that the next one will miss."""
 OUTAGE_RETRY_S = 5.0
 """Until the next driver, after one that failed because of an outage."""
 SILENCE_S = 120.0
-"""How long a driver may run without a lease, as it starts or in an outage of the database. Then it is killed."""
+"""How long a driver may run without a lease, as in an outage of the database. Then it is killed, and the next one of
+the study may take twice as long: this machine may be slow."""
+START_S = cluster.PREPARE_TIMEOUT_S
+"""How long its process may take to start, on a slow disk, a busy machine, or while Ray prepares its environment. It
+doubles likewise."""
+MOST_DOUBLINGS = 5
 
 RAY_STARTS = "waits for Ray, which starts"
 DRIVER_STARTS = "its driver starts"
@@ -58,20 +66,51 @@ DRIVER_PREPARES = "its driver starts; Ray prepares the runtime environment first
 
 @dataclass(frozen=True)
 class Driver:
-    """A driver that this service started: its actor, its future result, and its lease."""
+    """A driver that this service started.
+
+    Attributes:
+        actor: its Ray actor.
+        ready: a reference that is ready when its process has started.
+        answer: a reference to its result; where the connection to it broke, one that is ready when it ends.
+        lease: its lease.
+        was_cut_off: whether the connection to it broke.
+    """
 
     actor: Any
+    ready: Any
     answer: Any
     lease: Lease
+    was_cut_off: bool = False
+
+
+@dataclass(frozen=True)
+class Silence:
+    """Since when one driver of a study starts, or has run without a lease. The next one's time begins anew.
+
+    Attributes:
+        n_killed: drivers of the study that were killed before for their silence, since one last had the lease.
+        is_killed: whether this one was.
+    """
+
+    driver: Any
+    has_started: bool
+    since: float
+    n_killed: int = 0
+    is_killed: bool = False
 
 
 @dataclass(frozen=True)
 class Crashes:
-    """How often a study's drivers failed since the study last made progress, and when the next may start."""
+    """How often a study's drivers failed since the study last made progress, and when the next may start.
+
+    Attributes:
+        waits: what the study's reason says until then.
+    """
 
     n: int
     progress: int
     retry_at: float
+    waits: str = "waits a few seconds after its driver failed; the service's log says why"
 
 
 class Supervisor:
@@ -83,8 +122,10 @@ class Supervisor:
         self._store = SqlStore(self._engine, policy=REQUEST)
         self._drivers: dict[str, Driver] = {}
         self._crashes: dict[str, Crashes] = {}
-        self._silent_since: dict[str, float] = {}
+        self._silences: dict[str, Silence] = {}
         self._told_waiting: dict[str, str] = {}
+        self._refill_at = float("inf")
+        self._spare: list[Any] = []
         self._nodes = Nodes(prepares=settings.runtime_env is not None)
         self._clock = ClockWatch()
         self._ray_status = "starting"
@@ -155,8 +196,11 @@ class Supervisor:
                 )  # a failed start leaves processes behind
             self._woken.wait(TICK_S)
             self._woken.clear()
-        if ray.is_initialized() and not self._needs_new_process:  # Ray's core ends a process that leaves a dead node
-            cluster.leave(self._settings)
+        if ray.is_initialized():
+            if not self._needs_new_process:  # Ray's core ends a process that leaves a dead node
+                cluster.leave(self._settings)
+            elif self._settings.ray_address is None:
+                cluster.end_embedded()
 
     def _check_file(self) -> None:
         """Check an SQLite file now and then, at a cost of at most 1 % of the time.
@@ -209,20 +253,22 @@ class Supervisor:
         for study_id in list(self._drivers):
             with about(study=study_id):
                 self._look_after(study_id)
+        if self._drivers and time.monotonic() >= self._refill_at and cluster.has_cards():
+            self._refill()
         for study_id in unclosed_studies(self._engine):
-            if study_id not in self._drivers:
-                state = self._store.get_study(study_id).state
-                if close_unfinished(self._store, study_id, error=f"the study is {state}"):
-                    self._clear_up(study_id)
+            if study_id not in self._drivers and close_unfinished(self._store, study_id):
+                self._clear_up(study_id)
         runnable = runnable_studies(self._engine)
         problems = self._nodes.problems() if runnable and self._settings.ray_address is not None else []
         self._ray_status = "studies wait: " + "; ".join(problems) if problems else "ok"
         self._told_waiting = {study: told for study, told in self._told_waiting.items() if study in runnable}
-        self._silent_since = {study: since for study, since in self._silent_since.items() if study in runnable}
+        self._silences = {study: silence for study, silence in self._silences.items() if study in runnable}
         for study_id in runnable:
             with about(study=study_id):
                 if study_id in self._drivers:
-                    self._check_silent(study_id, self._drivers[study_id].actor)
+                    driver = self._drivers[study_id]
+                    is_ready = bool(ray.wait([driver.ready], timeout=0)[0])
+                    self._check_silent(study_id, driver.actor, has_started=is_ready)
                 elif reason := "; ".join(problems) or self._why_waiting(study_id):
                     self._tell_waiting(study_id, reason)
                 else:
@@ -240,7 +286,7 @@ class Supervisor:
             return f"waits for another study to end: the service runs {max_running} at a time (--max-running)"
         crashes = self._crashes.get(study_id)
         if crashes is not None and time.monotonic() < crashes.retry_at:
-            return "waits a few seconds after its driver failed; the service's log says why"
+            return crashes.waits
         return None
 
     def _why_no_ray(self) -> str:
@@ -265,28 +311,48 @@ class Supervisor:
         del self._drivers[study_id]  # first: where the database cannot be used, its end is counted once all the same
         try:
             state = ray.get(driver.answer)
+        except ActorUnavailableError as error:  # it may well work on, or wait for memory; it has ended if Ray says so
+            if not driver.was_cut_off:
+                logger.warning("study %s: the connection to its driver broke: %s", study_id, error)
+            end = driver.actor.__ray_ready__.remote()  # its only thread answers after its run
+            self._drivers[study_id] = replace(driver, answer=end, was_cut_off=True)
+            return
         except RayError as error:
-            with suppress(RayError):
-                ray.kill(driver.actor)
+            _kill(driver.actor)
             self._note_failure(study_id, driver, error)
         else:
-            logger.info("study %s: driver ended, study is %s", study_id, state)
+            _kill(driver.actor)  # else the study's next driver would wait until it ends itself
+            told = "" if driver.was_cut_off else f", study is {state}"
+            logger.info("study %s: driver ended%s", study_id, told)
             self._crashes.pop(study_id, None)
             if not self._drivers:
-                cluster.refill_spare(self._settings)
+                self._refill()
+
+    def _refill(self) -> None:
+        """Where those of the last time have not all started, more of them would only delay one another."""
+        self._refill_at = time.monotonic() + REFILL_EVERY_S
+        if not self._spare or not ray.wait(self._spare, num_returns=len(self._spare), timeout=0)[1]:
+            self._spare = cluster.refill_spare(self._settings)
 
     def _note_failure(self, study_id: str, driver: Driver, error: RayError) -> None:
         """Count a driver's failure. The next driver continues, unless too many have failed without progress."""
         cause = getattr(error, "cause", None) or error
         logger.warning("study %s: its driver failed: %s", study_id, error)
-        before = self._crashes.get(study_id)
-        if isinstance(cause, DatabaseUnavailableError) or is_transient(cause) or lacks_descriptors(cause):
-            n, progress = (0, -1) if before is None else (before.n, before.progress)
-            self._crashes[study_id] = Crashes(n, progress, time.monotonic() + OUTAGE_RETRY_S)
+        before = self._crashes.get(study_id) or Crashes(0, -1, 0.0)
+        if isinstance(cause, RuntimeEnvSetupError):  # a package index may be away or slow
+            retry_at = time.monotonic() + cluster.CHECK_AGAIN_S
+            waits = f"waits, because Ray cannot prepare the runtime environment: {str(cause).strip()[-500:]}"
+            self._crashes[study_id] = Crashes(before.n, before.progress, retry_at, waits)
+            return
+        silence = self._silences.get(study_id)
+        was_silent = silence is not None and silence.is_killed and silence.driver == driver.actor
+        if was_silent or isinstance(cause, DatabaseUnavailableError) or is_transient(cause) or lacks_descriptors(cause):
+            self._crashes[study_id] = Crashes(before.n, before.progress, time.monotonic() + OUTAGE_RETRY_S)
             return
         progress = study_progress(self._engine, study_id)
-        n = before.n + 1 if before is not None and before.progress == progress else 1
-        self._crashes[study_id] = Crashes(n, progress, time.monotonic() + (0.0 if n == 1 else 2.0 ** (n - 2)))
+        n = before.n + 1 if before.progress == progress else 1
+        # In all 40 s, in which a machine may have memory or processes again.
+        self._crashes[study_id] = Crashes(n, progress, time.monotonic() + (0.0 if n == 1 else 3.0 ** (n - 1)))
         if n >= MAX_CRASHES:
             text = f"{type(cause).__name__}: {in_short(cause)}"[:500]
             self._give_up(
@@ -295,7 +361,7 @@ class Supervisor:
                 reason=f"its driver failed {n} times without progress, the last time with {text}; "
                 "the service's log has the trace",
             )
-        elif not isinstance(error, ActorUnavailableError):
+        else:
             self._store.release_lease(driver.lease)  # its process has ended: the next need not wait for its end
 
     def _give_up(self, study_id: str, lease: Lease, *, reason: str) -> None:
@@ -308,7 +374,7 @@ class Supervisor:
     def _launch(self, study_id: str) -> None:
         old = find_driver(study_id)
         if old is not None:  # another service's; or it waits for the database, or it hangs
-            self._check_silent(study_id, old)
+            self._check_silent(study_id, old, has_started=has_started(old))
             return
         settings = self._settings
         try:
@@ -325,6 +391,7 @@ class Supervisor:
         prepares = settings.runtime_env is not None or code is not None
         self._tell_waiting(study_id, DRIVER_PREPARES if prepares else DRIVER_STARTS)
         driver = launch_driver(study_id, runtime_env=code)
+        ready = driver.__ray_ready__.remote()
         answer = driver.run.remote(
             study_id,
             open_store=open_store,
@@ -333,22 +400,42 @@ class Supervisor:
             set_up_log=partial(configure_driver, home=settings.home, format=settings.log_format),
         )
         lease = Lease(study_id=study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
-        self._drivers[study_id] = Driver(driver, answer, lease)
+        self._drivers[study_id] = Driver(driver, ready, answer, lease)
+        if len(self._drivers) == 1:  # not while its own processes start
+            self._refill_at = time.monotonic() + REFILL_EVERY_S
         logger.info("study %s: driver started", study_id)
 
     def _code_of(self, study_id: str) -> dict[str, Any] | None:
-        """The runtime environment with the operator's own modules, for a study that names objects of modules."""
-        if self._settings.code is None or not self._store.get_study(study_id).definition.imports():
-            return None
-        return cluster.send_code(self._settings)
+        """The runtime environment with the operator's own modules, for a study that names objects of modules.
 
-    def _check_silent(self, study_id: str, driver: Any) -> None:
-        """Kill a driver that has run without a lease for SILENCE_S; called at every tick."""
-        since = self._silent_since.setdefault(study_id, time.monotonic())
-        if time.monotonic() - since > SILENCE_S:
-            logger.warning("study %s: its driver runs without a lease; killing it", study_id)
-            with suppress(RayError):
-                ray.kill(driver)
+        None also where the study's definition cannot be read: its driver tells why, and fails.
+        """
+        if self._settings.code is None:
+            return None
+        try:
+            imports = self._store.get_study(study_id).definition.imports()
+        except SearchError:
+            return None
+        return cluster.send_code(self._settings) if imports else None
+
+    def _check_silent(self, study_id: str, driver: Any, *, has_started: bool) -> None:
+        """Kill a driver that takes too long to start, or that has run without a lease; called at every tick."""
+        silence = self._silences.get(study_id)
+        if silence is None or (silence.driver, silence.has_started) != (driver, has_started):
+            n_killed = 0 if silence is None else silence.n_killed + silence.is_killed
+            silence = Silence(driver, has_started, time.monotonic(), n_killed)
+        patience_s = (SILENCE_S if has_started else START_S) * 2 ** min(silence.n_killed, MOST_DOUBLINGS)
+        if time.monotonic() - silence.since > patience_s:
+            what = "has run without a lease for" if has_started else "has not started in"
+            logger.warning("study %s: its driver %s %.0f s; killing it", study_id, what, patience_s)
+            _kill(driver)
+            silence = replace(silence, is_killed=True)
+        self._silences[study_id] = silence
+
+
+def _kill(actor: Any) -> None:
+    with suppress(RayError):
+        ray.kill(actor)
 
 
 def open_store(database_url: str) -> SqlStore:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.data.find import build_once
-from tasks.data.trees import Tree, decode_in_order
+from tasks.data.trees import Content, Tree, decode_in_order, read_content
 from tasks.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -251,12 +251,12 @@ def _decode_tree(tree: Tree, folder: Path, *, sample_rate: int, on_bad_audio: Li
     texts: dict[str, str] = {}
     others: list[str] = []
 
-    def sounds() -> Iterator[tuple[str, bytes]]:
+    def sounds() -> Iterator[tuple[str, Content]]:
         for entry in tree.entries(lambda name: _is_sound(name) or name.endswith(".txt")):
             if entry.is_folder:
                 folders.append(entry.name)
             elif entry.content is not None and entry.name.endswith(".txt"):
-                texts[entry.name] = entry.content.decode("utf-8", errors="replace")
+                texts[entry.name] = read_content(entry.content).decode("utf-8", errors="replace")
             elif entry.content is not None:
                 yield entry.name, entry.content
             else:

@@ -14,6 +14,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from tasks.errors import DataError
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0  # without a byte
+N_TRIES = 3
+PAUSE_S = 5.0
 PARQUET = "refs/convert/parquet"
 """The hub's own conversion of data sets that are programs, which `datasets` no longer runs."""
 
@@ -134,20 +137,26 @@ def find_tree(
 
 
 def _download(url: str, path: Path, fail: Fail) -> None:
+    """Fetch a file; begun again where the connection broke, or nothing came for a while."""
     import httpx
 
     log.info("fetching %s", url)
-    try:
-        with (
-            httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_S) as answer,
-            path.open("wb") as file,
-        ):
-            answer.raise_for_status()
-            for block in answer.iter_bytes():
-                file.write(block)
-    except (httpx.HTTPError, OSError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise fail(f"{url}: {reason}") from error
+    for n_left in reversed(range(N_TRIES)):
+        try:
+            with (
+                httpx.stream("GET", url, follow_redirects=True, timeout=TIMEOUT_S) as answer,
+                path.open("wb") as file,
+            ):
+                answer.raise_for_status()
+                for block in answer.iter_bytes():
+                    file.write(block)
+            return
+        except (httpx.HTTPError, OSError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            if not n_left or not isinstance(error, httpx.ReadTimeout | httpx.ReadError | httpx.RemoteProtocolError):
+                raise fail(f"{url}: {reason}") from error
+            log.warning("%s: %s; trying again", url, reason)
+            time.sleep(PAUSE_S)
 
 
 def load_from_hub(name: str, part: str | None = None, *, revision: str | None = None, fail: Fail) -> Any:

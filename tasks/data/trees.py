@@ -7,6 +7,7 @@ Nothing is unpacked to disk. Files and folders whose names begin with a dot are 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -40,6 +41,24 @@ DecodedT = TypeVar("DecodedT")
 
 Wanted = Callable[[str], bool]
 """Whether a file of that name is to be read."""
+_Found = os.DirEntry[str]
+
+Content = bytes | str
+"""What a file holds; of a file in a folder its path, so that the process that decodes it reads it."""
+
+
+class UnreadableFileError(DataError):
+    """A file that the system does not let this process read, or that a link names and is not there."""
+
+
+def read_content(content: Content) -> bytes:
+    """The bytes; raises UnreadableFileError."""
+    if isinstance(content, bytes):
+        return content
+    try:
+        return Path(content).read_bytes()
+    except OSError as error:
+        raise UnreadableFileError(f"{_text(content)} cannot be read: {error.strerror}; repair or remove it") from error
 
 
 @dataclass(frozen=True)
@@ -51,7 +70,7 @@ class Entry:
 
     name: str
     is_folder: bool
-    content: bytes | None = None
+    content: Content | None = None
 
 
 class Tree(Protocol):
@@ -77,48 +96,54 @@ class FolderTree:
     def fingerprint(self) -> str:
         """Of names, sizes and times of change: the content is not read."""
         lines = []
-        for path in _walk(self._root):
-            lines.append(self._name(path))
-            if path.is_file():
-                status = path.stat()
+        for name, found in _walk(self._root):
+            lines.append(_text(name))
+            if _is_file(found):
+                status = found.stat()
                 lines.append(f"{status.st_size} {status.st_mtime_ns}")
         return hashlib.blake2b("\n".join(lines).encode()).hexdigest()
 
     def entries(self, wanted: Wanted) -> Iterator[Entry]:
-        for path in _walk(self._root):
-            name = self._name(path)
-            is_dangling = path.is_symlink() and not path.exists()
-            try:
-                content = path.read_bytes() if (path.is_file() or is_dangling) and wanted(name) else None
-            except OSError as error:
-                raise DataError(f"{_text(path)} cannot be read: {error.strerror}; repair or remove it") from error
-            yield Entry(name, path.is_dir(), content)
-
-    def _name(self, path: Path) -> str:
-        return _text(path.relative_to(self._root))
+        for raw_name, found in _walk(self._root):
+            name = _text(raw_name)
+            leads_nowhere = found.is_symlink() and not os.path.exists(found.path)  # which is told when it is read
+            is_read = (_is_file(found) or leads_nowhere) and wanted(name)
+            yield Entry(name, _is_folder(found), found.path if is_read else None)
 
 
-def _walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """What is in a folder and in those within it, by name; links are followed.
+def _walk(folder: Path, *, prefix: str = "", above: frozenset[Path] = frozenset()) -> Iterator[tuple[str, _Found]]:
+    """(name relative to the tree, what it is) of all in a folder and in those within it, by name; links are followed.
 
     Args:
+        prefix: of the names.
         above: the folders that hold this one.
     """
     real = folder.resolve()
     if real in above:
         raise DataError(f"{_text(folder)} is a link to a folder that holds it; remove it")
     try:
-        inside = sorted(folder.iterdir())
+        with os.scandir(folder) as inside:
+            found = sorted(inside, key=lambda one: one.name)
     except OSError as error:
         raise DataError(f"{_text(folder)} cannot be read: {error.strerror}; let the worker read it") from error
-    for path in inside:
-        if not path.name.startswith("."):
-            yield path
-            if path.is_dir():
-                yield from _walk(path, above | {real})
+    for one in found:
+        if not one.name.startswith("."):
+            yield prefix + one.name, one
+            if _is_folder(one):
+                yield from _walk(Path(one.path), prefix=f"{prefix}{one.name}/", above=above | {real})
 
 
-def _text(path: Path) -> str:
+def _is_folder(found: _Found) -> bool:
+    """Whether it is a folder or a link to one. Of a link that names itself `DirEntry.is_dir` raises an error."""
+    return os.path.isdir(found.path) if found.is_symlink() else found.is_dir()
+
+
+def _is_file(found: _Found) -> bool:
+    """Whether it is a file or a link to one: no pipe and no device, whose content would have no end."""
+    return os.path.isfile(found.path) if found.is_symlink() else found.is_file()
+
+
+def _text(path: Path | str) -> str:
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
@@ -137,7 +162,7 @@ def fingerprint(root: Path, files: Mapping[str, Path] | None = None) -> str:
         OSError: a file cannot be read.
     """
     if files is None and root.is_dir():
-        files = {_text(path.relative_to(root)): path for path in _walk(root) if path.is_file()}
+        files = {_text(name): Path(found.path) for name, found in _walk(root) if _is_file(found)}
     elif files is None:
         files = {"".join(root.suffixes): root}
     digest = hashlib.blake2b(digest_size=32)
@@ -233,6 +258,7 @@ def normalize_name(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+@functools.lru_cache(maxsize=4096)
 def find_class(folder: str) -> tuple[str, str] | None:
     """(split, class) of a folder <split>/<class>/…, at the top or in one folder; None for any other."""
     parts = PurePosixPath(folder).parts
@@ -243,15 +269,27 @@ def find_class(folder: str) -> tuple[str, str] | None:
 
 
 def decode_in_order(
-    files: Iterator[tuple[KeyT, bytes]], decode: Callable[[bytes], DecodedT], *, threads_from_bytes: int = 0
+    files: Iterator[tuple[KeyT, Content]], decode: Callable[[bytes], DecodedT], *, threads_from_bytes: int = 0
 ) -> Iterator[tuple[KeyT, DecodedT | DataError]]:
-    """Each file's content decoded by threads, in order; a DataError is returned instead of raised.
+    """Each file's content decoded by threads, in order; a DataError of `decode` is returned instead of raised.
 
     Args:
         decode: a function that can be pickled, if there are small files.
         threads_from_bytes: mean file size from which threads are used; small files mostly hold the interpreter's lock.
             Many of these are decoded by processes.
+
+    Raises:
+        UnreadableFileError: a file cannot be read.
     """
+    for key, decoded in _decode_in_order(files, decode, threads_from_bytes):
+        if isinstance(decoded, UnreadableFileError):
+            raise decoded
+        yield key, decoded
+
+
+def _decode_in_order(
+    files: Iterator[tuple[KeyT, Content]], decode: Callable[[bytes], DecodedT], threads_from_bytes: int
+) -> Iterator[tuple[KeyT, DecodedT | DataError]]:
     blocks = iter(lambda: list(itertools.islice(files, DECODED_AT_ONCE)), [])
     head = list(itertools.islice(blocks, PROCESSES_FROM))
     n_processes = min(MAX_PROCESSES, usable_cpus())
@@ -273,24 +311,32 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _mean_bytes(block: Sequence[tuple[Any, bytes]]) -> float:
-    return sum(len(content) for _, content in block) / len(block)
+def _mean_bytes(block: Sequence[tuple[Any, Content]]) -> float:
+    return sum(_n_bytes(content) for _, content in block) / len(block)
 
 
-def _decode_or_error(decode: Callable[[bytes], DecodedT], content: bytes) -> DecodedT | DataError:
+def _n_bytes(content: Content) -> int:
+    if isinstance(content, bytes):
+        return len(content)
+    with contextlib.suppress(OSError):  # told when it is read
+        return os.stat(content).st_size
+    return 0
+
+
+def _decode_or_error(decode: Callable[[bytes], DecodedT], content: Content) -> DecodedT | DataError:
     try:
-        return decode(content)
+        return decode(read_content(content))
     except DataError as error:
         return error
 
 
 def _decode_in_processes(
-    blocks: Iterator[list[tuple[KeyT, bytes]]], decode: Callable[[bytes], DecodedT], n_processes: int
+    blocks: Iterator[list[tuple[KeyT, Content]]], decode: Callable[[bytes], DecodedT], n_processes: int
 ) -> Iterator[tuple[KeyT, DecodedT | DataError]]:
     """As `decode_in_order`; each process decodes a block at a time."""
     free: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
 
-    def decode_block(contents: list[bytes]) -> list[DecodedT | DataError]:
+    def decode_block(contents: list[Content]) -> list[DecodedT | DataError]:
         process = free.get()
         try:
             pickle.dump((decode, contents), cast(IO[bytes], process.stdin))
@@ -355,6 +401,10 @@ class Member:
     name: str
 
 
+def _parent(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
 @dataclass
 class ClassFolders:
     """What was found while a tree was read.
@@ -367,10 +417,10 @@ class ClassFolders:
     found: dict[str, set[str]] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
 
-    def read_members(self, tree: Tree) -> Iterator[tuple[Member, bytes]]:
+    def read_members(self, tree: Tree) -> Iterator[tuple[Member, Content]]:
         """The files of the tree that are in a class folder."""
-        for entry in tree.entries(lambda name: find_class(str(PurePosixPath(name).parent)) is not None):
-            place = find_class(entry.name if entry.is_folder else str(PurePosixPath(entry.name).parent))
+        for entry in tree.entries(lambda name: find_class(_parent(name)) is not None):
+            place = find_class(entry.name if entry.is_folder else _parent(entry.name))
             if place is not None:
                 self.found.setdefault(place[0], set()).add(place[1])
             if entry.content is not None and place is not None:

@@ -6,6 +6,9 @@ evaluation, checkpoint, and when it begins an epoch. `torch.func` makes the stac
 convolutions become grouped ones and matrix products batched ones. A slot that is free or between two epochs is computed
 too, and changes nothing: its weights move only in its own update, and its norms' statistics are put back.
 
+Where a slot diverges, its infinite values may make others NaN: some kernels of grouped convolutions multiply them by
+zeros for the other groups. Only the run that became non-finite first has diverged then; see `Cohort.why_uncertain`.
+
 Dropout's noise is drawn for all slots at once. So a run with dropout draws other noise than it would alone.
 """
 
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,16 +29,17 @@ from torch.func import functional_call
 from tasks.config import TaskConfig
 from tasks.engine.device import first_words, is_out_of_memory
 from tasks.engine.graph import GraphStep, capture
-from tasks.engine.optimizers import first_batch
+from tasks.engine.optimizers import first_batch, state_tensors
 from tasks.engine.protocol import Evaluation
 from tasks.engine.run import Epoch, TrainingRun
 from tasks.engine.step import EagerStep, LossMeter, StepParts
 from tasks.engine.task import Batch, Task
-from tasks.errors import CannotStackError, TaskError
+from tasks.errors import CannotStackError, Diverged, NanFromAnotherRun, NanInSeveralRuns, OutOfMemory, TaskError
 from tasks.registry import OWN_FIELDS, why_not_together
 
 N_SAMPLES = 4  # of a batch, for the pass that tries whether a model can be stacked
 TOLERANCE = 0.02  # of its losses; bf16 rounds to 3 digits
+UNKNOWN = 0  # the step in which a slot's values became NaN or infinite, where its losses are finite
 
 
 class Cohort:
@@ -58,10 +63,12 @@ class Cohort:
         if refusal := why_not_together(config):
             raise CannotStackError(refusal)
         self.n_slots = n_slots
+        self.n_steps = 0
         self._config = config
         self._where: dict[str, Any] = {"data_dir": data_dir, "device": device, "threads": threads}
         self._members: list[CohortMember | None] = [None] * n_slots
         self._stack: _Stack | None = None
+        self._past: list[tuple[int, int]] = []  # a slot's bad step, and the step after which it reached no other
         self._restore_torch: Callable[[], None] = lambda: None
 
     @property
@@ -107,6 +114,7 @@ class Cohort:
         except Exception as error:  # noqa: BLE001 - `finish` of each raises it
             for member in training:
                 member.fail(error)
+        self.n_steps += 1
         for member in training:
             member.end_step()
 
@@ -140,11 +148,45 @@ class Cohort:
         self._stack.take_in(model, member.slot)
         return self._stack
 
-    def free(self, slot: int) -> None:
-        """Give a slot back; its weights become zeros, as what diverged would slow some machines down."""
-        self._members[slot] = None
+    def why_uncertain(self, member: CohortMember, bad_step: int) -> NanFromAnotherRun | None:
+        """The reason why a member whose values are not finite may not have diverged; None: it has, by itself.
+
+        What is not finite in an epoch can come from a slot that became so in the same step or before, be it between two
+        epochs. Runs that were the first in one step leave the cohort (`NanInSeveralRuns`), and later ones may go on in
+        it (`NanFromAnotherRun`): a first one ends or leaves each time, so that this cannot go on for ever.
+
+        Args:
+            bad_step: as of `CohortMember.bad_step`.
+        """
+        others = [other.bad_step() for other in self._members if other is not None and other is not member]
+        others += [step for step, until in self._past if until > member.counts_since]
+        found = [step for step in others if step is not None and (not bad_step or step <= bad_step)]
+        if not found:
+            return None
+        if any(0 < step < bad_step for step in found):
+            return NanFromAnotherRun(
+                "another run of the cohort diverged, and its values may have reached this run: it does not count as "
+                "a failure, and the run continues from its last checkpoint"
+            )
+        return NanInSeveralRuns(
+            "several runs of the cohort became NaN or infinite at once, and which of them diverged is not known: it "
+            "does not count as a failure, and the run continues from its last checkpoint in a process of its own"
+        )
+
+    def note_bad(self, bad_step: int) -> None:
+        """Keep a slot's bad step, which its meter forgets now, for the members that are within an epoch."""
+        oldest = min(member.counts_since for member in self._members if member is not None)
+        self._past = [(step, until) for step, until in self._past if until > oldest] + [(bad_step, self.n_steps)]
+
+    def clear(self, slot: int) -> None:
+        """Zero the weights of a run that has ended, so that they reach no other and slow no machine down."""
         if self._stack is not None:
             self._stack.clear(slot)
+
+    def free(self, slot: int) -> None:
+        """Give a slot back."""
+        self._members[slot] = None
+        self.clear(slot)
 
 
 class CohortMember(TrainingRun):
@@ -152,6 +194,10 @@ class CohortMember(TrainingRun):
 
     `advance` trains whatever other members have begun an epoch along with this one. To train several at once: call
     `begin` of each, the cohort's `step` until none `is_training`, and `finish` of each.
+
+    Attributes:
+        slot: its place in the cohort.
+        counts_since: the cohort's step after which the slot's losses count: where its epoch began, or the last ended.
     """
 
     def __init__(self, cohort: Cohort, slot: int, config: TaskConfig, **options: Any) -> None:
@@ -162,6 +208,9 @@ class CohortMember(TrainingRun):
         self._error: Exception | None = None
         super().__init__(config, **options)
         self._meter = self._stack.meter.of(slot)
+        self._meter.reset()
+        self.counts_since = cohort.n_steps
+        self._ended = False
 
     @property
     def is_training(self) -> bool:
@@ -186,19 +235,39 @@ class CohortMember(TrainingRun):
             self._update.count_setup()
             self._training = self._begin_epoch()
             self._stack.load_buffers(self._model, self.slot)
-            self._meter.reset()  # it counted while the slot was idle
+            if first := self._meter.first_bad():  # in another run's batch, while the slot was idle
+                self._cohort.note_bad(self.counts_since + first)
+            self._meter.reset()
+            self.counts_since = self._cohort.n_steps
         self._error, self._steps_left = None, self._steps_per_epoch
 
     def finish(self) -> Evaluation:
-        """Evaluate after the epoch's last step; raises what ended the epoch early, Diverged, OutOfMemory."""
+        """Evaluate after the epoch's last step.
+
+        Raises what ended the epoch early, Diverged, NanFromAnotherRun or OutOfMemory.
+        """
         assert self._training is not None
         assert not self.is_training
         epoch, self._training = self._training, None
-        if self._error is not None:
+        if isinstance(self._error, OutOfMemory):
             raise self._error
         with self.guard():
             self._stack.store_buffers(self._model, self.slot)
-        return self._finish_epoch(epoch)
+            bad_step = self.bad_step() if self._error is None else UNKNOWN  # a NaN may be why the optimizer raised
+            uncertain = None if bad_step is None else self._cohort.why_uncertain(self, bad_step)
+        try:
+            if error := uncertain or self._error:
+                raise error
+            evaluation = self._finish_epoch(epoch)
+        except (Diverged, NanFromAnotherRun):
+            if bad_step is not None:
+                self._cohort.note_bad(bad_step)
+            with self.guard():
+                self._cohort.clear(self.slot)
+            self._ended = True
+            raise
+        self.counts_since = self._cohort.n_steps
+        return evaluation
 
     def environment(self) -> dict[str, Any]:
         """As of any run, with the slot and the number of slots."""
@@ -211,6 +280,8 @@ class CohortMember(TrainingRun):
             self._closed = True
             self._steps_left = 0
             self._update.close()
+            if (bad_step := self.bad_step()) is not None:
+                self._cohort.note_bad(bad_step)
             with self.guard():
                 self._cohort.free(self.slot)
             del self._stepper, self._update, self._optimizer, self._model, self._lrs, self._meter, self._stack
@@ -252,6 +323,18 @@ class CohortMember(TrainingRun):
         """End the epoch by an error."""
         self._error, self._steps_left = error, 0
 
+    def bad_step(self) -> int | None:
+        """The cohort's step whose loss was the first that is NaN or infinite in this slot; None if all is finite.
+
+        UNKNOWN where only weights or the optimizer's state are not finite. Waits for the device.
+        """
+        if self._ended:
+            return None
+        with self.guard():
+            if first := self._meter.first_bad():
+                return self.counts_since + first
+            return None if self._is_finite() else UNKNOWN
+
     def build_stack(self, model: nn.Module, *, n_slots: int) -> _Stack:
         """The stacked model of the cohort of which this is the first member."""
         with _own_noise(self._device):
@@ -276,6 +359,15 @@ class CohortMember(TrainingRun):
             why = "no GPU" if self._stream is None else "acceleration is 'eager'"
             step = EagerStep(parts, status=f"eager: {why}")
         return _Stack(self._task, stacked, step, updates, meter)
+
+    @torch.no_grad()
+    def _is_finite(self) -> bool:
+        """Whether weights and the optimizer's state are, by one reduction of them all."""
+        weights = list(self._model.parameters())
+        found = [one for one in state_tensors(self._optimizer.state) if one.device == weights[0].device]
+        counted = [one for one in (*weights, *found) if one.is_floating_point() and one.numel() and one.itemsize > 1]
+        largest = torch.stack([norm.double() for norm in torch._foreach_norm(counted, math.inf)])
+        return bool(largest.isfinite().all())
 
     # What the run does otherwise in a cohort.
 
@@ -501,7 +593,8 @@ class _StackedTask:
 
         self._losses = torch.vmap(loss, in_dims=(0, None, 0), randomness="different")
         if compiled:
-            self._losses = torch.compile(self._losses, dynamic=task.compile_shapes == "many")
+            # Each width by itself: vmap's rules for embeddings, norms and attention fix the sizes they see.
+            self._losses = torch.compile(self._losses, dynamic=False)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of each slot's batch."""
@@ -539,16 +632,17 @@ def stack_model(model: nn.Module, n_slots: int) -> nn.Module:
 
 
 def _without_cudnn(norm: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A batch norm of float32 by torch's own kernel: cuDNN's asks for a layout that vmap does not know (torch 2.11).
+    """A batch norm by torch's own kernel in float32, which is what cuDNN computes in.
 
-    Of bf16 cuDNN's does not ask, and torch's own takes no statistics in float32.
+    Under vmap cuDNN's asks for a layout that vmap does not know, and torch's own takes no bf16 beside statistics in
+    float32 (torch 2.11).
     """
 
     def forward(x: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() or x.dtype != torch.float32:  # the compiler has kernels of its own
+        if torch.compiler.is_compiling():  # which has kernels of its own
             return norm(x)
         with torch.backends.cudnn.flags(enabled=False):
-            return norm(x)
+            return norm(x.float()).to(x.dtype)
 
     return forward
 

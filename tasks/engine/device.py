@@ -6,6 +6,7 @@ import os
 import platform
 import resource
 import subprocess
+import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -108,8 +109,7 @@ def configure_torch(
         torch.backends.cudnn.deterministic,
         torch.are_deterministic_algorithms_enabled(),
     )
-    if device.type == "cuda":  # compiled code is used again by all processes of the node, also after a restart
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "inductor"))
+    _keep_compiled_code()
     strict = determinism == "strict"
     if strict and device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS when its first handle is made
@@ -129,6 +129,16 @@ def configure_torch(
         _set_deterministic(strict=before[5])
 
     return restore
+
+
+def _keep_compiled_code() -> None:
+    """Let all processes of the node use compiled code again, also after a restart, unless an operator chose a folder.
+
+    To import the compiler sets the variable too, to a folder of the machine's temporary files.
+    """
+    name, temporary = "TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / "torchinductor_")
+    if os.environ.get(name, temporary).startswith(temporary):
+        os.environ[name] = str(cache_root() / "inductor")
 
 
 def _set_deterministic(*, strict: bool) -> None:

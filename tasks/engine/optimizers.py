@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pickle import UnpicklingError
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from admeta.errors import AdmetaError
-from admeta.imports import NO_GRADIENT_GRAPH, in_words
+from admeta.imports import NO_GRADIENT_GRAPH, code_lines, in_words, is_path
 from admeta.roles import JointOptimizer, create_for_model, set_mode
 from tasks.engine.task import Batch, Task
 from tasks.errors import CheckpointError, ConfigError
@@ -52,6 +52,7 @@ def try_optimizer(
                 f"{where} cannot be constructed for {task.config.model} with {dict(settings)}: {_reason(error)}; "
                 "change its 'space' or 'fixed', or give it 'roles'"
             ) from error
+        _check_groups(optimizer, where)
     batch = {key: tensor[:N_SAMPLES] for key, tensor in first_batch(task).items()}
     before = [tensor.detach().clone() for tensor in _weights(model)]
     model.zero_grad()
@@ -61,7 +62,10 @@ def try_optimizer(
         optimizer.step()
         set_mode(optimizer, "eval")
     except Exception as error:  # of another package's code
-        raise ConfigError(f"{where} cannot train {task.config.model}: {_reason(error)}") from error
+        lines = "".join(
+            code_lines(error, one.partition(":")[0].partition(".")[0]) for one in name.split("+") if is_path(one)
+        )
+        raise ConfigError(f"{where} cannot train {task.config.model}: {_reason(error)}{lines}") from error
     for tensor, value in zip(_weights(model), before, strict=True):
         tensor.detach().copy_(value)
     stored = io.BytesIO()
@@ -74,6 +78,18 @@ def try_optimizer(
             f"{where} has a state that cannot be stored in a checkpoint: it must consist of tensors, numbers, texts "
             "and lists or dictionaries of them"
         ) from error
+
+
+def _check_groups(optimizer: torch.optim.Optimizer, where: str) -> None:
+    """Check what the engine needs of a constructed optimizer: groups with an lr, which the schedule sets."""
+    groups = getattr(optimizer, "param_groups", None)
+    if not groups:
+        raise ConfigError(f"{where} has no param_groups; its __init__ must call super().__init__(params, defaults)")
+    if not all("lr" in group for group in groups):
+        raise ConfigError(
+            f"{where} has no 'lr' in its param_groups, where the schedule sets it; call "
+            "super().__init__(params, {'lr': lr}) and read group['lr'] in step"
+        )
 
 
 def first_batch(task: Task[Any, Any]) -> Batch:
@@ -98,6 +114,18 @@ def _reason(error: Exception) -> str:
 
 
 IMPLEMENTATION_FLAGS = ("capturable", "foreach", "fused", "differentiable")
+
+
+def state_tensors(state: Any) -> Iterator[Tensor]:
+    """The tensors in an optimizer's state, in dictionaries and lists of any depth."""
+    if isinstance(state, Tensor):
+        yield state
+    elif isinstance(state, Mapping):
+        for value in state.values():
+            yield from state_tensors(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from state_tensors(value)
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

@@ -56,6 +56,10 @@ class LossMeter:
         self.reset()
         return total / max(1.0, steps), int(first_bad) or None, bad_loss
 
+    def first_bad(self) -> int:
+        """Step of the first bad loss, from 1, or 0; of one run. Waits for the device, and resets nothing."""
+        return int(self._first_bad)
+
     def reset(self) -> None:
         """Forget what was counted."""
         for value in (self._sum, self._steps, self._first_bad, self._bad_loss):

@@ -170,10 +170,15 @@ def build_own(path: str, *args: Any, **settings: Any) -> nn.Module:
     """The model that the class or function at an import path makes of these arguments.
 
     Raises:
-        ConfigError: it cannot be imported, raises, or makes no module.
+        ConfigError: it cannot be imported, raises, or makes no module that can be trained.
     """
     try:
-        model = load(path)(*args, **settings)
+        make = load(path)
+        if isinstance(make, nn.Module):
+            raise ConfigError(f"task.model: '{path}' is a model already; name its class, or a function that makes one")
+        model = make(*args, **settings)
+    except ConfigError:
+        raise
     except ImportPathError as error:
         raise ConfigError(f"task.model: {error}") from error
     except (Exception, SystemExit) as error:  # of the user's code
@@ -181,6 +186,10 @@ def build_own(path: str, *args: Any, **settings: Any) -> nn.Module:
         raise ConfigError(f"task.model: '{path}' called with ({given}) raised {explained(path, error)}") from error
     if not isinstance(model, nn.Module):
         raise ConfigError(f"task.model: '{path}' made a {type(model).__name__}; it must make a torch.nn.Module")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(
+            f"task.model: '{path}' has no parameter to train; make its layers attributes of the module: self.layer = …"
+        )
     return model
 
 

@@ -29,12 +29,13 @@ from tasks.data.pretrained import (
 from tasks.engine.task import Batch, Split, Task, find_longest_stack
 from tasks.errors import ConfigError
 from tasks.text.config import TextConfig
-from tasks.text.tokens import PaddedRows, Tokenized, TokenTable, file_digest, load_or_build
+from tasks.text.tokens import BUCKET, PaddedRows, Tokenized, TokenTable, file_digest, load_or_build
 
 TextConfigT = TypeVar("TextConfigT", bound=TextConfig)
 TextDataT = TypeVar("TextDataT", bound="TextData")
 
 SHORT = 64  # tokens; the longest rows measured
+COMPILED_WIDTHS = 8  # torch._dynamo.config.recompile_limit: further shapes are not compiled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +151,19 @@ def attention_for(width: int) -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
+def compiled_width(width: int, *, most: int) -> int:
+    """The least of `COMPILED_WIDTHS` equally spaced widths, multiples of `BUCKET`, that rows of so many tokens fit.
+
+    Padding to an eighth of 128 tokens costs 3 to 15 % of a cohort's tokens; to powers of two it costs 24 to 50 %.
+
+    Args:
+        most: tokens of the longest row.
+    """
+    last = -(-most // BUCKET)
+    step = -(-last // COMPILED_WIDTHS)
+    return min(-(-width // (step * BUCKET)) * step, last) * BUCKET
+
+
 class TextTask(Task[TextConfigT, TextDataT], Generic[TextConfigT, TextDataT]):
     """Fine-tuning of a transformers checkpoint; the model's forward is its own, padding is masked."""
 
@@ -202,8 +216,10 @@ class TextTask(Task[TextConfigT, TextDataT], Generic[TextConfigT, TextDataT]):
             return model(**inputs, attention_mask=batch["attention_mask"])
 
     def align(self, batches: Sequence[Batch]) -> Sequence[Batch]:
-        """Pad the batches to the width of the widest."""
+        """Pad the batches to the width of the widest; where they are compiled, to one of `COMPILED_WIDTHS` widths."""
         width = max(batch["attention_mask"].shape[-1] for batch in batches)
+        if self.config.acceleration == "compile":
+            width = compiled_width(width, most=self.config.max_length)
         return [self.data.train.table.widen(batch, width) for batch in batches]
 
     @contextlib.contextmanager

@@ -119,10 +119,14 @@ class SplitImageConfig(ImageConfig):
             )
         return self
 
+    @classmethod
+    def defaults_of(cls, model: str | None) -> Mapping[str, Any]:
+        return VIT_RECIPE if model in VIT_MODELS else {}
+
     @model_validator(mode="before")
     @classmethod
     def _transformers_have_their_own_recipe(cls, raw: Any) -> Any:
-        return {**VIT_RECIPE, **raw} if isinstance(raw, dict) and raw.get("model") in VIT_MODELS else raw
+        return {**cls.defaults_of(raw.get("model")), **raw} if isinstance(raw, dict) else raw
 
 
 class Cifar10Config(SplitImageConfig):

@@ -36,6 +36,11 @@ def test_a_malformed_path_is_refused(path: str) -> None:
         split_path(path)
 
 
+def test_a_path_with_a_dot_for_the_colon_is_told_what_was_meant() -> None:
+    with pytest.raises(ImportPathError, match=r"Did you mean 'torch\.optim:NAdam'\?$"):
+        split_path("torch.optim.NAdam")
+
+
 def test_a_module_allows_itself_and_those_inside_it() -> None:
     for path in ("torch.optim:NAdam", "torch.optim.nadam:NAdam"):
         check_allowed(path, ["torch.optim"])
@@ -67,8 +72,13 @@ def test_a_failed_import_tells_the_line(write: Write) -> None:
         load("own_broken:X")
     with pytest.raises(ImportPathError, match=r"No module named 'own_absent'\. Install the package on the workers"):
         load("own_absent:x")
+    with pytest.raises(ImportPathError, match=r"Name the module without \.py: 'own_broken:make'$"):
+        load("own_broken.py:make")
+    write(own_typo="def f(: pass\n")
+    with pytest.raises(ImportPathError, match=r"SyntaxError: .*\. Correct the code and submit again$"):
+        load("own_typo:f")
     write(own_script="import sys\n\nsys.exit('usage: own_script')\n")
-    with pytest.raises(ImportPathError, match=r"SystemExit: usage: own_script \(own_script.py, line 3, in <module>\)"):
+    with pytest.raises(ImportPathError, match=r"usage: own_script \(own_script.py, line 3, in <module>\)\. Put what"):
         load("own_script:train")
     write(own_empty="")
     with pytest.raises(ImportPathError, match="module 'own_empty' has no 'train'"):

@@ -88,15 +88,13 @@ def test_resuming_is_exact(case: Case, implementation: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "tensors"), [("admetar", 4), ("admetas", 3), ("ranger", 3), ("adabelief", 2)])
-def test_state_takes_half_as_the_registry_says(name: str, tensors: int) -> None:
-    info = admeta.get(name)
+def test_state_takes_half(name: str, tensors: int) -> None:
     for dtype, size in (("float32", 4), ("bfloat16", 2)):
         p = Parameter(torch.zeros(1000, device=DEVICE))
         optimizer = admeta.create(name, [p], state_dtype=dtype, foreach=False)
         train(optimizer, [p], range(1))
         measured = sum(t.numel() * t.element_size() for k, t in optimizer.state[p].items() if k != "step")
-        assert measured == 1000 * tensors * size == 1000 * info.state_bytes({"state_dtype": dtype})
-    assert admeta.get("admetar").state_bytes({"dema": "off", "slow_step": None}) == 8
+        assert measured == 1000 * tensors * size
 
 
 def test_combinations_that_are_refused() -> None:

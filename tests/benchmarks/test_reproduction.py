@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import random
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,11 +13,14 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from benchmarks.reproduction import definitions, ledger, packing, report
+from admeta.theory import dema_gain
+from benchmarks.reproduction import definitions, ledger, material, packing, report
 from benchmarks.reproduction.__main__ import run_smoke
+from benchmarks.reproduction.estimate import estimate, power
 from benchmarks.reproduction.plots import Line, line_plot
 from benchmarks.reproduction.work import SESSIONS, database_url
 from search.definition import StudyDefinition
+from search.space import FloatParameter
 from search.states import Stage
 from service.database import studies
 from service.database.engine import make_engine, writing
@@ -23,7 +28,11 @@ from service.database.models import Run, Search
 from service.database.schema import prepare
 
 NINE = {"sgd", "sgdm", "adam", "adamw", "radam", "ranger", "adabelief", "admetar", "admetas"}
-COMPARISONS = ("cifar10-resnet20", "cifar10-resnet110", "cola-minilm", "mrpc-minilm", "rte-minilm")
+THIRTEEN = NINE | {"muon", "soap", "ademamix", "schedulefree"}
+FINE_TUNING = ("cola", "stsb", "mrpc", "sst2", "conll2003")
+COMPARISONS = (*FINE_TUNING, "gpt", "resnet20", "resnet110")
+GAIN = {"sgd": 1.0, "sgdm": 10.0, "admetas": dema_gain(0.9)}
+"""What a constant gradient of 1 becomes; 1 for optimizers whose step does not grow with the gradient."""
 PAPER = definitions.FOLDER.parent / "paper"
 
 
@@ -33,7 +42,7 @@ def home(tmp_path: Path) -> Path:
     home = tmp_path / "home"
     prepare(database_url(home))
     engine = make_engine(database_url(home))
-    definition = StudyDefinition.model_validate(definitions.tiny(_one("presets")))
+    definition = StudyDefinition.model_validate(definitions.tiny(_one("presets-resnet20")))
     view, _ = studies.create_study(engine, definition, max_queued=10)
     with writing(engine) as session:
         search = session.query(Search).filter_by(study_id=view.id, label="admetar-paper").one()
@@ -45,14 +54,21 @@ def home(tmp_path: Path) -> Path:
                 "seed": 100,
             }
             fields |= {"stage": Stage.SEARCH, "params": {"lr": 0.05}, "created_at": datetime.now(UTC)}
-            session.add(Run(**fields, state=state, value=0.5 - number))
+            ended = {"finished_at": datetime.now(UTC)} if state == "COMPLETE" else {}
+            session.add(Run(**fields, **ended, state=state, value=0.5 - number))
             folder = home / "checkpoints" / view.id / "admetar-paper" / f"{number:05d}" / "search-100"
             (folder / "logs").mkdir(parents=True)
             (folder / "logs" / "attempt-0001.log").write_text("epoch 1\n")
             for epoch in (1, 2):
                 (folder / f"epoch-{epoch:06d}.pt").write_bytes(random.Random(epoch).randbytes(100_000))
     engine.dispose()
-    (home / SESSIONS).write_text('{"cards": []}\n')
+    session_line = {
+        "started_at": "2026-11-29T10:00:00",
+        "finished_at": "2026-11-29T10:01:00",
+        "cpus": 2,
+        "commit": None,
+    }
+    (home / SESSIONS).write_text(json.dumps(session_line | {"cards": []}) + "\n")
     return home
 
 
@@ -70,26 +86,83 @@ def test_studies_validate_and_so_do_their_tiny_forms(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
-def test_comparisons_search_all_nine_in_the_registrys_spaces(name: str) -> None:
-    raw = _one(name)
-    assert {spec["name"] for spec in raw["optimizers"]} == NINE
-    assert not any("space" in spec for spec in raw["optimizers"])
-    study = StudyDefinition.model_validate(raw)
-    assert study.budget.model_dump(exclude={"trials_per_optimizer"}, exclude_none=True) == {}
-    assert study.training_seed not in study.confirm.seeds
+def test_comparisons_search_two_parameters_of_each_over_two_decades(name: str) -> None:
+    study = StudyDefinition.model_validate(_one(name))
+    assert {spec.label for spec in study.optimizers} == THIRTEEN
+    for spec in study.optimizers:
+        assert spec.space.keys() == {"lr", "weight_decay"}
+        for parameter in spec.space.values():
+            assert isinstance(parameter, FloatParameter)
+            assert parameter.log
+            assert parameter.high / parameter.low == pytest.approx(100)
+        decoupled = spec.fixed.get("decoupled_weight_decay", spec.name not in ("adam", "sgd", "sgdm", "admetas"))
+        assert decoupled == (spec.name not in ("adam", "sgd", "sgdm", "admetas"))
+    budget = study.budget.model_dump(exclude={"trials_per_optimizer"}, exclude_none=True)
+    assert budget == {}
+    assert {spec.n_trials for spec in study.optimizers} == {None}
+    assert study.training_seed not in study.confirm.all_seeds(study.training_seed)
+    assert study.confirm.min_effect == 0.005
 
 
-@pytest.mark.parametrize("name", ["ablation", "ablation-tuned"])
-def test_ablations_are_the_papers_rows(name: str) -> None:
-    """Each row has the settings of the same row of studies/paper, its rate apart where that is searched."""
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_decay_takes_the_same_share_of_a_weight_for_all(name: str) -> None:
+    """Learning rate times gain times decay, at the middle of the rates; Adam, which scales it, has SGD's range."""
+    study = StudyDefinition.model_validate(_one(name))
+    spaces = {spec.label: spec.space for spec in study.optimizers}
+    least = {
+        label: math.sqrt(space["lr"].low * space["lr"].high) * GAIN.get(label, 1.0) * space["weight_decay"].low  # type: ignore[union-attr]
+        for label, space in spaces.items()
+    }
+    assert spaces["adam"]["weight_decay"] == spaces["sgd"]["weight_decay"]
+    for label, rate in least.items():
+        assert label == "adam" or rate == pytest.approx(least["sgd"], rel=0.05)
+    [muon] = [spec for spec in study.optimizers if spec.name == "muon"]
+    middle = math.sqrt(spaces["adamw"]["lr"].low * spaces["adamw"]["lr"].high)  # type: ignore[union-attr]
+    assert muon.fixed["others.lr"] == pytest.approx(middle)
+
+
+def test_fine_tuning_studies_have_one_list_of_optimizers() -> None:
+    first, *others = (_one(name)["optimizers"] for name in FINE_TUNING)
+    assert all(one == first for one in others)
+    assert _one("resnet20")["optimizers"] == _one("resnet110")["optimizers"]
+
+
+def test_ablations_are_the_papers_rows() -> None:
+    """Each row has the settings of the same row of studies/paper, its rate apart, which is searched."""
     theirs = StudyDefinition.model_validate(yaml.safe_load((PAPER / "cifar10-ablation.yaml").read_text()))
     rows = {spec.label: spec for spec in theirs.optimizers}
-    study = StudyDefinition.model_validate(_one(name))
-    for spec in study.optimizers:
+    for spec in StudyDefinition.model_validate(_one("ablation-resnet20")).optimizers:
         assert spec.fixed == rows[spec.label].fixed
         assert rows[spec.label].space.keys() == spec.space.keys() == {"lr"}
-        assert name == "ablation-tuned" or spec.space == rows[spec.label].space
-    assert name == "ablation-tuned" or len(study.optimizers) == len(rows)
+
+
+def test_estimates_grow_with_the_seeds() -> None:
+    for raw in definitions.load():
+        one = estimate(raw)
+        assert 0 < one.seconds(one.n_confirm_least) < one.seconds(one.n_confirm_most)
+
+
+def test_power_falls_with_the_spread_between_seeds() -> None:
+    quiet, loud = (row.split(" | ") for row in power([0.001, 0.05], max_seeds=5, n_studies=2).splitlines()[2:])
+    assert int(quiet[1]) < int(loud[1])
+    assert (quiet[3], loud[3]) == ("100", "0")
+
+
+def test_the_text_mixes_the_sources_and_is_the_same_each_time(tmp_path: Path) -> None:
+    data = material.make_up(tmp_path / "data")
+    (data / "glue" / "RTE").mkdir()
+    (data / "glue" / "RTE" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\tOne.\tTwo.\tentailment\n")
+    written = material.write_text(data).read_text()
+    assert "One. Two." in written.splitlines()
+    assert len(written.splitlines()) == 3 * 96 + 1 + 96  # CoLA, MRPC, STS-B; RTE; CoNLL
+    assert material.write_text(data).read_text() == written
+
+
+def test_a_report_of_studies_that_have_hardly_begun(home: Path, tmp_path: Path) -> None:
+    written = tmp_path / "reproduction.md"
+    report.write_report(home, written)
+    assert "not all of it was run" in written.read_text()
+    report.write_details(home, tmp_path / "details.md")
 
 
 def test_a_home_travels_in_pieces(home: Path, tmp_path: Path) -> None:
@@ -140,7 +213,7 @@ def test_a_plot_is_an_svg_with_a_path_for_each_line() -> None:
 @pytest.mark.ray
 def test_a_study_begun_on_one_machine_is_finished_on_another(tmp_path: Path) -> None:
     """Service, pause, pack, unpack, the rest, report: no run is lost or repeated, and what is written by hand stays."""
-    assert run_smoke(tmp_path, ["presets"]) == 0
+    assert run_smoke(tmp_path, ["presets-resnet20"]) == 0
     written = tmp_path / "reproduction.md"
     text = written.read_text(encoding="utf-8")
     assert "| admetas-paper | " in text

@@ -17,10 +17,14 @@ from typing import Self
 
 from admeta.client import Client
 from admeta.client.errors import ClientError
-from tests.chaos.processes import descendants, is_alive, kill, title
+from admeta.client.models import StudyView
+from tests.chaos.processes import descendants, is_alive, kill, marked, title
 from tests.machine import PATIENCE_S, wait_until
 
 AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent", "dashboard/agent.py", "runtime_env/agent/main.py")
+HOME = "ADMETA_TEST_SERVICE"
+"""A variable of the service and of all that it starts, whoever is their parent later."""
+N_LOG_LINES = 40
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
 
 
@@ -78,7 +82,7 @@ class Service:
                 [*self._under, sys.executable, "-c", "from service.cli import main; main()", "serve", *flags],
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **ENVIRONMENT, **self._environment},
+                env={**os.environ, **ENVIRONMENT, **self._environment, HOME: str(self.home)},
             )
         wait_until(self._answers, what=f"the service answers, see {self.home}", poll_s=0.2)
 
@@ -86,6 +90,16 @@ class Service:
         """The exit status, once it has ended by itself."""
         assert self._process is not None, "the service was not started"
         return self._process.wait(timeout=timeout_s)
+
+    def completed(self, study: str, *, timeout_s: float = PATIENCE_S) -> StudyView:
+        """The study at its end. Unless it is COMPLETED, the error gives its reason and the end of the service's log."""
+        with self.client as client:
+            with suppress(TimeoutError):
+                client.wait(study, timeout_s=timeout_s)
+            view = client.study(study)
+        log = "\n".join((self.home / "output.log").read_text(errors="replace").splitlines()[-N_LOG_LINES:])
+        assert view.state == "COMPLETED", f"study {view.name} is {view.state}: {view.reason}; the log ends with\n{log}"
+        return view
 
     def stop(self) -> None:
         """End it as Ctrl-C does."""
@@ -99,8 +113,9 @@ class Service:
     def kill(self) -> None:
         """SIGKILL, and wait until Ray's daemons and workers are gone too; its agents look only now and then."""
         assert self._process is not None, "the service was not started"
-        started = descendants(self.pid)
+        started = descendants(self.pid) | marked(HOME, str(self.home))
         agents = {pid for pid in started if any(name in title(pid) for name in AGENTS)}
+        started.discard(self.pid)
         self._process.kill()
         self._process.wait()
         self._process = None

@@ -57,8 +57,10 @@ class Postgres:
             str(found / program),
             *arguments,
         ]
-        with (self._folder / "output").open("ab") as output:  # a pipe would stay open in the server
-            subprocess.run(command, check=True, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd="/")
+        with (self._folder / "output").open("a+b") as output:  # a pipe would stay open in the server
+            done = subprocess.run(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd="/")
+            output.seek(0)
+            assert done.returncode == 0, output.read().decode(errors="replace")
 
 
 def programs() -> Path | None:

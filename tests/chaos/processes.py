@@ -32,6 +32,16 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
+def marked(variable: str, value: str) -> set[int]:
+    """Those that were started with this variable of the environment."""
+    found = set()
+    for pid in _pids():
+        with suppress(OSError):
+            if f"{variable}={value}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.add(pid)
+    return found
+
+
 def title(pid: int) -> str:
     """The command line, which Ray sets to what the process is doing."""
     try:

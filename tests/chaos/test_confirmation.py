@@ -125,8 +125,7 @@ def test_kills_change_no_decision(service: Service, engine: Engine) -> None:
     assert seeds_of(engine, disturbed.id, "COMPLETE")["sgdm"] < 8
     service.start()
     assert "train up to" in wait_for_the_reason(service, disturbed.id)
-    with service.client as client:
-        assert client.wait(disturbed.id, timeout_s=PATIENCE_S).state == "COMPLETED"
+    service.completed(disturbed.id)
 
     expected = Expected(n_trials=1, n_confirm_runs=wanted, n_epochs=N_EPOCHS, steps_per_epoch=STEPS_PER_EPOCH)
     outcome = audit(engine, disturbed.id, expected=expected, snapshots=[first, second])
@@ -160,8 +159,8 @@ def test_kills_lose_no_sensitivity_run_and_make_none_twice(service: Service, eng
         snapshots.append(look(engine, submitted.id, storage=service.home / "checkpoints", killed=None))
     assert n <= finished(submitted.id) < 2 * n_runs
     service.start()
+    service.completed(submitted.id)
     with service.client as client:
-        assert client.wait(submitted.id, timeout_s=PATIENCE_S).state == "COMPLETED"
         view = client.sensitivity(submitted.id)
     assert [len(curve.points) for curve in view.curves] == [8, 8]  # and the other trial, since lr alone is searched
     expected = Expected(

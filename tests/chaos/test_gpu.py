@@ -1,4 +1,7 @@
-"""The product on a card: trials share it, one that has no room is tried again alone, a cancel gives memory back."""
+"""The product on a card: trials share it, one that has no room is tried again alone, a cancel gives memory back.
+
+Each test takes less than a minute on an H200.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,22 @@ def _no_service_stays() -> Iterator[None]:
     sharing.leave()
 
 
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two classes of noise, enough for one batch of 1,024 and a validation set."""
+    folder = tmp_path_factory.mktemp("data")
     tints = {"dark": (0, 0, 0), "light": (40, 40, 40)}
-    write_noise(tmp_path / "data" / "noise", tints, n_train=600, n_test=30)
-    return tmp_path / "data"
+    write_noise(folder / "noise", tints, n_train=600, n_test=30)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone_bytes(data_dir: Path) -> int:
+    """Memory of the card that one trial of `LARGE` holds."""
+    [alone] = measure_together(
+        parse_config(LARGE), n_processes=1, optimizer="sgdm", params={"lr": 0.01}, data_dir=data_dir, seconds=0.1
+    )
+    return alone.memory_bytes
 
 
 @contextmanager
@@ -119,10 +132,9 @@ def test_the_service_packs_trials_on_the_card(tmp_path: Path) -> None:
         resources={"cpus": 1, "gpus": "auto"},
         max_concurrent_trials=4,
     )
-    with installed(tmp_path) as (_, client):
+    with installed(tmp_path) as (service, client):
         submitted = client.submit(study).study
-        view = client.wait(submitted.id, timeout_s=300)
-        assert view.state == "COMPLETED", view.reason
+        service.completed(submitted.id, timeout_s=300)
         runs = runs_of(client, submitted.id)
     assert all(run.value is not None and run.value > 0.9 for run in runs)
     records = [attempt.environment for run in runs for attempt in run.attempts]
@@ -143,11 +155,8 @@ def test_the_service_packs_trials_on_the_card(tmp_path: Path) -> None:
     log.warning("%s: %s; %d at once", last["device_name"], last["placement"], together)
 
 
-def test_a_trial_without_room_is_tried_again_alone(tmp_path: Path, data_dir: Path) -> None:
+def test_a_trial_without_room_is_tried_again_alone(tmp_path: Path, data_dir: Path, alone_bytes: int) -> None:
     """The card has room for one and a half: of two trials at once at least one fails, and both complete at last."""
-    [alone] = measure_together(
-        parse_config(LARGE), n_processes=1, optimizer="sgdm", params={"lr": 0.01}, data_dir=data_dir, seconds=0.1
-    )
     study = quiet_study(
         "crowded",
         task=LARGE,
@@ -157,9 +166,9 @@ def test_a_trial_without_room_is_tried_again_alone(tmp_path: Path, data_dir: Pat
         resources={"cpus": 1, "gpus": 0.5},
         max_failures=2,
     )
-    with leaving(int(1.5 * alone.memory_bytes)), installed(tmp_path, data_dir) as (_, client):
+    with leaving(int(1.5 * alone_bytes)), installed(tmp_path, data_dir) as (service, client):
         submitted = client.submit(study).study
-        assert client.wait(submitted.id, timeout_s=240).state == "COMPLETED"
+        service.completed(submitted.id, timeout_s=240)
         runs = runs_of(client, submitted.id)
     assert [run.state for run in runs] == ["COMPLETE", "COMPLETE"]
     retried = [run for run in runs if len(run.attempts) > 1]
@@ -170,14 +179,11 @@ def test_a_trial_without_room_is_tried_again_alone(tmp_path: Path, data_dir: Pat
         assert "resources.gpus" in str(first.error)
         assert second.environment is not None
         assert (second.environment["gpus"], second.environment["placement"]) == (1.0, ALONE)
-    log.warning("%d of 2 retried alone; %.1f GiB each: %s", len(retried), alone.memory_bytes / 2**30, first.error)
+    log.warning("%d of 2 retried alone; %.1f GiB each: %s", len(retried), alone_bytes / 2**30, first.error)
 
 
-def test_with_auto_a_trial_without_room_has_not_failed(tmp_path: Path, data_dir: Path) -> None:
+def test_with_auto_a_trial_without_room_has_not_failed(tmp_path: Path, data_dir: Path, alone_bytes: int) -> None:
     """Two begin where one and a half have room: the number is lowered, and the study needs no retries of its own."""
-    [alone] = measure_together(
-        parse_config(LARGE), n_processes=1, optimizer="sgdm", params={"lr": 0.01}, data_dir=data_dir, seconds=0.1
-    )
     study = quiet_study(
         "crowded-auto",
         task=LARGE,
@@ -185,11 +191,12 @@ def test_with_auto_a_trial_without_room_has_not_failed(tmp_path: Path, data_dir:
         budget={"trials_per_optimizer": 3},
         confirm={"top_k": 0},
         resources={"cpus": 1, "gpus": "auto"},
+        max_concurrent_trials=2,  # a large card begins with four
         max_failures=0,
     )
-    with leaving(int(1.5 * alone.memory_bytes)), installed(tmp_path, data_dir) as (_, client):
+    with leaving(int(1.5 * alone_bytes)), installed(tmp_path, data_dir) as (service, client):
         submitted = client.submit(study).study
-        assert client.wait(submitted.id, timeout_s=240).state == "COMPLETED"
+        service.completed(submitted.id, timeout_s=240)
         runs = runs_of(client, submitted.id)
     assert [run.state for run in runs] == ["COMPLETE"] * 3
     retried = [run for run in runs if len(run.attempts) > 1]
@@ -198,6 +205,37 @@ def test_with_auto_a_trial_without_room_has_not_failed(tmp_path: Path, data_dir:
     last = max((attempt for run in runs for attempt in run.attempts), key=lambda attempt: attempt.started_at)
     assert last.environment is not None
     assert last.environment["placement"] == "1 trial a card: 2 ran out of memory"
+
+
+def test_a_cohort_without_room_becomes_processes(tmp_path: Path, data_dir: Path, alone_bytes: int) -> None:
+    """Four slots have no room where two processes have: no failure counts, and the records say why."""
+    study = quiet_study(
+        "crowded-cohort",
+        task=LARGE,
+        optimizers=[SGDM],
+        budget={"trials_per_optimizer": 2},
+        confirm={"top_k": 0},
+        resources={"cpus": 1, "gpus": "auto", "cohort": 4},
+        max_failures=0,
+    )
+    with leaving(int(2.5 * alone_bytes)), installed(tmp_path, data_dir) as (service, client):
+        submitted = client.submit(study).study
+        service.completed(submitted.id, timeout_s=240)
+        runs = runs_of(client, submitted.id)
+    assert [run.state for run in runs] == ["COMPLETE"] * 2
+    refused = [str(run.attempts[0].error) for run in runs if len(run.attempts) > 1]
+    assert refused
+    for error in refused:
+        assert "out of memory on cuda" in error
+        assert "this does not count as a failure" in error
+    for run in runs:
+        last = run.attempts[-1]
+        assert last.environment is not None
+        why, _, placement = last.environment["placement"].rpartition("; ")
+        assert why.startswith("no cohort: out of memory on cuda")
+        assert " a card" in placement
+        assert "cohort" not in last.environment
+    log.warning("%s", refused[0])
 
 
 def n_cards() -> int:
@@ -230,7 +268,7 @@ def test_one_trial_on_two_cards(tmp_path: Path) -> None:
         assert len(ranks) == 1
         os.kill(worker, signal.SIGKILL)
         wait_until(lambda: not any(map(is_alive, ranks)), timeout_s=30, what="the other rank ends with it")
-        assert client.wait(view.id, timeout_s=300).state == "COMPLETED"
+        service.completed(view.id, timeout_s=300)
         [run] = runs_of(client, view.id)
     assert [attempt.environment and attempt.environment["n_devices"] for attempt in run.attempts] == [2, 2]
     assert run.attempts[1].resumed_from_epoch > 0

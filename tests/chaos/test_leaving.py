@@ -62,7 +62,7 @@ def test_a_worker_told_to_stop_gives_its_run_back_within_30_s(cluster: TwoNodes,
         given_back = trains_there()
         cluster.second.tell_to_stop()
         assert "not given back in time" not in (cluster.folder / "worker.log").read_text()
-        assert client.wait(view.id, timeout_s=PATIENCE_S).state == "COMPLETED"
+        service.completed(view.id)
         expected = Expected(n_trials=2, n_confirm_runs=0, n_epochs=N_EPOCHS, steps_per_epoch=2)
         assert audit(engine, view.id, expected=expected, snapshots=[]).faults == []
         told = {row["id"]: row for row in rows() if "told to stop" in str(row["error"])}

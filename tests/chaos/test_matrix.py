@@ -21,8 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray]
             [[Target.WORKER, Target.SERVICE], [Target.DESCRIPTORS, Target.DISK_FULL, Target.READ_ONLY]],
             id="worker, service, outages",
         ),
-        pytest.param(Database.SQLITE, [[Target.IDLE_CONNECTIONS]], id="idle connections"),
-        pytest.param(Database.SQLITE, [[Target.CLOCK_STEP]], id="clock"),
+        pytest.param(Database.SQLITE, [[Target.IDLE_CONNECTIONS, Target.CLOCK_STEP]], id="idle connections, clock"),
         pytest.param(
             Database.POSTGRESQL,
             [[Target.DRIVER, Target.DATABASE_5S]],

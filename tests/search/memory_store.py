@@ -16,6 +16,7 @@ from search.optimizer_search import OptimizerSearch
 from search.recipe import recipe_of
 from search.records import (
     AttemptStart,
+    Capacity,
     CardFacts,
     CompetingStudy,
     Lease,
@@ -41,6 +42,7 @@ class MemoryStore:
         self.curves: dict[int, dict[int, Point]] = {}
         self.starts: dict[int, list[AttemptStart]] = {}
         self.facts: dict[tuple[str, str], CardFacts] = {}
+        self.sizes: dict[str, Capacity] = {}
         self._searches: dict[str, list[SearchRecord]] = {}
         self._optuna = optuna.storages.InMemoryStorage()
 
@@ -194,14 +196,18 @@ class MemoryStore:
         self._check(lease)
         self.facts[task_shape, card] = facts
 
+    def set_run_size(self, lease: Lease, each: Capacity) -> None:
+        self._check(lease)
+        self.sizes[lease.study_id] = each
+
     def competing_studies(self, study_id: str) -> list[CompetingStudy]:
         others = [s for s in self.studies.values() if s.id != study_id and s.id in self.owners]
+        nothing = Capacity(cpus=0.0, gpus=0.0)
         return [
             CompetingStudy(
                 priority=other.definition.priority,
                 n_runs=sum(not run.state.is_finished for run in self.runs(other.id)),
-                cpus=other.definition.resources.cpus,
-                gpus=0.0,
+                **vars(self.sizes.get(other.id, nothing)),
             )
             for other in others
         ]

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import os
+import queue
+import re
 import secrets
 import signal
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+import torch
 from pydantic import ValidationError
+from torch import nn
 
-from search.cohorts import LINGER_S, _is_alive
+from search import cohorts
+from search.cohorts import FIRST_RUN_S, LINGER_S, _is_alive
+from search.coordinator import OUT_OF_COHORT
 from search.driver import DriverOptions, drive
+from search.placement import place
 from search.records import RunRecord
-from search.states import RunState, Stage, StudyState
+from search.states import FailureKind, RunState, Stage, StudyState
 from tasks.registry import parse_config
 from tasks.runs import open_run
 from tests.machine import PATIENCE_S, wait_until
@@ -30,7 +39,9 @@ MODEL = "mlp"
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )  # it is told of a card, whether there is one or not
     yield
     ray.shutdown()
 
@@ -161,35 +172,140 @@ def test_a_machine_that_leaves_costs_no_attempt(tmp_path: Path) -> None:
     assert_trained_alone(store, runs[0], definition)
 
 
+class Hungry(nn.Module):
+    """A model whose stacked steps find no memory from the second on."""
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, n_classes)
+        self.n_steps = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch._C._functorch.is_batchedtensor(x) and self.training:
+            self.n_steps += 1
+            if self.n_steps >= 2:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        out: torch.Tensor = self.linear(x.flatten(1))
+        return out
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
-def test_a_model_that_cannot_be_stacked_is_trained_by_a_process_each(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "refusal"),
+    [
+        ("tests.tasks.engine.test_cohort:Reading", r"the model cannot be stacked \(vmap"),
+        ("tests.search.test_cohorts:Hungry", r"out of memory on \S+ during training: CUDA out of memory"),
+    ],
+    ids=["cannot be stacked", "no memory"],
+)
+@pytest.mark.parametrize(
+    ("gpus", "shares", "words"),
+    [("auto", {0.5}, "2 trials a card, as CPUs and the study allow"), (0, {0.0}, "set in the definition")],
+    ids=["auto", "no card"],
+)
+def test_runs_that_cannot_be_a_cohort_have_a_process_each(
+    model: str, refusal: str, gpus: Any, shares: set[float], words: str, tmp_path: Path
+) -> None:
+    """As without a cohort, on as many shares of a card as pay; it costs no failure, and every record says why."""
     store = MemoryStore()
     definition = digits(
-        task={"name": "digits", "model": "tests.tasks.engine.test_cohort:Reading", "epochs": 1},
+        task={"name": "digits", "model": model, "epochs": 1},
         optimizers=[{"name": "sgdm"}],
-        budget={"trials_per_optimizer": 1},
+        budget={"trials_per_optimizer": 3},
         confirm={"top_k": 0},
+        resources={"cpus": 0.5, "gpus": gpus, "cohort": 4},
+        max_failures=0,
     )
     study = store.add_study(definition)
     options = DriverOptions(owner="test", storage=str(tmp_path), allow_imports=("tests",))
-    drive(study.id, store=store, options=options)
-    [run] = store.runs(study.id)
-    assert run.state is RunState.COMPLETE
-    [found] = environments(store, study.id)
-    assert found["cohort"]["refused"].startswith("the model cannot be stacked (vmap")
-    assert found["step"] == "eager: no GPU"
+    assert drive(study.id, store=store, options=options) is StudyState.COMPLETED
+    runs = store.runs(study.id)
+    assert [(run.state, run.n_failures) for run in runs] == [(RunState.COMPLETE, 0)] * 3
+    found = environments(store, study.id)
+    assert len(found) == 3
+    for one in found:
+        why, _, placement = one["placement"].rpartition("; ")
+        assert re.match(f"no cohort: {refusal}", why)
+        assert placement == words
+        assert "cohort" not in one
+    assert {one["gpus"] for one in found} == shares
+
+
+class Late(torch.optim.SGD):
+    """SGD that makes the weights huge once a file exists, where `diverges` is 1."""
+
+    def __init__(self, params: Any, *, lr: float, diverges: int = 0, flag: str = "") -> None:
+        super().__init__(params, lr=lr)
+        self._flag = Path(flag) if diverges else None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        if self._flag is not None and self._flag.exists():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.mul_(1e30)
+
+
+def two_that_become_nan(flag: Path, *, epochs: int) -> dict[str, Any]:
+    """Fields of a study of two trials: one diverges once the flag is there, and makes both NaN in a cohort."""
+    return {
+        "task": {"name": "digits", "model": "tests.tasks.engine.test_cohort:Leaking", "epochs": epochs},
+        "optimizers": [
+            {
+                "name": "tests.search.test_cohorts:Late",
+                "space": {"diverges": {"type": "categorical", "choices": [0, 1]}},
+                "fixed": {"lr": 0.05, "flag": str(flag)},
+            }
+        ],
+        "sampler": {"name": "grid"},
+        "budget": {"trials_per_optimizer": 2},
+        "pruner": {"name": "none"},
+        "confirm": {"top_k": 0},
+        "checkpoint_every_s": 0,
+        "max_failures": 0,
+    }
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_ray")
+def test_a_run_that_makes_its_cohort_nan_fails_alone(tmp_path: Path) -> None:
+    """All slots are NaN in the same step, so each run goes on from its checkpoint by itself: one diverges there."""
+    store, flag = MemoryStore(), tmp_path / "diverge"
+    definition = digits(**two_that_become_nan(flag, epochs=100))
+    study = store.add_study(definition)
+    options = DriverOptions(owner="test", storage=str(tmp_path / "runs"), allow_imports=("tests",))
+
+    def trains() -> bool:
+        return [len(store.points(run.id)) > 1 for run in store.runs(study.id)] == [True, True]
+
+    with ThreadPoolExecutor(1) as pool:
+        driven = pool.submit(drive, study.id, store=store, options=options)
+        wait_until(trains, what="both train")
+        flag.touch()
+        assert driven.result(PATIENCE_S) is StudyState.COMPLETED
+    good, bad = sorted(store.runs(study.id), key=lambda run: run.params["diverges"])
+    assert (good.state, good.n_failures, bad.state, bad.failure) == ("COMPLETE", 0, "FAIL", FailureKind.DIVERGED)
+    assert (len(store.points(good.id)), bad.attempt) == (100, 2)
+    first, last = store.starts[bad.id]
+    assert first.environment["cohort"]["slots"] == 4
+    assert "cohort" not in last.environment
+    assert last.environment["placement"] == OUT_OF_COHORT
+    assert last.resumed_from_epoch > 0
+    assert all(start.resumed_from_epoch > 0 for start in store.starts[good.id][1:])
+    assert_trained_alone(store, good, definition)
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_a_cohort_has_the_card_of_its_workers(tmp_path: Path) -> None:
     """Its process sees the card though it holds none in Ray; each run is charged its part of the seconds."""
-    if not ray.cluster_resources().get("GPU"):
-        pytest.skip("needs a CUDA card")
     store = MemoryStore()
     definition = digits(resources={"cpus": 1, "gpus": "auto", "cohort": 4}, confirm={"top_k": 0})
     study = store.add_study(definition)
@@ -220,3 +336,39 @@ def test_a_study_that_cannot_be_a_cohort_is_refused(changes: dict[str, Any], mes
     with pytest.raises(ValidationError, match=f"no cohort of 4 can be trained: {message}.*Set it to 1"):
         digits(**changes)
     assert digits(optimizers=[{"name": "sgdm", "fixed": {"recipe.grad_clip": 1.0}}]).resources.cohort == 4
+
+
+def test_a_cohort_has_no_more_slots_than_runs_at_once() -> None:
+    assert [digits(max_concurrent_trials=n).n_slots for n in (None, 1, 3, 8)] == [4, 1, 3, 4]
+    placed = place(digits(max_concurrent_trials=2), known={})
+    assert (placed.cohort, placed.each.cpus, placed.each.gpus) == (2, 0.5, 0)
+    assert placed.reason == "2 runs are trained as one stacked model by one process"
+
+
+def test_a_host_waits_for_its_first_run_and_for_the_next_after_a_long_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the worker that started it asks late; and reading the data of a run may take minutes."""
+    clock = [0.0]
+    monkeypatch.setattr(cohorts, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    host: Any = object.__new__(cohorts.CohortHost)
+    host._end_by, host._refusal, host._seats, host._cohort, host._empty_since = math.inf, None, {}, None, 0.0
+    host._looked_at = math.inf  # it looks for no dead workers
+    clock[0] = FIRST_RUN_S - 1
+    assert not host._is_over()
+
+    def read_for_long() -> None:
+        host._cohort = object()
+        clock[0] += 10 * LINGER_S
+
+    asked: list[Any] = [(read_for_long, Future())]
+    lingered_s: list[float] = []
+
+    def get(**_: Any) -> Any:
+        if asked:
+            return asked.pop()
+        lingered_s.append(clock[0] - host._empty_since)
+        clock[0] += 1.0
+        raise queue.Empty
+
+    host._commands = SimpleNamespace(get=get)
+    host._train()
+    assert lingered_s == [float(n) for n in range(int(LINGER_S) + 1)]

@@ -9,7 +9,7 @@ import pytest
 from optuna.trial import TrialState
 
 from search.assignment import Assignment, Pace, Report
-from search.coordinator import ALONE, Idle
+from search.coordinator import ALONE, OUT_OF_COHORT, Idle
 from search.definition import Budget, WarmStart
 from search.packing import CardKind, Packing
 from search.records import Point, RunOutcome, StudyRecord
@@ -637,6 +637,108 @@ def test_nothing_new_starts_while_a_run_waits_for_a_whole_card() -> None:
     assert offered[1:] == [Idle.WAIT] * 5
     coordinator.begin("c")
     assert isinstance(coordinator.next("i"), Assignment)
+
+
+def test_a_cohort_without_memory_is_given_up_once_its_other_runs_have_ended() -> None:
+    """It costs no failure. The runs that follow share the card as the packing says, and their records say why."""
+    store = MemoryStore()
+    study = store.add_study(define(max_failures=0))
+    packing = packing_of_one_card(store, [0.0])
+    coordinator = coordinator_for(store, study, gpus=0.25, slots=4, packing=packing, cohort=4)
+    for ticket in ("a", "b", "c"):
+        assignment = coordinator.next(ticket)
+        assert isinstance(assignment, Assignment)
+        assert (assignment.cohort, assignment.slot) == (4, None)
+        coordinator.begin(ticket)
+    for ticket in ("a", "b"):
+        coordinator.fail(ticket, kind=FailureKind.OUT_OF_MEMORY, error="out of memory on cuda. Run fewer")
+    assert coordinator.next("d") is Idle.WAIT
+    coordinator.tell_why_waiting()
+    assert "no cohort: out of memory on cuda; 2 trials a card, growing" in (store.get_study(study.id).reason or "")
+    assert coordinator.report("c", Report(points=[], end=RunOutcome(state=RunState.COMPLETE, value=1.0)))
+    again = coordinator.next("e")
+    assert isinstance(again, Assignment)
+    assert (again.trial_number, again.attempt, again.cohort, again.share) == (0, 2, 1, 0.5)
+    assert again.placement == "no cohort: out of memory on cuda; 2 trials a card, growing"
+    assert all(run.n_failures == 0 for run in store.runs(study.id))
+
+
+def test_a_run_that_leaves_its_cohort_has_a_process_of_its_own_and_the_others_stay() -> None:
+    """It costs no failure. Should it find no memory beside the cohort, the study goes on without one."""
+    store = MemoryStore()
+    study = store.add_study(define(max_failures=0))
+    coordinator = coordinator_for(store, study, gpus=0.25, slots=2, cohort=4)
+    for ticket in ("a", "b"):
+        coordinator.next(ticket)
+        coordinator.begin(ticket)
+    coordinator.leave_cohort("a", reason="several at once")
+    coordinator.interrupt("b", reason="another diverged")
+    coordinator.leave_cohort("a", reason="cancelled meanwhile")
+    alone, stays = (coordinator.next(ticket) for ticket in ("c", "d"))
+    assert isinstance(alone, Assignment)
+    assert isinstance(stays, Assignment)
+    assert (alone.attempt, alone.cohort, alone.gpus, alone.placement) == (2, 1, 0.25, OUT_OF_COHORT)
+    assert (stays.attempt, stays.cohort, stays.gpus) == (2, 4, 0.25)
+    for ticket in ("c", "d"):
+        coordinator.begin(ticket)
+    coordinator.fail("c", kind=FailureKind.OUT_OF_MEMORY, error="out of memory on cuda. Run fewer")
+    assert coordinator.next("e") is Idle.WAIT
+    assert coordinator.report("d", Report(points=[], end=RunOutcome(state=RunState.COMPLETE, value=1.0)))
+    again = coordinator.next("e")
+    assert isinstance(again, Assignment)
+    assert (again.trial_number, again.cohort) == (alone.trial_number, 1)
+    assert all(run.n_failures == 0 for run in store.runs(study.id))
+
+
+def test_the_next_driver_knows_which_runs_have_left_their_cohort() -> None:
+    """Whether the last one had started them again or not; the others go on in a cohort."""
+    store = MemoryStore()
+    study = store.add_study(define(max_failures=0))
+    coordinator = coordinator_for(store, study, slots=3, cohort=4)
+    for ticket in ("a", "b", "c"):
+        coordinator.next(ticket)
+        coordinator.begin(ticket)
+    for ticket in ("a", "b"):
+        coordinator.leave_cohort(ticket, reason="several at once")
+    coordinator.next("d")
+    coordinator.begin("d")
+    left = {run.id for run in store.runs(study.id)[:2]}
+    for owner in ("second", "third"):
+        coordinator = coordinator_for(store, study, owner=owner, slots=4, cohort=4)
+        started = [coordinator.next(ticket) for ticket in "efgh"]
+        assert {one.run_id for one in started if isinstance(one, Assignment) and one.cohort == 1} == left
+        assert {one.placement for one in started if isinstance(one, Assignment) and one.cohort == 1} == {OUT_OF_COHORT}
+        assert [one.cohort for one in started if isinstance(one, Assignment)].count(4) == 2
+
+
+def test_the_next_driver_knows_that_the_study_gave_its_cohort_up() -> None:
+    store = MemoryStore()
+    study = store.add_study(define(max_failures=0))
+    coordinator = coordinator_for(store, study, gpus=0.25, slots=4, cohort=4)
+    coordinator.next("a")
+    coordinator.begin("a")
+    coordinator.give_up_cohort("a", reason="the model cannot be stacked (vmap). Look")
+    coordinator = coordinator_for(store, study, owner="second", gpus=0.25, slots=4, cohort=4)
+    started = [coordinator.next(ticket) for ticket in "bcde"]
+    assert [one.cohort for one in started if isinstance(one, Assignment)] == [1] * 4
+    words = "no cohort: the model cannot be stacked (vmap)"
+    assert {one.placement for one in started if isinstance(one, Assignment)} == {words}
+
+
+def test_the_next_driver_knows_which_runs_need_a_whole_card() -> None:
+    """Unless the cluster has none now, or each of its runs has a whole one anyway."""
+    store = MemoryStore()
+    study = store.add_study(define(max_failures=3))
+    coordinator = coordinator_for(store, study, gpus=0.25, slots=2)
+    for ticket in ("a", "b"):
+        coordinator.next(ticket)
+        coordinator.begin(ticket)
+    coordinator.fail("b", kind=FailureKind.OUT_OF_MEMORY, error="out of memory on cuda")
+    for gpus, holds in ((0.25, [0.25, 1.0]), (1.0, [1.0, 1.0]), (0.0, [0.0, 0.0])):
+        coordinator = coordinator_for(store, study, owner=f"of {gpus}", gpus=gpus, slots=2)
+        started = [coordinator.next(ticket) for ticket in "cd"]
+        found = sorted((one.run_id, one.gpus) for one in started if isinstance(one, Assignment))
+        assert [amount for _, amount in found] == holds
 
 
 def test_a_study_whose_workers_do_not_start_says_so() -> None:

@@ -15,9 +15,10 @@ import pytest
 import ray
 
 from search import driver, placement
+from search.assignment import NAMESPACE
 from search.definition import StudyDefinition
-from search.driver import DriverOptions, drive
-from search.records import Lease, StudyRecord
+from search.driver import DriverOptions, drive, find_driver, has_started
+from search.records import CompetingStudy, Lease, StudyRecord
 from search.states import RunState, Stage, StudyState
 from search.tuning import SCRATCH_PREFIX
 from tasks.engine import checkpoint
@@ -278,6 +279,27 @@ def test_max_hours_end_a_study_whose_trials_would_take_an_hour(tmp_path: Path, m
     assert all(run.value == store.points(run.id)[-1].value for run in runs)
 
 
+@pytest.mark.usefixtures("local_ray")
+def test_whether_another_services_driver_has_started_is_known_while_it_works(tmp_path: Path) -> None:
+    class Waits:
+        def __init__(self) -> None:
+            wait_until((tmp_path / "start").exists, what="it may start")
+
+        def run(self) -> None:
+            wait_until((tmp_path / "end").exists, what="it may end")
+
+    other = ray.remote(Waits).options(name="driver-other", namespace=NAMESPACE, num_cpus=0).remote()
+    run = other.run.remote()
+    found = find_driver("other")
+    assert not has_started(found)
+    (tmp_path / "start").touch()
+    wait_until(lambda: has_started(found), what="it has started")
+    (tmp_path / "end").touch()
+    ray.get(run)
+    ray.kill(other)
+    wait_until(lambda: find_driver("other") is None, what="its name is free")
+
+
 def test_folders_of_killed_drivers_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A driver that is killed leaves its folder for Tune behind; the next one on the machine removes it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -289,3 +311,36 @@ def test_folders_of_killed_drivers_are_removed(monkeypatch: pytest.MonkeyPatch, 
     with private_folder(SCRATCH_PREFIX) as own:
         assert sorted(tmp_path.iterdir()) == sorted([other, own])
     assert list(tmp_path.iterdir()) == [other]
+
+
+class CompetingStore:
+    """A study of higher priority that wants the whole cluster at once, from a store's first finished run on."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._competing = store.competing_studies
+        self.n_places: list[float] = []
+        self.wants = False
+
+    def competing_studies(self, study_id: str) -> list[CompetingStudy]:
+        if len(self.n_places) == 0 and any(run.state.is_finished for run in self._store.runs(study_id)):
+            self.wants = True
+        if not self.wants:
+            return self._competing(study_id)
+        self.n_places.append(ray.available_resources().get("CPU", 0.0))
+        if self.n_places[-1] == 2 or len(self.n_places) > PATIENCE_S:
+            self.wants = False
+        return [CompetingStudy(priority=1, n_runs=2, cpus=1, gpus=0)]
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_study_that_may_have_no_place_holds_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tune keeps a worker for the next run, and none of another study could start there."""
+    store = MemoryStore()
+    competing = CompetingStore(store)
+    monkeypatch.setattr(store, "competing_studies", competing.competing_studies)
+    task = {"name": "synthetic", "model": "quadratic", "epochs": 2, "sleep_s": 0.2}
+    study = run(store, digits(name="low", task=task, budget={"trials_per_optimizer": 6}), tmp_path)
+    assert study.state is StudyState.COMPLETED
+    assert competing.n_places
+    assert competing.n_places[-1] == 2

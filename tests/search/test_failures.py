@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from optuna.trial import FrozenTrial, TrialState
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError, RuntimeEnvSetupError
 
 from search.assignment import Report
 from search.coordinator import FREE_FALSE_STARTS, Assignment, Coordinator, Idle
@@ -18,7 +18,7 @@ from search.errors import LeaseLostError
 from search.records import Point, RunOutcome, RunRecord, StudyRecord
 from search.states import FailureKind, RunState
 from search.trainable import PreemptedError
-from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher, describe
+from search.tuning import END_S, SAVE_S, AttemptCallback, StopSwitch, StudyLoop, StudyScheduler, StudySearcher, describe
 from tasks.engine.protocol import Cost
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define
@@ -203,11 +203,27 @@ def test_draining_ends_each_run_at_its_next_evaluation(store: MemoryStore, study
     trial: Any = _Trial()
     AttemptCallback(coordinator, stop).on_trial_start(0, [], trial)
     assert scheduler.on_trial_result(None, trial, epoch(1).to_result()) == "CONTINUE"
+    loop = StudyLoop.__new__(StudyLoop)
+    loop.__dict__ |= {
+        "_scheduler_alg": scheduler,
+        "_stopping_actors": {},
+        "_earliest_stopping_actor": 0.0,
+        "_actor_cleanup_timeout": 0,
+    }
+    loop._cleanup_stopping_actors()
+    assert not stop.stop_all()
+    assert loop._actor_force_cleanup_timeout == END_S
     stop.drain()
     assert searcher.suggest("t1") == "FINISHED"
     assert scheduler.on_trial_result(None, trial, epoch(2).to_result()) == "STOP"
     assert (only_run(store, study).state, only_run(store, study).epoch) == (RunState.WAITING, 2)
+    loop._cleanup_stopping_actors()
     assert not stop.stop_all()
+    assert loop._actor_force_cleanup_timeout == SAVE_S  # for the checkpoints, on a slow storage
+    stop.throw()  # the study is cancelled
+    loop._cleanup_stopping_actors()
+    assert stop.stop_all()
+    assert loop._actor_force_cleanup_timeout == END_S
 
 
 def test_a_run_that_is_given_back_waits_and_counts_as_no_failure(
@@ -232,6 +248,7 @@ def test_a_run_that_is_given_back_waits_and_counts_as_no_failure(
         (RayActorError(error_msg="The actor died because its node has died."), FailureKind.PREEMPTED, "went away"),
         (RayActorError(preempted=True), FailureKind.PREEMPTED, "went away"),
         (ActorUnavailableError("connection reset by peer", None), FailureKind.PREEMPTED, "was cut off"),
+        (RuntimeEnvSetupError("pip timed out"), FailureKind.LOST, "could not prepare the worker's environment"),
         (RayActorError(error_msg="No module", actor_init_failed=True), FailureKind.ERROR, "could not start: No module"),
         (RayTaskError("train", "trace", ValueError("bad luck")), FailureKind.ERROR, "ValueError: bad luck"),
         (

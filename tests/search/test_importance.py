@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import optuna
@@ -47,9 +48,13 @@ def test_the_same_study_gives_the_same_answer() -> None:
     assert importance(study) == importance(study)
 
 
-def test_many_trials_are_left_to_ped_anova() -> None:
-    found = importance(study_of(mostly_lr, n_trials=600))
+def test_many_trials_are_left_to_ped_anova(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = study_of(mostly_lr, n_trials=600)
+    optuna.logging.set_verbosity(optuna.logging.INFO)
+    monkeypatch.setattr(logging.getLogger("optuna"), "propagate", True)
+    found = importance(study)
     assert found.method is ImportanceMethod.PED_ANOVA
+    assert not caplog.messages  # Optuna would log each resample as a new study
 
 
 def test_conditional_parameters_are_counted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -29,13 +30,42 @@ RISING = [0.5 + 0.01 * i for i in range(20)]
 COST = Cost(training_hours=0.1, trial_hours=0.05)
 
 
-def candidate(name: str, mean: float, std: float | None = 0.01, n: int = 3, **more: Any) -> Candidate:
-    return Candidate(optimizer=name, mean=mean, std=std, n=n, **{"search_values": FLAT, **more})
+def candidate(name: str, mean: float, std: float = 0.01, n: int = 3, **more: Any) -> Candidate:
+    """Of a study of its own, with this mean and standard deviation."""
+    spread = [i - (n - 1) / 2 for i in range(n)]
+    unit = stdev(spread) if n > 1 else 1.0
+    values = {(name, i): mean + std * one / unit for i, one in enumerate(spread)}
+    return Candidate(optimizer=name, values=values, **{"search_values": FLAT, **more})
 
 
 def decide(*candidates: Candidate, hours: float = 10.0, cost: Cost | None = COST) -> Choice:
     ranked = in_order(candidates, UP)
     return choose(ranked, sureness(ranked, UP), UP, cost=cost, hours=hours)
+
+
+def test_settings_of_one_study_are_paired_by_seed_where_the_seed_matters() -> None:
+    """Two points of spread that all have in common say nothing of which is the best."""
+    seeds = (-0.02, 0.0, 0.02, 0.01, -0.01)
+    means = {"a": 0.904, "b": 0.9, "c": 0.88}
+    noise = {"a": (1, -1, 0, 1, -1), "b": (-1, 1, 1, 0, -1), "c": (0, 1, -1, -1, 1)}
+
+    def known(study: str | None) -> list[Candidate]:
+        return [
+            Candidate(
+                optimizer=name,
+                values={(study or name, i): means[name] + one + 0.001 * noise[name][i] for i, one in enumerate(seeds)},
+                search_values=FLAT,
+            )
+            for name in means
+        ]
+
+    paired, apart = sureness(known("one"), UP), sureness(known(None), UP)
+    assert paired is not None
+    assert apart is not None
+    assert paired.chances["a"] > 0.98
+    assert apart.chances["a"] < 0.75
+    assert paired.against["b"].high < 0 < apart.against["b"].high
+    assert paired.std == apart.std  # of seeds, not of what is left around their means
 
 
 def test_the_best_mean_comes_first_and_failed_runs_last() -> None:
@@ -56,7 +86,7 @@ def test_how_sure_it_is_follows_from_the_spread_between_seeds() -> None:
     assert near.gain_of_seeds(0) == 0.0
     assert 0 < near.gain_of_seeds(2) < near.gain_of_seeds(20) < 0.01
     assert far.gain_of_seeds(20) < 1e-4
-    assert sureness([candidate("a", 0.9, std=None, n=1)], UP) is None
+    assert sureness([candidate("a", 0.9, n=1)], UP) is None
     failed = sureness([candidate("a", 0.90), candidate("b", 0.80), candidate("c", 1.0, n_failed=1)], UP)
     assert failed is not None
     assert "c" not in failed.chances
@@ -98,8 +128,8 @@ def test_hours_go_to_what_gains_most() -> None:
     assert decide(candidate("a", 0.9)).spend is Spend.NOTHING  # one candidate whose search gains nothing more
     assert decide(candidate("a", 0.9, search_values=[0.9]), near).spend is Spend.SEARCH
     assert decide().spend is Spend.SEARCH
-    assert decide(candidate("a", 0.9, std=None, n=1)).spend is Spend.SEEDS
-    assert decide(candidate("a", 0.9, std=None, n=1, search_values=RISING)).spend is Spend.SEARCH
+    assert decide(candidate("a", 0.9, n=1)).spend is Spend.SEEDS
+    assert decide(candidate("a", 0.9, n=1, search_values=RISING)).spend is Spend.SEARCH
     few = decide(candidate("a", 0.9, search_values=RISING), hours=0.05)
     assert few == Choice(spend=Spend.NOTHING, why="0.05 hours are less than the 0.1 hours of one training")
     assert decide(hours=0.0).spend is Spend.NOTHING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from typing import Any
 
 import optuna
@@ -24,6 +25,7 @@ from search.space import (
     encode_choice,
     from_registry,
     ordered,
+    why_not,
 )
 
 SPACE = TypeAdapter(Space)
@@ -276,3 +278,21 @@ def test_the_registry_s_kinds_all_translate() -> None:
         "b": IntParameter(type="int", low=1, high=9, step=2),
         "c": CategoricalParameter(type="categorical", choices=[[0.9, 0.99], [0.9, 0.999]]),
     }
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        FloatParameter(type="float", low=1e-5, high=1.0, log=True),
+        FloatParameter(type="float", low=-2.0, high=3.0),
+        FloatParameter(type="float", low=0.1, high=0.95, step=0.1),
+        IntParameter(type="int", low=1, high=4096, log=True),
+        IntParameter(type="int", low=3, high=31, step=7),
+    ],
+)
+def test_the_value_at_a_position_is_the_one_that_has_it(parameter: FloatParameter | IntParameter) -> None:
+    for seed in range(50):
+        value = parameter.draw(random.Random(seed))
+        assert parameter.value_at(parameter.position(value)) == pytest.approx(value, rel=1e-9)
+    for position in (-0.5, 0.0, 0.3, 1.0, 1.5):
+        assert why_not(parameter, parameter.value_at(position)) is None

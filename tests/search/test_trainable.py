@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from search.assignment import Assignment, Pace, Report, Slot
 from search.run_log import read_log
@@ -356,6 +358,36 @@ def test_an_epoch_beyond_the_grace_period_is_interrupted(workers: Workers, monke
     state = checkpoint.load_latest(workers.folder)
     assert state is not None
     assert state["run"]["epoch"] == 1
+
+
+def test_a_run_whose_cohorts_process_ended_was_preempted_if_its_worker_is_told_to_stop_too(workers: Workers) -> None:
+    """A machine that is taken away ends both. A process that died alone is lost, and so is its run's attempt."""
+
+    class Ended(FakeRun):
+        def advance(self) -> Evaluation:
+            if self.epoch == 1:
+                self.during_epoch()
+                raise ray.exceptions.ActorDiedError
+            return super().advance()
+
+    words = r"told to stop \(SIGTERM\), and so was its cohort's process, which has ended"
+    for told_to_stop, error, match in (
+        (True, PreemptedError, words),
+        (False, ray.exceptions.RayActorError, "actor died"),
+    ):
+        worker = workers.start()
+        workers.runs[-1] = run = Ended([good(0.1), good(0.2)])
+        step(worker)
+        if told_to_stop:
+            run.during_epoch = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(error, match=match):
+            worker.step()
+        worker.cleanup()
+        assert run.closed
+        state = checkpoint.load_latest(workers.folder)
+        assert state is not None
+        assert state["run"]["epoch"] == 1
+        shutil.rmtree(workers.folder)
 
 
 def test_a_run_at_its_end_is_not_given_back(workers: Workers) -> None:

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from ray import cloudpickle
+from ray.exceptions import RayTaskError
+
+from search.assignment import Assignment
+from search.states import RunState
 from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher
+from tasks.errors import NanFromAnotherRun, NanInSeveralRuns
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import coordinator_for, define
 
@@ -21,3 +31,27 @@ def test_what_tune_pickles_carries_nothing() -> None:
     )
     for shell in shells:
         assert len(pickle.dumps(shell)) < 100
+
+
+@pytest.mark.parametrize(
+    ("error", "cohort"), [(NanFromAnotherRun("another diverged"), 4), (NanInSeveralRuns("several at once"), 1)]
+)
+def test_a_run_with_nan_from_another_of_its_cohort_has_not_failed(
+    error: NanFromAnotherRun, cohort: int, tmp_path: Path
+) -> None:
+    """It waits for its next attempt: in the cohort, or by itself where it may be the one that diverged."""
+    store = MemoryStore()
+    study = store.add_study(define(max_failures=0))
+    coordinator, stop = coordinator_for(store, study, slots=1, cohort=4), StopSwitch()
+    assert isinstance(coordinator.next("a"), Assignment)
+    coordinator.begin("a")
+    file = tmp_path / "error.pkl"
+    file.write_bytes(cloudpickle.dumps(RayTaskError("step", "…", error)))
+    trial: Any = SimpleNamespace(trial_id="a", pickled_error_file=str(file), error_file=None)
+    StudyScheduler(coordinator, stop).on_trial_error(None, trial)
+    assert stop.error is None
+    [run] = store.runs(study.id)
+    assert (run.state, run.n_failures) == (RunState.WAITING, 0)
+    again = coordinator.next("b")
+    assert isinstance(again, Assignment)
+    assert (again.run_id, again.attempt, again.cohort) == (run.id, 2, cohort)

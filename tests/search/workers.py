@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from search.assignment import Assignment, Report
@@ -47,6 +48,7 @@ def coordinator_for(
     gpus: float = 0.0,
     packing: Packing | None = None,
     crowded: bool = False,
+    cohort: int = 1,
 ) -> Coordinator:
     """A coordinator under a lease of its own, as after a driver's start."""
     store.owners[study.id] = owner
@@ -60,6 +62,8 @@ def coordinator_for(
         task_shape="shape",
         is_crowded=lambda: crowded,
     )
+    if cohort > 1:
+        workplace = replace(workplace, cohort=cohort, packing=None, without_cohort=partial(replace, workplace))
     lease = Lease(study_id=study.id, owner=owner, ttl_s=10)
     return Coordinator(store=store, lease=lease, study=study, workplace=workplace, elapsed_s=elapsed_s)
 

@@ -36,6 +36,7 @@ class Served:
     def __init__(self, home: Path, *options: str, cwd: Path | None = None) -> None:
         self.home = home
         environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        environ.pop("RAY_worker_niceness", None)  # which the tests' own Rays have
         self.process = subprocess.Popen(
             [sys.executable, "-m", "admeta.cli", "serve", "--home", str(home), "--port", "0", *options],
             env=environ, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -79,15 +80,38 @@ def _command(pid: int) -> str:
         return ""
 
 
+def _niceness(pid: int) -> int | None:
+    """The process's niceness; None when it has ended."""
+    try:
+        return os.getpriority(os.PRIO_PROCESS, pid)
+    except ProcessLookupError:
+        return None
+
+
+def _environment(pid: int) -> bytes:
+    """The variables that the process was started with; empty when it has ended."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
 def _strictly(response: httpx.Response) -> object:
     return json.loads(response.content, parse_constant=lambda token: pytest.fail(f"{token} in an answer"))
 
 
 def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    seen: list[StudyView] = []
+    started_with: set[bytes] = set()
+    niceness: set[int | None] = set()
+
+    def look(_: StudyView) -> None:
+        started = _descendants(served.process.pid)
+        niceness.update(_niceness(pid) for pid in started)
+        started_with.update(_environment(pid) for pid in started if "Worker" in _command(pid))
+
     with Client(served.url) as client:
         submission = client.submit(definition("e2e", budget={"trials_per_optimizer": 6}, resources={"gpus": 0}))
-        study = submission.wait(timeout_s=PATIENCE_S, on_update=seen.append)
+        study = submission.wait(timeout_s=PATIENCE_S, on_update=look)
         assert study.state == "COMPLETED", study.reason
         assert [s.stage for s in study.searches] == ["done", "done"]
         for search in study.searches:
@@ -121,6 +145,14 @@ def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str])
         means = [row.validation.mean for row in comparison.rows]
         assert means == sorted(means, key=lambda mean: -(mean or 0))
 
+        # With Ray's own priority a study beside busy programs would take ten times as long.
+        assert niceness - {None} == {os.getpriority(os.PRIO_PROCESS, 0)}
+        # Tune's own variables would have Ray start new processes, where others wait that have imported all.
+        variables = b"".join(started_with)
+        assert b"RAY_" in variables
+        assert b"PL_DISABLE_FORK" not in variables
+        assert b"RAY_CHDIR_TO_TRIAL_DIR" not in variables
+
         for row in comparison.rows:
             best = client.best(task="synthetic", optimizer=row.optimizer)
             assert best.settings == row.settings
@@ -144,7 +176,7 @@ def test_each_trial_trains_with_its_own_recipe(served: Served, capsys: pytest.Ca
         resources={"gpus": 0},
     )
     with Client(served.url) as client:
-        assert client.submit(study).wait(timeout_s=180).state == "COMPLETED"
+        assert client.submit(study).wait(timeout_s=PATIENCE_S).state == "COMPLETED"
         trials = {trial.training["batch_size"]: trial for trial in client.trials("recipe")}
         seen = {size: [(run.epoch, run.step) for run in trial.runs] for size, trial in trials.items()}
         best = client.best(task="digits", optimizer="adamw", model="linear")

@@ -108,6 +108,21 @@ def test_ports(port: int) -> None:
         load({}, port=port)
 
 
+@pytest.mark.parametrize("address", ["head:6379", "10.0.0.1:1", "[fe80::1]:65535", "ray-head.svc.local:6379", "auto"])
+def test_clusters(address: str) -> None:
+    assert load({}, ray_address=address).ray_address == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["head", "local", "head:port", "head:0", "h:65536", "ray://head:10001", "http://h:1", ":6379", "a b:1", "h:99999"],
+)
+def test_what_is_no_cluster(address: str) -> None:
+    """Ray itself would raise one of five errors, each a traceback, or start a Ray of its own."""
+    with pytest.raises(SettingsError, match=rf"ray_address = '{address}' must be HOST:PORT .*ADMETA_RAY_ADDRESS"):
+        load({"ADMETA_RAY_ADDRESS": address})
+
+
 @pytest.mark.parametrize("address", ["s3://bucket/x", "gs://bucket", "s3://bucket/x?endpoint_override=h:9000"])
 def test_checkpoints_may_go_to_a_bucket(tmp_path: Path, address: str) -> None:
     assert load({}, home=tmp_path, storage=address).storage == address
@@ -159,6 +174,28 @@ def test_a_secret_that_is_not_there(tmp_path: Path, content: str | None, message
         file.write_text(content)
     with pytest.raises(SettingsError, match=f"ADMETA_ADMIN_TOKEN_FILE = .*{message}"):
         load({"ADMETA_ADMIN_TOKEN_FILE": str(file)})
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "admeta", ".ssh"])
+def test_a_folder_that_has_other_files_keeps_its_rights(tmp_path: Path, name: str) -> None:
+    """As root the service would make /tmp its own, in which then nobody else can work."""
+    tmp_path.chmod(0o1777)
+    (tmp_path / name).touch()
+    settings = load({}, home=tmp_path)
+    for _ in range(2):
+        make_home(tmp_path)
+        prepare(settings.database_url)
+    assert tmp_path.stat().st_mode & 0o7777 == 0o1777
+    assert (tmp_path / "admeta.sqlite3").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_empty_folder_and_one_that_an_image_prepared_become_homes(tmp_path: Path) -> None:
+    for names in ((), ("checkpoints", "data", "lost+found")):
+        tmp_path.chmod(0o755)
+        for name in names:
+            (tmp_path / name).mkdir()
+        make_home(tmp_path)
+        assert tmp_path.stat().st_mode & 0o777 == 0o700
 
 
 def test_only_its_owner_can_read_the_home_and_the_database(tmp_path: Path) -> None:

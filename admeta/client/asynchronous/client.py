@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack
@@ -11,10 +11,8 @@ import httpx
 
 from admeta.client.asynchronous.connection import (
     AsyncConnection,
+    AsyncFollowing,
     AsyncItems,
-    follow_events,
-    follow_logs,
-    read_log,
     wait_for_end,
 )
 from admeta.client.errors import ClientError
@@ -23,10 +21,8 @@ from admeta.client.models import (
     BestView,
     ClusterView,
     ComparisonView,
-    EventView,
     HealthView,
     ImportanceView,
-    LogView,
     NewTokenView,
     OptimizerView,
     PaperStudyView,
@@ -62,7 +58,7 @@ class WaitOptions(TypedDict, total=False):
     on_absence: Callable[[ClientError], None] | None
 
 
-class AsyncClient:
+class AsyncClient(AsyncFollowing):
     """A connection to a service. A request that is safe to send twice is sent again when the connection breaks.
 
     Args:
@@ -251,7 +247,7 @@ class AsyncClient:
         progress: bool = False,
         poll_s: float = 1.0,
         timeout_s: float | None = None,
-        retry_timeout_s: float = 60.0,
+        retry_timeout_s: float = 600.0,
         on_update: Callable[[StudyView], None] | None = None,
         on_absence: Callable[[ClientError], None] | None = None,
     ) -> StudyView:
@@ -360,39 +356,6 @@ class AsyncClient:
         """The evaluations of a run, in their order."""
         return await self._connection.read_list(PointView, get(f"/v1/runs/{run}/curve"))
 
-    async def logs(self, run: int, *, attempt: int | None = None, offset: int = 0, tail: int | None = None) -> LogView:
-        """What an attempt of a run has printed so far, tracebacks included.
-
-        Args:
-            run: its id.
-            attempt: default: the latest.
-            offset: start at this byte of the attempt's output; 0: with all that is kept.
-            tail: only the last `tail` lines.
-        """
-        return await read_log(self._connection, run, attempt=attempt, offset=offset, tail=tail)
-
-    def follow_logs(
-        self,
-        run: int,
-        *,
-        attempt: int | None = None,
-        tail: int | None = None,
-        poll_s: float = 1.0,
-        retry_timeout_s: float = 60.0,
-    ) -> AsyncIterator[LogView]:
-        """The output of a run, part by part: of one attempt until that ends, or of all until the run ends.
-
-        Args:
-            run: its id.
-            attempt: only this one; None: the latest, and those that follow when the run is started again.
-            tail: start with the last `tail` lines.
-            poll_s: seconds between two requests.
-            retry_timeout_s: longest time, in seconds, that the service may be unreachable after it has answered once.
-        """
-        return follow_logs(
-            self._connection, run, attempt=attempt, tail=tail, poll_s=poll_s, retry_timeout_s=retry_timeout_s
-        )
-
     async def comparison(self, study: str, *, test: str | None = None) -> ComparisonView:
         """The optimizers of a study, best first.
 
@@ -495,7 +458,9 @@ class AsyncClient:
         query = {"task": task, "optimizer": optimizer, "model": model, "metric": metric, "recipe": recipe}
         return await self._connection.read(BestView, get("/v1/best", query))
 
-    async def recommend(self, *, task: str, model: str | None = None, gpu_hours: float = 0.0) -> RecommendationView:
+    async def recommend(
+        self, *, task: str | Mapping[str, Any], model: str | None = None, gpu_hours: float = 0.0
+    ) -> RecommendationView:
         """Which optimizer, settings and recipe to use now, how sure that is, and what hours are best spent on.
 
         `submit(found.plan)` spends them so, where there is a plan.
@@ -542,25 +507,6 @@ class AsyncClient:
             "time": time,
         }
         return await self._connection.read(ProfilesView, get("/v1/profiles", query))
-
-    def events(
-        self, study: str | None = None, *, after: int | None = None, retry_timeout_s: float = 60.0
-    ) -> AsyncIterator[EventView]:
-        """Events as they happen: of one study until it ends, or of all studies without end.
-
-        Reconnects when the connection breaks, and continues after the last event.
-
-        Args:
-            study: id or name; None: all studies.
-            after: start after the event with this id. None: for one study the oldest event kept, for all studies the
-                next event that happens.
-            retry_timeout_s: longest time, in seconds, that the service may be unreachable after it has answered once.
-
-        Raises:
-            ClientError: the service refused, or was unreachable for too long.
-        """
-        path = "/v1/events" if study is None else f"/v1/studies/{part(study)}/events"
-        return follow_events(self._connection, path, after=after, retry_timeout_s=retry_timeout_s)
 
     async def tasks(self) -> list[TaskView]:
         """The tasks that a study can name."""

@@ -218,73 +218,106 @@ def wait_for_end(
         sleep(pause_s)
 
 
-def follow_events(
-    connection: Connection, path: str, *, after: int | None, retry_timeout_s: float
-) -> Iterator[EventView]:
-    """The events at an address until it has no more, reconnecting after the last one seen."""
-    last_id, pause_s, is_deleted = after, _FIRST_PAUSE_S, False
-    backoff = Backoff(retry_timeout_s)
-    while True:
-        headers = {"Accept": "text/event-stream"} | ({} if last_id is None else {"Last-Event-ID": str(last_id)})
-        try:
-            with connection.stream(Request(method="GET", path=path, headers=headers, silence_s=_SILENCE_S)) as response:
-                if response.status_code == httpx.codes.NO_CONTENT:  # the study has ended
+class Following:
+    """The client's methods for what goes on: events and logs, followed also while the service is started again."""
+
+    _connection: Connection
+
+    def events(
+        self, study: str | None = None, *, after: int | None = None, retry_timeout_s: float = 600.0
+    ) -> Iterator[EventView]:
+        """Events as they happen: of one study until it ends, or of all studies without end.
+
+        Reconnects when the connection breaks, and continues after the last event.
+
+        Args:
+            study: id or name; None: all studies.
+            after: start after the event with this id. None: for one study the oldest event kept, for all studies the
+                next event that happens.
+            retry_timeout_s: longest time, in seconds, that the service may be unreachable after it has answered once.
+
+        Raises:
+            ClientError: the service refused, or was unreachable for too long.
+        """
+        path = "/v1/events" if study is None else f"/v1/studies/{part(study)}/events"
+        last_id, pause_s, is_deleted = after, _FIRST_PAUSE_S, False
+        backoff = Backoff(retry_timeout_s)
+        while True:
+            headers = {"Accept": "text/event-stream"} | ({} if last_id is None else {"Last-Event-ID": str(last_id)})
+            request = Request(method="GET", path=path, headers=headers, silence_s=_SILENCE_S)
+            try:
+                with self._connection.stream(request) as response:
+                    if response.status_code == httpx.codes.NO_CONTENT:  # the study has ended
+                        return
+                    if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+                        raise unexpected(response, "a stream of events", n_fields=1)
+                    backoff.answered()
+                    for message in httpx_sse.EventSource(response).iter_sse():
+                        if message.data:
+                            event = _event(message.data, response)
+                            last_id, pause_s, is_deleted = event.id, _FIRST_PAUSE_S, event.kind == "study.deleted"
+                            yield event
+                            backoff.answered()
+            except ClientError as error:
+                if is_deleted and error.status == httpx.codes.NOT_FOUND:
                     return
-                if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
-                    raise unexpected(response, "a stream of events", n_fields=1)
+                backoff.check(error)
+            sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def logs(self, run: int, *, attempt: int | None = None, offset: int = 0, tail: int | None = None) -> LogView:
+        """What an attempt of a run has printed so far, tracebacks included.
+
+        Args:
+            run: its id.
+            attempt: default: the latest.
+            offset: start at this byte of the attempt's output; 0: with all that is kept.
+            tail: only the last `tail` lines.
+        """
+        query = {"attempt": attempt, "offset": offset or None, "tail": tail}
+        return parse_log(run, self._connection.send(get(f"/v1/runs/{run}/logs", query)))
+
+    def follow_logs(
+        self,
+        run: int,
+        *,
+        attempt: int | None = None,
+        tail: int | None = None,
+        poll_s: float = 1.0,
+        retry_timeout_s: float = 600.0,
+    ) -> Iterator[LogView]:
+        """The output of a run, part by part: of one attempt until that ends, or of all until the run ends.
+
+        Args:
+            run: its id.
+            attempt: only this one; None: the latest, and those that follow when the run is started again.
+            tail: start with the last `tail` lines.
+            poll_s: seconds between two requests.
+            retry_timeout_s: longest time, in seconds, that the service may be unreachable after it has answered once.
+        """
+        backoff = Backoff(retry_timeout_s)
+        shown, offset = attempt, 0
+        while True:
+            is_over = False
+            try:
+                log = self.logs(run, attempt=shown, offset=offset, tail=tail)
+                if log.text:
+                    yield log
+                shown, offset, tail = log.attempt, log.offset, None
+                if log.ended and attempt is None:
+                    latest = self.logs(run, tail=0)
+                    if latest.attempt > log.attempt:
+                        shown, offset = latest.attempt, 0
+                        continue
+                    view = self._connection.read(StudyRunView, get(f"/v1/runs/{run}"))
+                    is_over = view.state in FINISHED_STATES
                 backoff.answered()
-                for message in httpx_sse.EventSource(response).iter_sse():
-                    if message.data:
-                        event = _event(message.data, response)
-                        last_id, pause_s, is_deleted = event.id, _FIRST_PAUSE_S, event.kind == "study.deleted"
-                        yield event
-                        backoff.answered()
-        except ClientError as error:
-            if is_deleted and error.status == httpx.codes.NOT_FOUND:
-                return
-            backoff.check(error)
-        sleep(pause_s)
-        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def follow_logs(
-    connection: Connection,
-    run: int,
-    *,
-    attempt: int | None,
-    tail: int | None,
-    poll_s: float,
-    retry_timeout_s: float,
-) -> Iterator[LogView]:
-    """The parts of a log as they come; the arguments are those of the client's `follow_logs`."""
-    backoff = Backoff(retry_timeout_s)
-    shown, offset = attempt, 0
-    while True:
-        is_over = False
-        try:
-            log = read_log(connection, run, attempt=shown, offset=offset, tail=tail)
-            if log.text:
-                yield log
-            shown, offset, tail = log.attempt, log.offset, None
-            if log.ended and attempt is None:
-                latest = read_log(connection, run, attempt=None, offset=0, tail=0)
-                if latest.attempt > log.attempt:
-                    shown, offset = latest.attempt, 0
-                    continue
-                is_over = (connection.read(StudyRunView, get(f"/v1/runs/{run}"))).state in FINISHED_STATES
-            backoff.answered()
-        except ClientError as error:
-            backoff.check(error)
-        else:
-            if is_over or (log.ended and attempt is not None):
-                return
-        sleep(poll_s)
-
-
-def read_log(connection: Connection, run: int, *, attempt: int | None, offset: int, tail: int | None) -> LogView:
-    """A part of a log; the arguments are those of the client's `logs`."""
-    query = {"attempt": attempt, "offset": offset or None, "tail": tail}
-    return parse_log(run, connection.send(get(f"/v1/runs/{run}/logs", query)))
+            except ClientError as error:
+                backoff.check(error)
+            else:
+                if is_over or (log.ended and attempt is not None):
+                    return
+            sleep(poll_s)
 
 
 def _event(text: str, response: httpx.Response) -> EventView:

@@ -13,11 +13,12 @@ from admeta.spaces import RECIPE
 Item = TypeVar("Item")
 
 
-def _finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
+    """The value as strict JSON can write it: None for NaN and infinities."""
     return value if value is not None and math.isfinite(value) else None
 
 
-Finite = Annotated[float | None, BeforeValidator(_finite)]
+Finite = Annotated[float | None, BeforeValidator(finite_or_none)]
 """A number; NaN and infinities, which JSON has not, become null."""
 
 
@@ -40,6 +41,7 @@ class SourceView(View):
     study: str = Field(description="The study's name.")
     label: str
     trial: int
+    is_step: bool = Field(default=False, description="Whether the settings are a step, or several, from its own.")
 
 
 class TrainedView(View):
@@ -56,7 +58,8 @@ class TrainedView(View):
     taken_from: list[SourceView] = Field(
         default=[],
         description="The trials of earlier studies from which a warm start took these settings: the first one has "
-        "them, the others lie near and speak for them. Empty: no earlier study proposed them.",
+        "them, or they are a step or several from it (`is_step`); the others lie near it and speak for it. Empty: no "
+        "earlier study proposed them.",
     )
 
     @property

@@ -1,13 +1,76 @@
-"""Over all studies: optimizers compared across tasks, and what to use next."""
+"""Over all studies: the best settings, what to use next, optimizers compared across tasks, the paper's tables."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
-from admeta.client.models.base import Finite, View
-from admeta.client.models.comparison import SpreadView
+from admeta.client.models.base import Finite, TrainedView, View
+from admeta.client.models.comparison import ObjectiveView, ParetoTrialView, SpreadView
+
+
+class BestView(TrainedView):
+    """The best settings known for a task and optimizer over all studies of one recipe."""
+
+    task: str
+    model: str | None
+    epochs: int | None = Field(default=None, description="Epochs of a full training.")
+    recipe: str | None = Field(
+        default=None,
+        description="Hash of what makes results comparable: the task's configuration, its data and the objective. "
+        "Results of other recipes are not compared with this one.",
+    )
+    other_recipes: list[str] = Field(
+        default=[], description="Further recipes with results of this task and optimizer; ask for one with ?recipe=."
+    )
+    optimizer: str
+    metric: str
+    direction: str
+    settings: dict[str, Any] = Field(description="Constructs the optimizer: cls(parameters, **settings).")
+    task_config: dict[str, Any] = Field(
+        default={},
+        description="The whole recipe: the study's `task` with what the trial sets of it, as another study takes it.",
+    )
+    weight_decay_on: Literal["all", "matrices"] = Field(
+        default="all", description="The recipe's: matrices takes the decay off biases and norms, as `code` does."
+    )
+    search_value: float | None
+    validation: SpreadView
+    test: SpreadView
+    test_metric: str | None
+    study: str
+    label: str
+    trial: int
+    evidence: str = Field(description="'confirmed' over its seeds, '2 of 3 confirm runs failed', or 'single run'.")
+    init_from: str | None = Field(
+        default=None,
+        description="What training started from, STUDY/LABEL/TRIAL or a file; null: fresh weights, which come first.",
+    )
+    objectives: list[ObjectiveView] = Field(
+        default=[], description="Of its study, where it was searched for several; the values of `front` are of these."
+    )
+    front: list[ParetoTrialView] = Field(
+        default=[], description="The other choices: the optimizer's Pareto front in that study, best metric first."
+    )
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The settings as a plain dict: `AdmetaR(model.parameters(), **best.params)`."""
+        return dict(self.settings)
+
+    @computed_field(description="Python that constructs the optimizer over `model`.")  # type: ignore[prop-decorator]
+    @property
+    def code(self) -> str:
+        """Python that constructs the optimizer over `model`."""
+        from admeta.registry import construction  # most commands do without the registry
+
+        return construction(
+            self.optimizer,
+            self.settings,
+            weight_decay_on=self.weight_decay_on,
+            parametrization=self.task_config.get("parametrization", "standard"),
+        )
 
 
 class ProfileView(View):
@@ -137,6 +200,11 @@ class RecommendRequest(BaseModel):
         return task if self.model is None else {**task, "model": self.model}
 
 
+def chance(probability: float) -> str:
+    """A probability with two digits, which say neither never nor always."""
+    return "<0.01" if probability < 0.01 else ">0.99" if probability > 0.99 else f"{probability:.2f}"
+
+
 class CandidateView(View):
     """An optimizer that a recommendation was chosen from."""
 
@@ -194,3 +262,75 @@ class RecommendationView(View):
         description="A study's definition that spends the hours so, for POST /v1/studies; null for nothing."
     )
     plan_hours: float | None = Field(description="Hours that it takes at most, by the cost; null where not known.")
+
+
+class PaperTableView(View):
+    """One of the paper's result tables."""
+
+    name: str
+    number: int = Field(description="In the paper.")
+    caption: str
+    n_cells: int = Field(description="Numbers that the paper prints in it.")
+    n_ours: int = Field(description="Those for which there is a number of ours.")
+    studies: list[str] = Field(description="Names of the studies that fill it, from GET /v1/paper/studies.")
+
+
+class PaperNumberView(View):
+    """A number that the paper prints."""
+
+    text: str = Field(description="As printed: in percent, or a duration.")
+    value: float = Field(description="Accuracies and the like as fractions; times in seconds.")
+    std: float | None = Field(description="In the unit of value; the paper does not say over how many runs.")
+    task: str
+    model: str = Field(description="The paper's name of it.")
+    optimizer: str
+    metric: str = Field(description="Without the split's name before it.")
+    split: str = Field(description="test or dev.")
+    variant: str | None = Field(description="An ablation, or another departure from the optimizer's main result.")
+
+
+class OurNumberView(View):
+    """Our number for the same: over the confirm runs of the best trial, on the test set."""
+
+    text: str = Field(description="In the paper's unit, with n.")
+    mean: float
+    std: float | None
+    n: int
+    model: str
+    study: str
+    label: str
+    trial: int
+
+
+class PaperCellView(View):
+    """A cell of the paper's table."""
+
+    paper: PaperNumberView | None = Field(description="Null where it prints none.")
+    ours: OurNumberView | None = Field(description="Null where nothing was measured here.")
+    difference: float | None = Field(description="Ours minus the paper's, in the unit of both.")
+
+
+class PaperTableCellsView(PaperTableView):
+    """One of the paper's result tables with its cells, in the paper's rows and columns."""
+
+    columns: list[list[str]] = Field(description="The heading of each, one string a level.")
+    rows: list[list[str]]
+    cells: list[list[PaperCellView]]
+    notes: list[str]
+
+
+class PaperStudyView(View):
+    """A study that measures what a table of the paper reports."""
+
+    name: str
+    study: str = Field(description="The name that it is submitted under.")
+    table: str = Field(description="A name from GET /v1/paper/tables.")
+    task: str
+    model: str
+    optimizers: list[str] = Field(description="Labels of its searches.")
+    n_runs: int = Field(description="Trainings, search and confirm stages together.")
+    after: str | None = Field(description="The study that must complete first, because this one starts from its trial.")
+    notes: str = Field(description="Differences from the paper, and other remarks.")
+    definition: dict[str, Any] | None = Field(
+        default=None, description="What POST /v1/studies takes; null in the list of all."
+    )

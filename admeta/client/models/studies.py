@@ -21,7 +21,7 @@ class SearchView(View):
     label: str
     optimizer: str
     optuna_study: str
-    stage: str = Field(description="search, confirm, sensitivity or done")
+    stage: str = Field(description="search, confirm, sensitivity, done, or stopped: its study ended before")
     n_trials: int = Field(
         description="Trials the search will run in all, those in place of lost ones included. Where its budget is in "
         "epochs or GPU hours: an estimate from what its trials have cost so far."
@@ -37,7 +37,8 @@ class SearchView(View):
     n_sensitivity_finished: int = 0
     n_taken: int = Field(
         default=0,
-        description="Trials that a warm start took from earlier studies; 0 in a study with one: it began without.",
+        description="Trials whose settings a warm start took from earlier studies, or a step from those; 0 in a study "
+        "with one: it began without.",
     )
     best_value: float | None = Field(description="Best validation value of a complete trial so far.")
     best_trial: int | None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from admeta.client.terminal import FittedTable
+from admeta.client.text import head_text
 
 if TYPE_CHECKING:
     from admeta.client.models import (
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
         BestOfNView,
         BestView,
         ClusterView,
+        ComparedRowView,
         ComparisonRow,
         ComparisonView,
         ImportanceView,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         StudyView,
         TaskView,
         TokenView,
+        TrainedView,
         TrialView,
     )
 
@@ -94,7 +97,7 @@ def searches(study: StudyView) -> FittedTable:
         table.add_row(
             search.label,
             search.stage,
-            trials_used(search),
+            trials_used(search) + (f", {search.n_taken} from earlier studies" if search.n_taken else ""),
             str(search.n_pruned),
             str(search.n_failed),
             f"{search.n_confirm_finished}/{search.n_confirm_runs}",
@@ -105,10 +108,11 @@ def searches(study: StudyView) -> FittedTable:
 
 
 def trial_list(trials: Iterable[TrialView], *, metric: str) -> FittedTable:
-    """One line for each trial."""
-    table = FittedTable(
-        "trial", "state", metric, "epochs", "seconds", "error", "settings", wrapped=["error", "settings"]
-    )
+    """One line for each trial; with how earlier studies gave its settings, where they did."""
+    trials = list(trials)
+    origin = ["warm start"] if any(trial.taken_from for trial in trials) else []
+    columns = "trial", "state", metric, "epochs", "seconds", "error", *origin, "settings"
+    table = FittedTable(*columns, wrapped=["error", *origin, "settings"])
     for trial in trials:
         run = trial.runs[0] if trial.runs else None
         error = next((r.error or r.failure for r in trial.runs if r.error or r.failure), None)
@@ -119,9 +123,19 @@ def trial_list(trials: Iterable[TrialView], *, metric: str) -> FittedTable:
             str(run.epoch) if run else "",
             f"{run.train_s:.1f}" if run else "",
             (error or "").split("\n")[0][:60],
+            *([sources(trial)] if origin else []),
             settings(trial.params),
         )
     return table
+
+
+def sources(view: TrainedView) -> str:
+    """How earlier studies gave the settings: taken from first/adamw/3, which second/adamw/0 is near."""
+    if not view.taken_from:
+        return ""
+    first, *near = [f"{one.study}/{one.label}/{one.trial}" for one in view.taken_from]
+    how = "a step from" if view.taken_from[0].is_step else "taken from"
+    return ", near ".join([f"{how} {first}", *([", ".join(near)] if near else [])])
 
 
 def run_list(runs: Iterable[StudyRunView]) -> FittedTable:
@@ -190,7 +204,7 @@ def comparison(view: ComparisonView, *, rows: Sequence[ComparisonRow] | None = N
     for row in rows:
         table.add_row(
             row.label,
-            spread(row.validation) if row.validation.n else number(row.search_value),
+            reached(row),
             spread(row.test),
             n_runs(row.validation),
             str(row.n_complete + row.n_pruned + row.n_failed),
@@ -228,7 +242,7 @@ def studies(view: StudiesComparisonView) -> FittedTable:
             if row is None:
                 cells.append(_NOTHING)
                 continue
-            value = spread(row.validation) if row.validation.n else number(row.search_value)
+            value = reached(row)
             seeds = f", n={n_runs(row.validation)}" if row.validation.n else ""
             first = " (best)" if label == study.best else ""
             cells.append(f"{value}{seeds}{first}: {settings(row.chosen)}")
@@ -279,7 +293,7 @@ def time_to_target(view: ComparisonView) -> FittedTable:
             of = row.target.reached
             steps = zip(of.times, of.share, of.low, of.high, strict=True)
             shown = ", ".join(f"{time:.3g} s {share:.0%} ({low:.0%} to {high:.0%})" for time, share, low, high in steps)
-            table.add_row(row.label, f"{row.target.n_reached} of {row.target.n}", shown or "–")
+            table.add_row(row.label, f"{row.target.n_reached} of {row.target.n}", shown or _NOTHING)
     return table
 
 
@@ -364,11 +378,7 @@ def _share(name: str, share: float, interval: tuple[float, float] | None) -> str
 
 def scale(view: ScaleView) -> FittedTable:
     """One line for each optimizer and fitted parameter: its best value at each size, and the predicted one."""
-    head, rows = scale_cells(view)
-    table = FittedTable(*head)
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return _filled(*scale_cells(view))
 
 
 def scale_cells(view: ScaleView) -> tuple[list[str], list[list[str]]]:
@@ -435,11 +445,7 @@ def _range_end(end: RangeEndView | None, beyond: str) -> str:
 
 def pareto(view: ParetoView) -> FittedTable:
     """One line for each trial on the front of its optimizer."""
-    head, rows = front_rows(view)
-    table = FittedTable(*head)
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return _filled(*front_rows(view))
 
 
 def front_of(view: BestView) -> FittedTable:
@@ -490,7 +496,7 @@ def best(views: Iterable[BestView]) -> FittedTable:
         begun = f", begun from {view.init_from}" if view.init_from else ""
         table.add_row(
             view.optimizer,
-            spread(view.validation) if view.validation.n else number(view.search_value),
+            reached(view),
             spread(view.test),
             view.evidence,
             f"{view.study} {view.label}/{view.trial}{begun}",
@@ -501,17 +507,19 @@ def best(views: Iterable[BestView]) -> FittedTable:
 
 def candidates(view: RecommendationView) -> FittedTable:
     """One line for each optimizer that a recommendation was chosen from, the recommended one first."""
+    from admeta.client.models import chance
+
     columns = ("optimizer", "validation", "probability", "difference", "evidence", "from", "settings")
     table = FittedTable(*columns, wrapped=["evidence", "from", "settings"])
     for one in view.candidates:
         interval = "" if one.low is None else f" ({number(one.low)} to {number(one.high)})"
         table.add_row(
             one.optimizer,
-            "–" if one.validation is None else spread(one.validation),
-            "–" if one.probability is None else f"{one.probability:.2f}",
-            "–" if one.difference is None else f"{one.difference:+.4g}{interval}",
+            _NOTHING if one.validation is None else spread(one.validation),
+            _NOTHING if one.probability is None else chance(one.probability),
+            _NOTHING if one.difference is None else f"{one.difference:+.4g}{interval}",
             one.evidence,
-            one.study or "–",
+            one.study or _NOTHING,
             settings(one.settings),
         )
     return table
@@ -582,16 +590,14 @@ def paper_table_list(views: Iterable[PaperTableView]) -> FittedTable:
 
 def paper_cells(view: PaperTableCellsView) -> FittedTable:
     """A table of the paper in its rows and columns; a cell is the paper's number / ours."""
-    heads = [" ".join(part for part in column if part) for column in view.columns]
-    table = FittedTable("paper / ours", *heads, wrapped=heads)
-    for row, texts in zip(view.rows, paper_texts(view), strict=True):
-        table.add_row(" ".join(row), *texts)
-    return table
+    (_, *heads), rows = paper_rows(view)
+    return _filled(["paper / ours", *heads], rows, wrapped=heads)
 
 
-def paper_texts(table: PaperTableCellsView) -> list[list[str]]:
-    """Each cell as `paper / ours`."""
-    return [[_cell(cell) for cell in row] for row in table.cells]
+def paper_rows(view: PaperTableCellsView) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows of a table of the paper; in percent where the paper's is, ours with its n."""
+    rows = [[head_text(head), *map(_cell, cells)] for head, cells in zip(view.rows, view.cells, strict=True)]
+    return ["", *map(head_text, view.columns)], rows
 
 
 def paper_study_list(studies: Iterable[PaperStudyView]) -> FittedTable:
@@ -644,7 +650,7 @@ def all_failed(study: StudyView) -> list[str]:
 
 def number(value: float | None) -> str:
     """Four significant digits; a dash where there is none."""
-    return "–" if value is None else f"{value:.4g}"
+    return _NOTHING if value is None else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:
@@ -670,8 +676,13 @@ def moment(time: datetime) -> str:
 def spread(view: SpreadView) -> str:
     """Mean ± standard deviation."""
     if view.mean is None:
-        return "–"
+        return _NOTHING
     return number(view.mean) if view.std is None else f"{view.mean:.4f} ± {view.std:.4f}"
+
+
+def reached(view: BestView | ComparisonRow | ComparedRowView) -> str:
+    """What confirm runs reached on the validation data; where there are none, the search's own run."""
+    return number(view.search_value) if view.validation.mean is None else spread(view.validation)
 
 
 def settings(values: Mapping[str, Any] | None) -> str:
@@ -698,6 +709,13 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_text(item) for item in value) + "]"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _filled(head: Sequence[str], rows: Iterable[Sequence[str]], *, wrapped: Sequence[str] | None = None) -> FittedTable:
+    table = FittedTable(*head, wrapped=wrapped)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _cell(cell: PaperCellView) -> str:

@@ -91,13 +91,13 @@ const Charts = (() => {
   const KINDS = {
     curves(box, found, figure) {
       const shown = found.series.map((one, i) => ({ ...one, i, note: ` (${one.n_runs})` })).filter((one) => one.n_runs > 0);
-      if (!found.x.length) return say(box, "No run has been evaluated yet; curves appear after the first epoch.");
+      if (!found.x.length) return say(box, "No run has been evaluated: a curve begins with the first epoch.");
       banded(box, found.x, shown, { x: found.axis, y: found.metric, logY: isLog(figure), integerX: found.axis !== "seconds" });
     },
     /* Where the trials set no bound, the band reaches the best value that is drawn. */
     expected(box, found, figure) {
       const rows = (found.optimizers.length ? found.optimizers : found.rows).filter((row) => row.best_of_n.median.length);
-      if (!rows.length) return say(box, "No trial has ended yet.");
+      if (!rows.length) return say(box, "No trial has ended.");
       const most = Math.max(...rows.map((row) => row.best_of_n.median.length)), maximize = found.direction === "maximize";
       const x = Array.from({ length: most }, (_, i) => i + 1), ends = rows.flatMap(({ best_of_n: of }) => [...of.median, ...of.low, ...of.high]);
       const known = ends.filter((value) => value !== null);
@@ -139,7 +139,7 @@ const Charts = (() => {
     /* Trials by the metric and another objective, each a link: an optimizer's front in steps, the dominated ones faint. */
     pareto(box, found) {
       const [metric, other] = found.objectives, fronts = found.fronts.filter((one) => one.trials.length && Address.isShown(one));
-      if (!fronts.length) return say(box, "No trial is complete yet.");
+      if (!fronts.length) return say(box, "No trial is complete.");
       const trials = fronts.flatMap((one) => one.trials), ends = (k) => [Math.min(...trials.map(({ values }) => values[k])), Math.max(...trials.map(({ values }) => values[k]))];
       const width = Math.max(280, box.clientWidth), height = width < 480 ? 260 : 320, [low, high] = ends(1), log = low > 0 && high / low >= 10;
       const svg = Svg.draw("svg", { class: "fronts", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Trials by ${metric.metric} and ${other.metric}` });
@@ -183,7 +183,7 @@ const Charts = (() => {
         series.push({ label: one.label, stroke, width: 2, spanGaps: true, points: { show: true, size: 5 } }, { ...edge, spanGaps: true }, { ...edge, spanGaps: true }, dots(12, stroke), dots(9, "transparent"));
         bands.push({ series: [at + 1, at + 2], fill: stroke + "2b" });
       });
-      if (!tables.length) return say(box, "No trial is complete yet.");
+      if (!tables.length) return say(box, "No trial is complete.");
       const together = (u, i, { show }) => {
         if (!i || (i - 1) % 5 || show === undefined) return;
         for (let k = i + 1; k < i + 5; k++) if (u.series[k].show !== show) u.setSeries(k, { show });
@@ -241,7 +241,7 @@ const Charts = (() => {
       const known = [...select.options].map((option) => option.text);
       names.filter((name) => !known.includes(name)).forEach((name) => select.add(new Option(name)));
       const drawn = found.map((run, i) => ({ ...run, i, y: select.value ? run.metrics[select.value] || [] : run.value })).filter((run) => run.epoch.length);
-      if (!drawn.length) return say(box, "No run has been evaluated yet; curves appear after the first epoch.");
+      if (!drawn.length) return say(box, "No run has been evaluated: a curve begins with the first epoch.");
       const tables = drawn.map((run) => [run.epoch, run.epoch.map((_, k) => run.y[k] ?? null)]);
       const series = drawn.map((run) => ({ label: run.name, stroke: color(run.i), width: 2, spanGaps: true, points: { show: run.epoch.length < 30, size: 4 } }));
       plot(box, { x: "epoch", y: select.selectedOptions[0].text, series, data: uPlot.join(tables), logY: isLog(figure), integerX: true });

@@ -11,7 +11,7 @@
   function parallel(found, ranked) {
     seen = [found, ranked];
     const { merit, complete, pruned } = ranked;
-    if (!complete.length && !pruned.length) return Charts.say(box, "No trial has ended yet.");
+    if (!complete.length && !pruned.length) return Charts.say(box, "No trial has ended.");
     const columns = new Map([...Object.entries(found.params), [found.metric, found.value]]);
     if (order.length !== columns.size || order.some((name) => !columns.has(name))) order = [...columns.keys()];
     for (const name of brushes.keys()) if (!columns.has(name)) brushes.delete(name);
@@ -110,7 +110,7 @@
 
   function slices(found, { merit, complete, pruned }) {
     const box = Search.part("slices").querySelector(".plot");
-    if (!complete.length && !pruned.length) return Charts.say(box, "No trial has ended yet.");
+    if (!complete.length && !pruned.length) return Charts.say(box, "No trial has ended.");
     const drawn = complete.slice(-MOST_DOTS), all = [...pruned.slice(-MOST_DOTS), ...drawn];
     const up = Svg.scaleOf(all.map((i) => found.value[i]));
     const panels = Object.entries(found.params).map(([name, values]) => {

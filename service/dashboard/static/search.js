@@ -71,7 +71,7 @@ const Search = (() => {
 
   function history() {
     const box = part("history").querySelector(".plot");
-    if (!found.number.length) return Charts.say(box, "No trial has started; this page updates itself.");
+    if (!found.number.length) return Charts.say(box, "No trial has started.");
     const of = (state) => found.value.map((value, i) => (found.state[i] === state ? value : null));
     const dots = (stroke, fill) => ({ stroke, width: 0, paths: () => null, points: { show: true, size: 7, width: 1.5, stroke, fill } });
     Charts.plot(box, {

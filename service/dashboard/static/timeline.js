@@ -28,7 +28,7 @@
 
   function draw() {
     if (!found) return;
-    if (!found.attempts.length) return Charts.say(box, "No run has started; this page updates itself.");
+    if (!found.attempts.length) return Charts.say(box, "No run has started.");
     const attempts = found.attempts.map((one) => ({ ...one, begin: new Date(one.started_at), end: new Date(one.finished_at || found.now) }));
     const rows = rowsOf(attempts), narrow = box.clientWidth < 600, left = narrow ? 96 : 200, right = 14;
     const width = Math.max(LEAST, box.clientWidth), height = TOP + rows.length * (ROW + GAP) + BOTTOM;

@@ -5,7 +5,7 @@ Only COMPLETE runs with a finite value compete.
 """
 
 from service.database.queries.activity import Totals, active_runs, queued_studies, time_left, totals
-from service.database.queries.best import BestResult, best, best_results, longest_recipes
+from service.database.queries.best import BestResult, best, best_results, measured
 from service.database.queries.chosen import sensitivity
 from service.database.queries.comparison import comparison, detectable
 from service.database.queries.lookup import find_study, study_state
@@ -68,7 +68,7 @@ __all__ = [
     "list_runs",
     "list_studies",
     "list_trials",
-    "longest_recipes",
+    "measured",
     "pareto",
     "profiles",
     "queued_studies",

@@ -12,9 +12,7 @@ from sqlalchemy import ColumnElement, Engine, Select, func, select
 
 from admeta.client.models import ActiveRunView, QueuedStudyView, SearchView, StudyView
 from admeta.client.terminal import tables
-from search.definition import StudyDefinition
 from search.optimizer_search import BASELINE
-from search.records import CompetingStudy
 from search.states import AttemptState, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.lease import lease_is_free
@@ -63,24 +61,17 @@ def queued_studies(engine: Engine, *, limit: int = 100) -> list[QueuedStudyView]
         return [QueuedStudyView.model_validate(row) for row in session.execute(query)]
 
 
-def driven_studies(study_id: str, lease_is_free: ColumnElement[bool]) -> Select[Study, int, float]:
-    """The other studies that a driver works on, with their unfinished runs and the GPU seconds they used."""
+def driven_studies(study_id: str, lease_is_free: ColumnElement[bool]) -> Select[int, int, float, float]:
+    """The other studies that a driver works on, by the names of `CompetingStudy`."""
     unfinished = func.count(Run.id).filter(Run.state.in_((RunState.WAITING, RunState.RUNNING)))
+    size = func.coalesce(Study.run_cpus, 0.0).label("cpus"), func.coalesce(Study.run_gpus, 0.0).label("gpus")
     return (
-        select(Study, unfinished, func.coalesce(func.sum(Run.gpu_s), 0.0))
+        select(Study.priority, unfinished.label("n_runs"), *size)
         .join(Search, Search.study_id == Study.id)
         .outerjoin(Run, Run.search_id == Search.id)
         .where(Study.id != study_id, Study.state == StudyState.RUNNING, ~lease_is_free)
         .group_by(Study.id)
     )
-
-
-def competing_study(definition: StudyDefinition, *, n_runs: int, gpu_s: float) -> CompetingStudy:
-    """The study as the others on the cluster see it."""
-    resources = definition.resources
-    gpus = (1.0 if gpu_s > 0 else 0.0) if resources.gpus == "auto" else resources.gpus
-    cpus, gpus = resources.cpus / resources.cohort, gpus / resources.cohort
-    return CompetingStudy(priority=definition.priority, n_runs=n_runs, cpus=cpus, gpus=gpus)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +238,7 @@ def _n_to_vary(study: StudyView, search: SearchView) -> int:
     """Sensitivity runs that are left; before a trial is chosen and they are made, the most there can be."""
     definition = study.definition or {}
     asked = definition.get("sensitivity")
-    if not asked or search.n_sensitivity_runs or search.stage == "done" or search.label.endswith(BASELINE):
+    if not asked or search.n_sensitivity_runs or search.stage in ("done", "stopped") or search.label.endswith(BASELINE):
         return search.n_sensitivity_runs - search.n_sensitivity_finished
     confirmed = (definition.get("confirm") or {}).get("top_k", 1) > 0  # the confirm runs are those at the chosen value
     return int((asked["points"] - confirmed) * asked["seeds"])

@@ -7,7 +7,7 @@ the smallest share of failed seeds come first, then the mean over the seeds deci
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -18,12 +18,12 @@ from sqlalchemy import ColumnElement, Engine, ScalarSelect, Select, asc, case, d
 from sqlalchemy.orm import Session, aliased, contains_eager, selectinload
 
 import tasks.registry
-from admeta.client.models import BestView, SpreadView
+from admeta.client.models import BestView, OurNumberView, SpreadView
 from search.analysis import spread
 from search.definition import StudyDefinition
-from search.paper.comparison import FINETUNED, variant_of
+from search.paper.comparison import FINETUNED, Measured, number_text, variant_of
 from search.recipe import LADDER
-from search.states import Direction, FailureKind, RunState, Stage, StudyState
+from search.states import TERMINAL_STATES, Direction, FailureKind, RunState, Stage
 from search.warm_start import BEST_OF_EACH, MAX_SEARCHES, EarlierTrial
 from service.database.engine import reading
 from service.database.models import CONFIRM, Run, Search, Study
@@ -89,7 +89,7 @@ def summarize(run: Run, confirm_runs: Sequence[Run], *, metric: str) -> TrialSum
     """
     finished = [one for one in confirm_runs if is_result(one)]
     counted = finished or [run]
-    validation = spread_of([one.value if one.state == RunState.COMPLETE else None for one in counted])
+    validation = spread([one.value if one.state == RunState.COMPLETE else None for one in counted])
     name = test_metric(metric)
     tested = [one for one in counted if name in one.test_metrics or one.state == RunState.FAIL]
     return TrialSummary(
@@ -97,7 +97,7 @@ def summarize(run: Run, confirm_runs: Sequence[Run], *, metric: str) -> TrialSum
         counted=counted,
         score=validation.mean if finished else run.value,
         validation=validation,
-        test=spread_of([one.test_metrics.get(name) if one.state == RunState.COMPLETE else None for one in tested]),
+        test=spread([one.test_metrics.get(name) if one.state == RunState.COMPLETE else None for one in tested]),
         confirmed=bool(finished),
     )
 
@@ -113,11 +113,6 @@ def test_metric(metric: str) -> str:
     Not asked there: a study may outlive the installation of its task.
     """
     return "test_" + metric.removeprefix("val_")
-
-
-def spread_of(values: Sequence[float | None]) -> SpreadView:
-    """Mean and standard deviation; None is a run that failed."""
-    return SpreadView.model_validate(spread(values))
 
 
 @cache  # an expression never changes, and making this one costs more than the query
@@ -245,6 +240,7 @@ class BestResult:
             trained weights; None for a main result.
         tested: every test metric over the confirm runs, without `test_`; empty where nothing was tested.
         train_s: seconds of training over the confirm runs.
+        values: what `best.validation` is of, by study and seed.
         recipe_used_at: when the last study of its recipe was submitted.
     """
 
@@ -253,6 +249,7 @@ class BestResult:
     variant: str | None
     tested: Mapping[str, SpreadView]
     train_s: SpreadView
+    values: Mapping[Hashable, float]
     recipe_used_at: datetime
 
 
@@ -406,10 +403,15 @@ def _result(run: Run, *, task: Mapping[str, Any], variant: str | None, recipe_us
         study_id=run.search.study_id,
         variant=variant,
         tested={
-            name.removeprefix("test_"): spread_of([*(one.test_metrics.get(name) for one in complete), *failed])
+            name.removeprefix("test_"): spread([*(one.test_metrics.get(name) for one in complete), *failed])
             for name in names
         },
-        train_s=spread_of([one.train_s for one in complete]),
+        train_s=spread([one.train_s for one in complete]),
+        values={
+            (run.search.study_id, one.seed): one.value
+            for one in summary.counted
+            if one.state == RunState.COMPLETE and one.value is not None
+        },
         recipe_used_at=recipe_used_at,
     )
 
@@ -461,7 +463,7 @@ def earlier_trials(
 
 def _ended_searches(optimizer: str, studies: Sequence[str] | None) -> Select[int]:
     """Ids of the optimizer's searches in ended studies."""
-    ended = Study.state.in_([state for state in StudyState if state.is_terminal])
+    ended = Study.state.in_(TERMINAL_STATES)
     query = select(Search.id).join(Search.study).where(Search.optimizer == optimizer, ended)
     return query if studies is None else query.where(Study.name.in_(studies))
 
@@ -533,3 +535,23 @@ def _of_recipe(one: BestResult) -> tuple[tuple[str, str | None, str], tuple[int,
     """Task, model and metric, and the place of the recipe among theirs."""
     best = one.best
     return (best.task, best.model, best.metric), (best.epochs or 0, one.recipe_used_at, best.recipe or "")
+
+
+def measured(found: Sequence[BestResult]) -> list[Measured]:
+    """Our test results as the paper's tables take them."""
+    return [
+        Measured(
+            task=one.best.task,
+            optimizer=one.best.optimizer,
+            metric=metric,
+            number=OurNumberView(
+                **{**dict(one.best), **dict(spread)},
+                text=number_text(metric, mean=spread.mean, std=spread.std, n=spread.n),
+            ),
+            variant=one.variant,
+        )
+        for one in longest_recipes(found)
+        if one.best.model is not None
+        for metric, spread in {**one.tested, "training_time": one.train_s}.items()
+        if spread.mean is not None
+    ]

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy import Engine, Select, func, select
 from sqlalchemy.orm import Session
 
@@ -19,7 +18,6 @@ import tasks.registry
 from admeta.client.models import (
     EdgeView,
     RangeEndView,
-    ReachedView,
     SensitivityCurveView,
     SensitivityPointView,
     SensitivityView,
@@ -27,19 +25,24 @@ from admeta.client.models import (
 )
 from search.analysis import BestOfN, GoodRange, best_of_n, good_range, reached_by, spread, time_to_target, typical_std
 from search.confirmation import choosing_seeds, without
-from search.definition import StudyDefinition
 from search.edge import Searched, edges, is_near_an_end, widened
-from search.errors import SearchError
+from search.errors import SearchError, nearest_hint
 from search.optimizer_search import OptimizerSearch, Sensitivity
 from search.records import Point
-from search.states import Direction, FailureKind, RunState, Stage, StudyState
+from search.states import SETTINGS_FAILURES, Direction, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import CONFIRM, CurvePoint, Run, Search, Study
 from service.database.queries.best import TrialSummary, best_run_id, is_result, summarize
-from service.database.queries.lookup import find_study
+from service.database.queries.lookup import confirm_of, definition_of, find_study
 from service.database.retry import REQUEST, retried
 from tasks.engine.protocol import Cost
 from tasks.errors import TaskError
+
+
+def searches_with_best(session: Session, study: Study) -> list[tuple[Search, int | None]]:
+    """The study's searches in their order, each with the id of its best run of stage search."""
+    query = select(Search, best_run_id()).join(Search.study).where(Search.study_id == study.id)
+    return [(search, best) for search, best in session.execute(query.order_by(Search.position))]
 
 
 def chosen_trials(
@@ -83,7 +86,7 @@ def _confirmed_now(confirm: dict[int, list[Run]], candidates: Iterable[Run], *, 
     An extended study chooses anew among all its trials, so that it may have confirmed more than `top_k`. Those chosen
     before count until a new one has a result.
     """
-    top_k = study.definition["confirm"].get("top_k", 1)
+    top_k = confirm_of(study).top_k
     if len(confirm) <= top_k:
         return confirm
     has_results = [run for run in candidates if any(map(is_result, confirm.get(run.trial_number, ())))]
@@ -130,28 +133,31 @@ def times_to_target(session: Session, study: Study, chosen: Mapping[int, TrialSu
 
 def _target_view(curves: Sequence[Sequence[Point]], *, target: float, direction: Direction) -> TargetView:
     times = time_to_target(curves, target=target, direction=direction).to_json()
-    reached = reached_by([math.inf if time is None else time for time in times["train_s"]])
-    return TargetView(**times, reached=ReachedView.model_validate(reached))
+    return TargetView(**times, reached=reached_by([math.inf if time is None else time for time in times["train_s"]]))
 
 
 _IDS = 5_000  # of a statement: PostgreSQL takes 65,535 parameters
 
 
+def evaluations(session: Session, run_ids: Sequence[int], *columns: Any) -> Iterator[Any]:
+    """The run's id and these columns of each evaluation of the runs, by run and epoch."""
+    query = select(CurvePoint.run_id, *columns).order_by(CurvePoint.run_id, CurvePoint.epoch)
+    for start in range(0, len(run_ids), _IDS):
+        yield from session.execute(query.where(CurvePoint.run_id.in_(run_ids[start : start + _IDS])))
+
+
 def curves_of(session: Session, run_ids: Sequence[int]) -> dict[int, list[Point]]:
     """By run, its evaluations in order, without their metrics."""
     curves: dict[int, list[Point]] = {run_id: [] for run_id in run_ids}
-    columns = CurvePoint.run_id, CurvePoint.epoch, CurvePoint.step, CurvePoint.value, CurvePoint.train_s
-    query = select(*columns).order_by(CurvePoint.run_id, CurvePoint.epoch)
-    for start in range(0, len(run_ids), _IDS):
-        of_some = query.where(CurvePoint.run_id.in_(run_ids[start : start + _IDS]))
-        for run_id, epoch, step, value, train_s in session.execute(of_some):
-            curves[run_id].append(Point(epoch=epoch, step=step, value=value, metrics={}, cost=Cost(train_s=train_s)))
+    columns = CurvePoint.epoch, CurvePoint.step, CurvePoint.value, CurvePoint.train_s
+    for run_id, epoch, step, value, train_s in evaluations(session, run_ids, *columns):
+        curves[run_id].append(Point(epoch=epoch, step=step, value=value, metrics={}, cost=Cost(train_s=train_s)))
     return curves
 
 
 def target_of(study: Study) -> float | None:
     """The study's own target, or else the task's for its default metric."""
-    stated: float | None = study.definition["budget"].get("target")
+    stated: float | None = (study.definition.get("budget") or {}).get("target")
     if stated is not None:
         return stated
     try:
@@ -176,7 +182,7 @@ def trial_values(session: Session, study: Study) -> dict[int, list[float | None]
 def _telling_trials(study: Study, *columns: Any) -> Select[*tuple[Any, ...]]:
     """Columns of the finished trials that say something of their settings: not those lost to an accident."""
     ended = Run.state.in_([RunState.COMPLETE, RunState.PRUNED]) & Run.value.is_not(None)
-    diverged = Run.failure.in_([FailureKind.DIVERGED, FailureKind.NO_METRIC])
+    diverged = Run.failure.in_(SETTINGS_FAILURES)
     return (
         select(*columns)
         .join(Run.search)
@@ -205,8 +211,8 @@ def found_edges(
     """
     over = {search_id: one for search_id, one in chosen.items() if one.confirmed or study.state.is_terminal}
     try:
-        definition = StudyDefinition.model_validate(study.definition) if over else None
-    except ValidationError:  # of another version, or a task that is no longer installed
+        definition = definition_of(study) if over else None
+    except SearchError:  # of another version, or a task that is no longer installed
         definition = None
     if definition is None:
         return {}
@@ -248,15 +254,16 @@ def sensitivity(
 
     Raises:
         StudyNotFoundError: no study has this id or name.
-        SearchError: this version cannot read the study's definition.
+        SearchError: no optimizer of the study has this parameter, or this version cannot read its definition.
     """
     with reading(engine) as session:
         row = find_study(session, study)
-        try:
-            definition = StudyDefinition.model_validate(row.definition)
-        except ValidationError as error:
-            message = f"the definition of study '{row.name}' cannot be read by this version: {error}"
-            raise SearchError(message) from error
+        definition = definition_of(row)
+        if parameter is not None:
+            known = {name for optimizer in definition.optimizers for name in optimizer.parameter_names}
+            if parameter not in known:
+                hint = nearest_hint(parameter, tuple(known))
+                raise SearchError(f"parameter = '{parameter}' is of no optimizer of '{row.name}'; {hint}")
         asked = definition.sensitivity or Sensitivity()
         tolerance = _Tolerance(
             parameter=parameter or asked.parameter,
@@ -265,8 +272,7 @@ def sensitivity(
             std=_std_between_seeds(session, row),
             worst=_worst_complete(session, row),
         )
-        query = select(Search, best_run_id()).join(Search.study).where(Search.study_id == row.id)
-        searches = [(one, best) for one, best in session.execute(query.order_by(Search.position))]
+        searches = searches_with_best(session, row)
         chosen = chosen_trials(session, row, searches)
         planned = {search.id: definition.planned_search(search.label) for search, _ in searches}
         return SensitivityView(
@@ -373,7 +379,7 @@ def _on_one_line(
     """
     others = without(name, chosen.params)
     columns = Run.trial_number, Run.stage, Run.seed, Run.params, Run.value, Run.failure
-    ended = (Run.state == RunState.COMPLETE) | Run.failure.in_([FailureKind.DIVERGED, FailureKind.NO_METRIC])
+    ended = (Run.state == RunState.COMPLETE) | Run.failure.in_(SETTINGS_FAILURES)
     of_search = select(*columns).where(Run.search_id == chosen.search_id, ended)
     follow = of_search.where(Run.stage.in_([Stage.CONFIRM, Stage.SENSITIVITY]))
     trials = of_search.where(Run.stage == Stage.SEARCH).order_by(Run.trial_number).limit(MAX_TRIALS)

@@ -17,7 +17,6 @@ from admeta.client.models import (
     ComparisonView,
     DetectableView,
     PairView,
-    RateView,
     SpreadView,
 )
 from search.analysis import (
@@ -27,21 +26,29 @@ from search.analysis import (
     Sample,
     compare,
     divergence_rate,
+    spread,
     typical_std,
 )
 from search.confirmation import Spread, detectable_in, rules_of
-from search.definition import Confirm, StudyDefinition
+from search.definition import StudyDefinition
 from search.extension import looks_in_words, unequal_budgets
 from search.optimizer_search import BASELINE
 from search.recipe import own_fields, recipe_of
 from search.records import RunOutcome
 from search.scale import sizes_of
-from search.states import Direction, FailureKind, RunState, SignificanceTest, Stage, StudyState
+from search.states import SETTINGS_FAILURES, Direction, FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import CONFIRM, Run, Search, Study
-from service.database.queries.best import TrialSummary, best_run_id, spread_of, test_metric
-from service.database.queries.chosen import best_by_search, chosen_trials, found_edges, times_to_target, trial_values
-from service.database.queries.lookup import find_study
+from service.database.queries.best import TrialSummary, test_metric
+from service.database.queries.chosen import (
+    best_by_search,
+    chosen_trials,
+    found_edges,
+    searches_with_best,
+    times_to_target,
+    trial_values,
+)
+from service.database.queries.lookup import confirm_of, find_study
 from service.database.retry import REQUEST, retried
 from tasks.engine.protocol import Cost
 
@@ -74,8 +81,7 @@ def compared(session: Session, row: Study, *, test: SignificanceTest) -> tuple[C
 
     Searches without confirm runs have no sample.
     """
-    query = select(Search, best_run_id()).join(Search.study).where(Search.study_id == row.id)
-    searches = [(search, best) for search, best in session.execute(query.order_by(Search.position))]
+    searches = searches_with_best(session, row)
     chosen = chosen_trials(session, row, searches)
     counts = _counts(session, row)
     values = trial_values(session, row)
@@ -94,7 +100,7 @@ def compared(session: Session, row: Study, *, test: SignificanceTest) -> tuple[C
         for search, _ in searches
     }
     ranked = _ranked(rows, {search.label: _place(chosen.get(search.id), row.direction) for search, _ in searches})
-    confirms = row.definition["confirm"].get("top_k") != 0
+    confirms = confirm_of(row).top_k != 0
     counted = {
         search.label: one
         for search, _ in searches
@@ -122,8 +128,7 @@ def compared(session: Session, row: Study, *, test: SignificanceTest) -> tuple[C
 def _remarks(study: Study) -> list[str]:
     common = study.definition["budget"]["trials_per_optimizer"]
     budgets = {one["label"]: one.get("n_trials") or common for one in study.definition["optimizers"]}
-    confirm = Confirm.model_validate(study.definition["confirm"])
-    looks = looks_in_words(confirm.confidence, study.n_seen)
+    looks = looks_in_words(confirm_of(study).confidence, study.n_seen)
     remarks = (unequal_budgets(budgets), looks, _recipe_note(study), _several_objectives(study))
     return [remark for remark in remarks if remark is not None]
 
@@ -143,8 +148,7 @@ def detectable(engine: Engine, definition: StudyDefinition) -> DetectableView | 
     """The difference that a study of this definition can show, by what earlier studies of its recipe say."""
     with reading(engine) as session:
         earlier = _earlier_spread(session, _likely_recipe(session, definition))
-    found = detectable_in(definition, earlier)
-    return None if found is None else DetectableView.model_validate(found)
+    return detectable_in(definition, earlier)
 
 
 def _likely_recipe(session: Session, definition: StudyDefinition) -> str:
@@ -187,7 +191,7 @@ def _rules(study: Study, samples: Mapping[str, Sample], *, test: SignificanceTes
     known = study.definition.get("scale") is not None or (contrasts and contrasts["against"] in samples)
     against = contrasts["against"] if contrasts and known else None
     n = max((sample.n for sample in samples.values()), default=0)
-    confirm = Confirm.model_validate(study.definition["confirm"])
+    confirm = confirm_of(study)
     rules = rules_of(confirm, direction=study.direction, n_seeds=n, against=against, test=test, n_seen=study.n_seen)
     return replace(rules, unit=unit)
 
@@ -241,7 +245,7 @@ def place_in_definition(study: Study, search: Search) -> dict[str, Any]:
 def _is_baseline(study: Study, search: Search) -> bool:
     """Baselines come after all searches."""
     of_each: int = study.definition.get("searches", 1) * len(sizes_of(study.definition))
-    return search.position >= of_each * len(study.definition["optimizers"])
+    return search.position >= of_each * len(study.definition.get("optimizers") or [])
 
 
 def _by_seed(labels: Sequence[str], confirmed: Mapping[str, TrialSummary]) -> dict[str, Sample]:
@@ -299,7 +303,7 @@ def _recipe_note(study: Study) -> str | None:
 
 
 def _spread_over(sample: Sample) -> SpreadView:
-    return spread_of([*sample.values.values(), *[None] * sample.n_failed])
+    return spread([*sample.values.values(), *[None] * sample.n_failed])
 
 
 def _folded(
@@ -320,7 +324,7 @@ def _folded(
     folded, places = {}, {}
     for label, of in grouped.items():
         found = [by_label[search.label] for search in of]
-        reached = _spread_over(samples[label]) if label in samples else spread_of([])
+        reached = _spread_over(samples[label]) if label in samples else spread([])
         seen = [row.search_value for row in found if row.search_value is not None]
         row = _row(
             of[0],
@@ -331,8 +335,8 @@ def _folded(
             test_metric=test_metric(study.metric),
             baseline_of=found[0].baseline_of,
         )
-        tested = spread_of([one.test.mean for one in found if one.test.n + one.test.n_failed])
-        shown = {"validation": reached, "test": tested, "search_value": spread_of(seen).mean}
+        tested = spread([one.test.mean for one in found if one.test.n + one.test.n_failed])
+        shown = {"validation": reached, "test": tested, "search_value": spread(seen).mean}
         folded[label] = row.model_copy(update=shown)
         if reached.mean is not None:
             places[label] = reached.n_failed / (reached.n + reached.n_failed), study.direction.cost(reached.mean)
@@ -356,14 +360,14 @@ def _row(
     n_diverged, n_judged = counts["n_diverged"], counts["n_judged"]
     diverged = RunOutcome(state=RunState.FAIL, failure=FailureKind.DIVERGED)
     outcomes = [diverged] * n_diverged + [RunOutcome(state=RunState.COMPLETE)] * (n_judged - n_diverged)
-    nothing = spread_of([])
+    nothing = spread([])
     known = {"trial": None, "settings": None, "search_value": None, "validation": nothing, "test": nothing}
     return ComparisonRow(
         **{**search.columns(), **counts, **(known if summary is None else summary.shown), **others},
         rank=None,
         expected_best=[value for value in best.expected if value is not None],
         best_of_n=BestOfNView.model_validate(best),
-        divergence=RateView.model_validate(divergence_rate(outcomes)),
+        divergence=divergence_rate(outcomes),
     )
 
 
@@ -392,9 +396,7 @@ def _ranked(rows: Mapping[str, ComparisonRow], places: Mapping[str, tuple[float,
 def _counts(session: Session, study: Study) -> dict[int, Mapping[str, Any]]:
     """Of each search: its trials by how they ended, and the cost of all its runs, by the names of the view."""
     of_search, failed = Run.stage == Stage.SEARCH, Run.state == RunState.FAIL
-    judged = Run.state.in_((RunState.COMPLETE, RunState.PRUNED)) | Run.failure.in_(
-        (FailureKind.DIVERGED, FailureKind.NO_METRIC)
-    )
+    judged = Run.state.in_((RunState.COMPLETE, RunState.PRUNED)) | Run.failure.in_(SETTINGS_FAILURES)
     counted = {
         "n_trials": of_search,
         "n_complete": of_search & (Run.state == RunState.COMPLETE),

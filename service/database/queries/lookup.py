@@ -10,10 +10,12 @@ import base64
 import json
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Engine, Text, select, type_coerce
 from sqlalchemy.orm import Session
 
-from search.errors import StudyNotFoundError
+from search.definition import Confirm, StudyDefinition
+from search.errors import SearchError, StudyNotFoundError
 from search.states import Direction, StudyState
 from service.database.engine import reading
 from service.database.errors import InvalidCursorError, TrialNotFoundError
@@ -39,6 +41,24 @@ def find_study(session: Session, study: str) -> Study:
 def by_name(session: Session, name: str) -> Study | None:
     """The study with this name."""
     return session.execute(select(Study).where(Study.name == name)).scalar_one_or_none()
+
+
+def definition_of(study: Study) -> StudyDefinition:
+    """The study's stored definition.
+
+    Raises:
+        SearchError: another version wrote it, and this one cannot read it.
+    """
+    try:
+        return StudyDefinition.model_validate(study.definition)
+    except ValidationError as error:
+        message = f"the definition of study '{study.name}' cannot be read by this version: {error}"
+        raise SearchError(message) from error
+
+
+def confirm_of(study: Study) -> Confirm:
+    """The `confirm` of a stored definition, also where a rule of a later version refuses it."""
+    return Confirm.model_construct(**study.definition["confirm"])
 
 
 def searches_of(session: Session, study: Study, label: str | None = None) -> list[Search]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +27,9 @@ from admeta.client.models import (
     ParetoView,
     StudyView,
 )
-from search.analysis import best_so_far, finite_or_none, median_band
+from admeta.client.models.base import finite_or_none
+from search.analysis import best_so_far, median_band
+from search.analysis.curves import Curve
 from search.errors import SearchError, nearest_hint
 from search.importance import Importance, importance
 from search.objectives import COSTS, corners, cost_of, hypervolume, on_front
@@ -36,6 +37,7 @@ from search.scale import sizes_of
 from search.states import AttemptState, Direction, ImportanceMethod, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import Attempt, CurvePoint, Run, Search, Study
+from service.database.queries.chosen import evaluations
 from service.database.queries.comparison import place_in_definition
 from service.database.queries.lookup import find_study, searches_of
 from service.database.retry import REQUEST, retried
@@ -87,12 +89,6 @@ class Curves:
     series: list[Band]
 
 
-@dataclass(frozen=True)
-class _Curve:
-    x: list[float]
-    y: list[float | None]
-
-
 def study_curves(
     engine: Engine, study: StudyView, comparison: ComparisonView, *, runs: RunChoice, axis: Axis, metric: str | None
 ) -> Curves:
@@ -139,7 +135,7 @@ def _curves(
     """The curves of runs, by their labels."""
     found = dict(_points(engine, chosen, axis=axis, metric=None if metric == objective else metric))
     metrics = _metrics(engine, chosen)
-    xs = _thinned(sorted({x for curve in found.values() for x in curve.x}))
+    xs = _thinned(sorted({x for curve in found.values() for x, _ in curve}))
     curves = {label: [found[run] for run, of in chosen.items() if of == label and run in found] for label in labels}
     return Curves(
         metric=metric if metric in metrics else objective,
@@ -167,17 +163,14 @@ def _run_ids(engine: Engine, study: StudyView, comparison: ComparisonView, runs:
 
 def _points(
     engine: Engine, chosen: Mapping[int, str], *, axis: Axis, metric: str | None
-) -> Iterator[tuple[int, _Curve]]:
+) -> Iterator[tuple[int, Curve]]:
     """Each run's curve; of the objective where no metric is named."""
     column: InstrumentedAttribute[Any] = CurvePoint.value if metric is None else CurvePoint.metrics
-    query = select(CurvePoint.run_id, CurvePoint.epoch, CurvePoint.step, CurvePoint.train_s, column)
+    columns = CurvePoint.epoch, CurvePoint.step, CurvePoint.train_s, column
     found: dict[int, list[tuple[int, int, float, float | None]]] = defaultdict(list)
-    ids = list(chosen)
     with reading(engine) as session:
-        for start in range(0, len(ids), 500):
-            some = query.where(CurvePoint.run_id.in_(ids[start : start + 500]))
-            for run_id, epoch, step, train_s, y in session.execute(some.order_by(CurvePoint.run_id, CurvePoint.epoch)):
-                found[run_id].append((epoch, step, train_s, y if metric is None else y.get(metric)))
+        for run_id, epoch, step, train_s, y in evaluations(session, list(chosen), *columns):
+            found[run_id].append((epoch, step, train_s, y if metric is None else y.get(metric)))
     for run_id, points in found.items():
         x: Sequence[float]
         match axis:
@@ -187,7 +180,7 @@ def _points(
                 x = [step for _, step, *_ in points]
             case Axis.SECONDS:
                 x = list(accumulate(train_s for _, _, train_s, _ in points))
-        yield run_id, _Curve([float(value) for value in x], [finite_or_none(y) for *_, y in points])
+        yield run_id, [(float(value), y) for value, (*_, y) in zip(x, points, strict=True)]
 
 
 def _metrics(engine: Engine, chosen: Mapping[int, str]) -> list[str]:
@@ -204,9 +197,9 @@ def _thinned(xs: Sequence[float]) -> list[float]:
     return [xs[round(i)] for i in np.linspace(0, len(xs) - 1, MAX_POINTS)]
 
 
-def _band(label: str, curves: Sequence[_Curve], xs: Sequence[float]) -> Band:
-    """Median and quartiles at each x, by the rule of `search.analysis.median_band`."""
-    band = {point.x: point for point in median_band([_on(curve, xs) for curve in curves])}
+def _band(label: str, curves: Sequence[Curve], xs: Sequence[float]) -> Band:
+    """Median and quartiles at each x."""
+    band = {point.x: point for point in median_band(curves, at=xs)}
     return Band(
         label=label,
         n_runs=len(curves),
@@ -214,13 +207,6 @@ def _band(label: str, curves: Sequence[_Curve], xs: Sequence[float]) -> Band:
         median=[band[x].median if x in band else None for x in xs],
         high=[band[x].high if x in band else None for x in xs],
     )
-
-
-def _on(curve: _Curve, xs: Sequence[float]) -> list[tuple[float, float | None]]:
-    """The curve at each x that it covers: the value of its last point until then."""
-    last = curve.x[-1]
-    at = [(x, bisect_right(curve.x, x)) for x in xs if x <= last]
-    return [(x, curve.y[n - 1]) for x, n in at if n]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,7 +288,7 @@ def search_history(engine: Engine, study: StudyView, label: str) -> History:
         number=[row.trial_number for row in found],
         state=[str(row.state) for row in found],
         value=values,
-        best=best_so_far(complete, direction=study.direction),
+        best=best_so_far(complete, direction=Direction(study.direction)),
         params={name: [row.params.get(name) for row in found] for name in names},
         declared=_declared(study, label),
         epoch=[row.epoch for row in found],

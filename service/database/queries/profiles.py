@@ -22,7 +22,8 @@ from admeta.client.models import (
     ProfileTaskView,
     RankTestView,
 )
-from search.analysis import TargetTimes, finite_or_none, time_to_target
+from admeta.client.models.base import finite_or_none
+from search.analysis import TargetTimes, spread, time_to_target
 from search.analysis.across import Across, Outcome, Task, across, largest_comparison, sentence
 from search.analysis.profiles import full_ranks
 from search.recipe import LADDER
@@ -30,7 +31,7 @@ from search.states import Direction, RunState, StudyState, TimeUnit
 from service.database.engine import reading
 from service.database.errors import NoProfileError
 from service.database.models import Search, Study
-from service.database.queries.best import TrialSummary, best_run_id, of_one_size, preset_name, spread_of, variant_name
+from service.database.queries.best import TrialSummary, best_run_id, of_one_size, preset_name, variant_name
 from service.database.queries.chosen import chosen_trials, curves_of, target_of
 from service.database.queries.comparison import place_in_definition
 from service.database.queries.lookup import VOID_TAG, find_study, has_tag
@@ -326,7 +327,7 @@ def _task_view(recipe: _Recipe, found: Across, key: str, *, target: float | None
     one = recipe.studies[0]
     return ProfileTaskView(
         **one.columns(),
-        data=one.definition["task"].get("data_dir"),
+        data=(one.definition.get("task") or {}).get("data_dir"),
         init_from=one.origin,
         studies=sorted(study.name for study in recipe.studies),
         target=target,
@@ -341,11 +342,12 @@ def _result_view(
     recipe: _Recipe, name: str, task: Task, found: Across, key: str, times: Mapping[str, TargetTimes]
 ) -> ProfileResultView:
     members, outcome = recipe.members[name], task.outcomes[name]
-    spread = spread_of([*outcome.values, *[None] * outcome.n_failed])
+    reached = spread([*outcome.values, *[None] * outcome.n_failed])
     one = recipe.studies[0]
-    counted = all(study.definition["budget"].get("trials_per_optimizer") is not None for study in recipe.studies)
+    budgets = [study.definition.get("budget") or {} for study in recipe.studies]
+    counted = all(budget.get("trials_per_optimizer") is not None for budget in budgets)
     return ProfileResultView(
-        **spread.model_dump(),
+        **reached.model_dump(),
         task=one.task,
         model=one.model,
         recipe=one.recipe,

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 import admeta.registry
 import tasks.registry
-from admeta.client.models import CandidateView, CostView, RecommendationView, RecommendRequest
+from admeta.client.models import CandidateView, CostView, RecommendationView, RecommendRequest, chance
 from admeta.errors import AdmetaError
 from admeta.registry import construction
 from admeta.spaces import split_recipe
@@ -40,7 +40,7 @@ from search.recommendation import (
     sureness,
 )
 from search.states import Direction, RunState, Spend, Stage
-from search.warm_start import LESS_ALIKE, EarlierTrial, degree, portfolio
+from search.warm_start import LESS_ALIKE, degree, portfolio
 from service.database.engine import reading
 from service.database.models import Run, Search, Study
 from service.database.queries.best import BestResult, best_results, earlier_trials, of_one_size
@@ -221,14 +221,10 @@ def _affordable_recipe(own: Sequence[BestResult], costs: Mapping[str | None, _Pa
 
 
 def _candidate(one: BestResult, values: Sequence[float | None]) -> Candidate:
-    spread = one.best.validation
-    assert spread.mean is not None, "results without a value are left out"
     return Candidate(
         optimizer=one.best.optimizer,
-        mean=spread.mean,
-        std=spread.std,
-        n=spread.n,
-        n_failed=spread.n_failed,
+        values=one.values,
+        n_failed=one.best.validation.n_failed,
         search_values=values,
     )
 
@@ -339,10 +335,14 @@ def _how_sure(ranked: Sequence[Candidate], sure: Sureness | None) -> str:
     next_best = max((name for name in sure.names[1:]), key=lambda name: sure.chances[name])
     pair = sure.against[next_best]
     luck = "" if best.n > 1 else " Its value is the best of a search, which is partly luck."
+    own, others = sure.chances[best.optimizer], sure.chances[next_best]
+    undecided = (
+        " The interval holds 0: the results do not decide between the two." if pair.low <= 0 <= pair.high else ""
+    )
     return (
-        f"{best.optimizer} is the best of {len(sure.names)} with a probability of {sure.chances[best.optimizer]:.2f}, "
-        f"by the spread between seeds; next is {next_best} with {sure.chances[next_best]:.2f}, which differs by "
-        f"{pair.difference:+.4g} (95 % interval {pair.low:.4g} to {pair.high:.4g}).{luck}"
+        f"{best.optimizer} is the best of {len(sure.names)} with a probability of {chance(own)}, by the spread between "
+        f"seeds; next is {next_best} with {chance(others)}, which differs by {pair.difference:+.4g} (95 % interval "
+        f"{pair.low:.4g} to {pair.high:.4g}).{undecided}{luck}"
     )
 
 
@@ -399,7 +399,7 @@ def _places(found: Sequence[BestResult], like: StudyDefinition) -> list[_Place]:
         for one in ranked:
             place = names.index(one.best.optimizer)
             if all(known[2].best.recipe != one.best.recipe for known in shares[one.best.optimizer]):
-                far = degree(_as_earlier(one), like)
+                far = degree(one.best.task, one.best.model, like)
                 shares[one.best.optimizer].append((far, 1 - place / (len(names) - 1), one))
     most = max(map(len, shares.values()), default=0)
     places = []
@@ -417,21 +417,6 @@ def _places(found: Sequence[BestResult], like: StudyDefinition) -> list[_Place]:
     return sorted(places, key=lambda one: (2 * one.n < most, -one.mean, one.optimizer))
 
 
-def _as_earlier(one: BestResult) -> EarlierTrial:
-    best = one.best
-    return EarlierTrial(
-        study=best.study,
-        label=best.label,
-        trial=best.trial,
-        task=best.task,
-        model=best.model,
-        metric=best.metric,
-        settings=best.chosen,
-        same_recipe=False,
-        place=1,
-    )
-
-
 def _without_results(
     session: Session,
     found: Sequence[BestResult],
@@ -443,7 +428,7 @@ def _without_results(
     like = _defined(config, DEFAULT)
     places = _places(found, like)
     name = places[0].optimizer if places else DEFAULT
-    settings, source = _settings(session, name, config, is_known=bool(places))
+    settings, source, taken_from = _settings(session, name, config, is_known=bool(places))
     cost = _cost(_paid_for_alike(found, config, asked, costs), config.model_dump(mode="json"), config.epochs)
     choice = choose([], None, direction, cost=cost and cost[1], hours=asked.gpu_hours)
     task = {**config.model_dump(mode="json", exclude_defaults=True), "name": config.name}
@@ -463,7 +448,7 @@ def _without_results(
         task_config=whole,
         code=construction(name, settings, weight_decay_on=whole.get("weight_decay_on", "all")),
         probability=None,
-        how_sure=_how_sure_of_places(places, source),
+        how_sure=_how_sure_of_places(places, source, taken_from=taken_from),
         candidates=[
             CandidateView(
                 optimizer=one.optimizer,
@@ -473,8 +458,8 @@ def _without_results(
                 difference=None,
                 low=None,
                 high=None,
-                settings=one.nearest.best.settings or {},
-                study=one.nearest.best.study,
+                settings=settings if one is places[0] else one.nearest.best.settings or {},
+                study=taken_from if one is places[0] else one.nearest.best.study,
             )
             for one in places
         ],
@@ -501,19 +486,21 @@ def _defined(config: TaskConfig, optimizer: str) -> StudyDefinition:
     return StudyDefinition.model_validate({"name": "a", "task": task, "optimizers": [optimizer]})
 
 
-def _settings(session: Session, name: str, config: TaskConfig, *, is_known: bool) -> tuple[dict[str, Any], str]:
-    """The optimizer's settings, and where they are from."""
+def _settings(
+    session: Session, name: str, config: TaskConfig, *, is_known: bool
+) -> tuple[dict[str, Any], str, str | None]:
+    """The optimizer's settings, where they are from, and the study that they are a trial's of."""
     like = _defined(config, name)
     spec = like.optimizers[0]
     if is_known:
         earlier = earlier_trials(session, name, like=like, recipes={recipe_of(like)}, studies=None)
         if taken := portfolio(earlier, spec, like=like, n=1):
             drawn = split_recipe({**spec.fixed, **taken[0].params})[0]
-            return _decoded(drawn), "alike"
+            return _decoded(drawn), "alike", taken[0].sources[0]["study"]
     printed = setups.best_settings(task=config.name, model=str(config.model), optimizer=name)
     if printed is not None:
-        return dict(printed.arguments), "paper"
-    return _decoded(dict(spec.at_defaults().fixed)), "alike" if is_known else "defaults"
+        return dict(printed.arguments), "paper", None
+    return _decoded(dict(spec.at_defaults().fixed)), "alike" if is_known else "defaults", None
 
 
 def _decoded(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -524,7 +511,7 @@ def _decoded(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _how_sure_of_places(places: Sequence[_Place], source: str) -> str:
+def _how_sure_of_places(places: Sequence[_Place], source: str, *, taken_from: str | None) -> str:
     if not places:
         what = "the settings that the paper prints" if source == "paper" else "the registry's defaults"
         return f"No study says which optimizer is better here; {DEFAULT} is what most begin with, at {what}."
@@ -535,4 +522,6 @@ def _how_sure_of_places(places: Sequence[_Place], source: str) -> str:
     )
     if source == "paper":
         return text + " Its settings are the paper's, as no earlier ones fit the space here."
-    return text if source == "alike" else text + " Its settings are the defaults."
+    if taken_from is None:
+        return text + " Its settings are the defaults, as no earlier ones fit the space here."
+    return text + f" Its settings are those of a trial of study '{taken_from}' that the best of them lie around."

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
@@ -21,7 +20,7 @@ from admeta.client.models import (
     SweepView,
 )
 from search.definition import StudyDefinition
-from search.errors import SearchError, StudyConflictError
+from search.errors import StudyConflictError
 from search.optimizer_search import OptimizerSearch
 from search.prediction import ParameterFit, Sweep, fits_of, sweep_of
 from search.records import Point
@@ -29,10 +28,10 @@ from search.scale import Scale
 from search.states import Direction, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import Run, Search, Study
-from service.database.queries.best import TrialSummary, best_run_id
-from service.database.queries.chosen import chosen_trials, curves_of
+from service.database.queries.best import TrialSummary
+from service.database.queries.chosen import chosen_trials, curves_of, searches_with_best
 from service.database.queries.comparison import place_in_definition
-from service.database.queries.lookup import find_study
+from service.database.queries.lookup import definition_of, find_study
 from service.database.retry import REQUEST, retried
 
 Trials = Mapping[int, Sequence[tuple[Mapping[str, Any], float]]]
@@ -50,19 +49,14 @@ def scale(engine: Engine, study: str) -> ScaleView:
     """
     with reading(engine) as session:
         row = find_study(session, study)
-        try:
-            definition = StudyDefinition.model_validate(row.definition)
-        except ValidationError as error:
-            message = f"the definition of study '{row.name}' cannot be read by this version: {error}"
-            raise SearchError(message) from error
+        definition = definition_of(row)
         asked = definition.scale
         if asked is None:
             raise StudyConflictError(
                 f"study '{row.name}' trains one size of its model; submit one with 'scale', such as "
                 "{field: width, values: [64, 128, 256], predict: 512}."
             )
-        query = select(Search, best_run_id()).join(Search.study).where(Search.study_id == row.id)
-        searches = [(one, best) for one, best in session.execute(query.order_by(Search.position))]
+        searches = searches_with_best(session, row)
         chosen = chosen_trials(session, row, searches)
         trials = _trials(session, row)
         finals = _curves(session, chosen)

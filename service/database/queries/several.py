@@ -17,13 +17,12 @@ from admeta.client.models import (
     StudiesComparisonView,
 )
 from search.analysis import Rules, Sample, compare
-from search.definition import Confirm
 from search.extension import alpha_after
 from search.states import SignificanceTest
 from service.database.engine import reading
 from service.database.models import Study
 from service.database.queries.comparison import compared
-from service.database.queries.lookup import find_study
+from service.database.queries.lookup import confirm_of, find_study
 from service.database.retry import REQUEST, retried
 
 MAX_SEARCHES = 150
@@ -87,7 +86,7 @@ def _why_not(studies: Sequence[Study], *, n_searches: int) -> str | None:
         return "a study has searches at several sizes of its model, which are compared within it alone."
     if any(study.definition.get("searches", 1) > 1 for study in studies):
         return "a study repeats its searches; its verdicts are on optimizers, and those of the others on settings."
-    if any(study.definition["confirm"].get("until") for study in studies):
+    if any(confirm_of(study).until for study in studies):
         return "a study confirmed until it was decided; its number of seeds depends on its own results."
     if n_searches > MAX_SEARCHES:
         return (
@@ -105,7 +104,7 @@ def _pairs(
     test: SignificanceTest,
 ) -> list[PairView]:
     """The verdicts between the best of every two studies, and between searches of the same label."""
-    confirms = [Confirm.model_validate(study.definition["confirm"]) for study in studies]
+    confirms = [confirm_of(study) for study in studies]
     margins = {confirm.min_effect for confirm in confirms}
     all_samples = {f"{study.name}/{label}": sample for study in studies for label, sample in samples[study.id].items()}
     rules = Rules(

@@ -24,7 +24,7 @@ from sqlalchemy.pool import Pool
 from admeta.client.models import Page, SearchView, StudyView
 from search.advice import warnings_for
 from search.definition import StudyDefinition
-from search.states import FailureKind, RunState, Stage, StudyState
+from search.states import FINISHED_STATES, FailureKind, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import Run, Search, Study
 from service.database.queries.best import best_run_id
@@ -32,7 +32,6 @@ from service.database.queries.lookup import decode_cursor, encode_cursor, find_s
 from service.database.retry import REQUEST, retried
 
 MAX_ENDED = 2000
-_FINISHED = tuple(state for state in RunState if state.is_finished)
 
 
 @retried(REQUEST)
@@ -189,11 +188,13 @@ def _read(session: Session, studies: Sequence[Study]) -> dict[str, list[SearchVi
     for search in found:
         study = by_id[search.study_id]
         known = {**_NO_RUNS, **search._asdict(), **counts.get(search.id, {})}
+        # An extension may choose other trials: the runs of the earlier choice are kept.
+        known["n_confirm_runs"] = max(known["n_confirm_runs"], known["n_confirm_created"])
         known["n_trials"] += min(known["n_lost"], known["n_trials"]) + known["n_replaced"]  # as `search.loop` does
         if known["n_trials"] > 1 and study.id in budgets:  # one trial: a baseline's, or a space of one configuration
             known |= budgets[study.id]
             known["n_trials"] = _expected_trials(known, ended=study.state.is_terminal)
-        views[study.id].append(SearchView(**known, stage=_stage(known, ended=study.state.is_terminal)))
+        views[study.id].append(SearchView(**known, stage=_stage(known, study.state)))
     return views
 
 
@@ -222,12 +223,15 @@ def _expected_trials(known: Mapping[str, Any], *, ended: bool) -> int:
     return int(min(max(at_least, expected), known["n_trials"]))
 
 
-def _stage(known: dict[str, Any], *, ended: bool) -> str:
+def _stage(known: dict[str, Any], state: StudyState) -> str:
     n_finished = known["n_complete"] + known["n_pruned"] + known["n_failed"]
     searched = n_finished >= known["n_trials"] or known["n_confirm_created"] > 0
     confirmed = searched and known["n_confirm_finished"] >= known["n_confirm_runs"]
-    if ended or (confirmed and known["n_sensitivity_finished"] >= known["n_sensitivity_runs"]):
+    varied = confirmed and known["n_sensitivity_finished"] >= known["n_sensitivity_runs"]
+    if varied or state is StudyState.COMPLETED:  # a budget in hours may end it with fewer runs
         return "done"
+    if state.is_terminal:
+        return "stopped"
     return "sensitivity" if confirmed else "confirm" if searched else "search"
 
 
@@ -242,7 +246,7 @@ def _searches() -> Select[*tuple[Any, ...]]:
             best.trial_number.label("best_trial"),
             best.params.label("best_params"),
         )
-        .join(Study, Study.id == Search.study_id)
+        .join(Search.study)
         .outerjoin(best, best.id == best_run_id())
         .where(Search.study_id.in_(bindparam("studies", expanding=True)))
         .order_by(Search.study_id, Search.position)
@@ -275,11 +279,11 @@ def _counts() -> Select[*tuple[Any, ...]]:
     n_replaced = func.count().filter(failed & (Run.failure == FailureKind.REPLACED)).label("n_replaced")
     confirms = Run.stage == Stage.CONFIRM
     created = func.count().filter(confirms).label("n_confirm_created")
-    finished = func.count().filter(confirms, Run.state.in_(_FINISHED)).label("n_confirm_finished")
+    finished = func.count().filter(confirms, Run.state.in_(FINISHED_STATES)).label("n_confirm_finished")
     searched = (Run.stage == Stage.SEARCH) & (Run.attempt > 0)  # as `search.coordinator` counts what is spent
     n_epochs = func.coalesce(func.sum(Run.n_epochs).filter(searched), 0).label("n_epochs")
     gpu_hours = (func.coalesce(func.sum(Run.gpu_s).filter(searched), 0.0) / 3600).label("gpu_hours")
-    varies, is_finished = Run.stage == Stage.SENSITIVITY, Run.state.in_(_FINISHED)
+    varies, is_finished = Run.stage == Stage.SENSITIVITY, Run.state.in_(FINISHED_STATES)
     varied = (
         func.count().filter(varies).label("n_sensitivity_runs"),
         func.count().filter(varies, is_finished).label("n_sensitivity_finished"),

@@ -17,6 +17,7 @@ _REPLACEMENTS = {
     "AsyncBaseTransport": "BaseTransport",
     "AsyncClient": "Client",
     "AsyncConnection": "Connection",
+    "AsyncFollowing": "Following",
     "AsyncHTTPTransport": "HTTPTransport",
     "AsyncItems": "Items",
     "AsyncSubmission": "Submission",

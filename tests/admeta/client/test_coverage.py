@@ -19,7 +19,7 @@ WITHOUT = {"/livez", "/readyz", "/metrics", "/healthz", "/signin", "/signout", "
 
 
 def _methods() -> list[str]:
-    return [name for name in vars(Client) if not name.startswith("_") and name != "close"]
+    return [name for name in dir(Client) if not name.startswith("_") and name != "close"]
 
 
 def _first_request(name: str) -> tuple[str, str]:

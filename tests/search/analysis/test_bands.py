@@ -60,13 +60,13 @@ def test_the_median_of_the_best_of_n_is_covered() -> None:
 
 def test_time_to_target_counts_misses() -> None:
     found = reached_by([3.0, math.inf, 1.0, 3.0])
-    assert found.times == (1.0, 3.0)
-    assert found.share == (0.25, 0.75)
+    assert found.times == [1.0, 3.0]
+    assert found.share == [0.25, 0.75]
     assert all(low <= share <= high for low, share, high in zip(found.low, found.share, found.high, strict=True))
-    assert reached_by([]).times == ()
-    assert reached_by([math.inf]).times == ()
+    assert reached_by([]).times == []
+    assert reached_by([math.inf]).times == []
     none = reached_by([math.inf] * 20)
-    assert none.times == ()
+    assert none.times == []
     assert (
         1 - 0.025 ** (1 / 20) < none.before < 0.35
     )  # wider than the interval of one share, 0 of 20 (Clopper, Pearson)

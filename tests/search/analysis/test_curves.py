@@ -30,13 +30,20 @@ def test_gaps_keep_the_value_before() -> None:
     assert [(p.x, p.median) for p in band] == [(2, 4), (3, 4), (4, 4)]
 
 
+def test_the_band_at_chosen_places() -> None:
+    curves = [[(1, 1.0), (2, 2.0), (4, 4.0)], [(1, 5.0), (3, None)]]
+    assert [(p.x, p.n, p.median) for p in median_band(curves, at=[0, 1, 3, 5])] == [(1, 2, 3), (3, 2, 3.5)]
+
+
+def test_of_points_at_the_same_x_the_last_counts() -> None:
+    assert [(p.x, p.n, p.median) for p in median_band([[(0, 1.0), (0, 2.0), (1, 3.0)]])] == [(0, 1, 2), (1, 1, 3)]
+
+
 def test_nothing_in_nothing_out() -> None:
     assert median_band([]) == []
     assert median_band([[], [(1, None)]]) == []
 
 
 def test_refuses() -> None:
-    with pytest.raises(AnalysisError, match="x must rise strictly"):
-        median_band([[(1, 0.0), (1, 0.0)]])
-    with pytest.raises(AnalysisError, match="quantiles are"):
-        median_band([], quantiles=(0.9, 0.1))
+    with pytest.raises(AnalysisError, match="x must not fall"):
+        median_band([[(2, 0.0), (1, 0.0)]])

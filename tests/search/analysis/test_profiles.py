@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from search.analysis import AnalysisError, Ties, friedman, mean_ranks, performance_profiles, rank
+from search.analysis import AnalysisError, Ties, friedman, performance_profiles, rank
 from search.analysis.profiles import groups
 from search.states import Direction
 
@@ -68,19 +68,19 @@ def test_no_optimizers() -> None:
 
 def test_rank_with_ties() -> None:
     values = {"a": 0.9, "b": 0.8, "c": 0.8, "d": 0.7, "e": None, "f": math.nan}
-    assert rank(values, direction="maximize") == {"a": 1, "b": 2, "c": 2, "d": 4, "e": None, "f": None}
-    assert rank(values, direction="maximize", ties=Ties.MEAN)["b"] == 2.5
-    assert rank(values, direction="minimize")["d"] == 1
+    assert rank(values, direction=Direction.MAXIMIZE) == {"a": 1, "b": 2, "c": 2, "d": 4, "e": None, "f": None}
+    assert rank(values, direction=Direction.MAXIMIZE, ties=Ties.MEAN)["b"] == 2.5
+    assert rank(values, direction=Direction.MINIMIZE)["d"] == 1
 
 
 def test_mean_ranks_by_hand() -> None:
     # Task 1 (maximize): a 1, b and c 2.5. Task 2 (minimize): b 1; a and c failed and share ranks 2 and 3: 2.5.
     tasks = [
-        ({"a": 3.0, "b": 1.0, "c": 1.0}, "maximize"),
-        ({"a": None, "b": 1.0, "c": math.inf}, "minimize"),
+        ({"a": 3.0, "b": 1.0, "c": 1.0}, Direction.MAXIMIZE),
+        ({"a": None, "b": 1.0, "c": math.inf}, Direction.MINIMIZE),
     ]
-    assert mean_ranks(tasks) == {"a": 1.75, "b": 1.75, "c": 2.5}
-    assert mean_ranks([]) == {}
+    assert friedman(tasks).mean_ranks == {"a": 1.75, "b": 1.75, "c": 2.5}
+    assert friedman([]).mean_ranks == {}
 
 
 Row = tuple[dict[str, float | None], Direction]

@@ -8,6 +8,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import stdtr
 
 from search.analysis import AnalysisError, holm, paired_wilcoxon, welch
 
@@ -19,19 +20,16 @@ def test_welch_by_hand() -> None:
     # t = (2 − 5)/√(5/3) = −2.3238; df = (5/3)²/((1/3)²/2 + (4/3)²/3) = 2.7778/0.64815 = 4.2857.
     result = welch([1, 2, 3], [3, 3, 7, 7])
     assert result.statistic == pytest.approx(-3 / math.sqrt(5 / 3))
-    assert result.df == pytest.approx((25 / 9) / (1 / 18 + 16 / 27))
     assert result.difference == -3
     assert result.sign == -1
-    assert (result.n_a, result.n_b) == (3, 4)
+    assert result.p_value == pytest.approx(2 * stdtr((25 / 9) / (1 / 18 + 16 / 27), result.statistic))
 
 
 def test_welch_with_two_values_a_side_by_hand() -> None:
     # a = 0, 2 and b = 4, 6: variances 2, t = −4/√2 = −2.8284, df = 2. For df = 2 the distribution is in closed form:
-    # p = 1 − |t|/√(2 + t²) = 1 − 2.8284/√10 = 0.105573; t's 97.5 % point is 4.302653, the interval −4 ± 6.0849.
+    # p = 1 − |t|/√(2 + t²) = 1 − 2.8284/√10 = 0.105573.
     result = welch([0, 2], [4, 6])
     assert result.p_value == pytest.approx(1 - math.sqrt(8 / 10), rel=1e-9)
-    assert result.low == pytest.approx(-4 - 4.302653 * math.sqrt(2), rel=1e-6)
-    assert result.high == pytest.approx(-4 + 4.302653 * math.sqrt(2), rel=1e-6)
 
 
 @given(st.lists(FLOATS, min_size=2, max_size=8), st.lists(FLOATS, min_size=2, max_size=8))
@@ -41,11 +39,8 @@ def test_welch_equals_scipy(a: list[float], b: list[float]) -> None:
     if len(set(a)) == 1 or len(set(b)) == 1:  # scipy warns of lost precision there
         return
     reference = stats.ttest_ind(a, b, equal_var=False)
-    interval = reference.confidence_interval(0.95)
     assert result.p_value == pytest.approx(reference.pvalue, rel=1e-8, abs=1e-14)
     assert result.statistic == pytest.approx(reference.statistic, rel=1e-8, abs=1e-9)
-    assert result.low == pytest.approx(interval.low, rel=1e-8, abs=1e-8)
-    assert result.high == pytest.approx(interval.high, rel=1e-8, abs=1e-8)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +62,6 @@ def test_welch_says_why_it_says_nothing(a: list[float], b: list[float], note: st
 def test_welch_with_spread_on_one_side_only() -> None:
     # b has none: t = 1/√(1/3) = √3, df = n_a − 1 = 2, p = 1 − √3/√(2 + 3) = 0.225403.
     result = welch([1, 2, 3], [1, 1, 1])
-    assert result.df == pytest.approx(2)
     assert result.p_value == pytest.approx(1 - math.sqrt(3 / 5))
 
 
@@ -95,7 +89,7 @@ def test_wilcoxon_ties_and_zeros_by_hand() -> None:
     result = paired_wilcoxon([5, 1, 1, 0, 2], [5, 0, 0, 1, 0])
     assert result.statistic == 8
     assert result.p_value == 0.5
-    assert result.n_a == 5
+    assert result.difference == pytest.approx(0.6)
 
 
 def test_wilcoxon_sees_ties_that_floating_point_hides() -> None:

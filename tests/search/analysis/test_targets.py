@@ -9,6 +9,7 @@ import pytest
 
 from search.analysis import AnalysisError, time_to_target
 from search.records import Point
+from search.states import Direction
 from tasks.engine.protocol import Cost
 
 
@@ -21,30 +22,30 @@ def _curve(*values: float | None) -> list[Point]:
 
 
 def test_first_evaluation_that_meets_the_target() -> None:
-    times = time_to_target([_curve(0.5, 0.9, 0.8, 0.95)], target=0.9, direction="maximize")
+    times = time_to_target([_curve(0.5, 0.9, 0.8, 0.95)], target=0.9, direction=Direction.MAXIMIZE)
     assert (times.epochs, times.steps, times.train_s) == ((2,), (20,), (4.0,))
 
 
 def test_minimizing() -> None:
-    assert time_to_target([_curve(3, 2, 1)], target=2, direction="minimize").steps == (20,)
+    assert time_to_target([_curve(3, 2, 1)], target=2, direction=Direction.MINIMIZE).steps == (20,)
 
 
 def test_a_miss_is_infinite_and_counts_in_the_median() -> None:
     curves = [_curve(0.9), _curve(0.1, 0.9), _curve(0.1, 0.2)]
-    times = time_to_target(curves, target=0.9, direction="maximize")
+    times = time_to_target(curves, target=0.9, direction=Direction.MAXIMIZE)
     assert times.steps == (10, 20, math.inf)
     assert (times.n, times.n_reached, times.median_steps, times.median_train_s) == (3, 2, 20, 4.0)
-    assert time_to_target(curves[1:], target=0.9, direction="maximize").median_steps == math.inf
+    assert time_to_target(curves[1:], target=0.9, direction=Direction.MAXIMIZE).median_steps == math.inf
 
 
 def test_gaps_and_divergence_never_meet_it() -> None:
     curve = _curve(None, math.nan, math.inf, 0.3)
-    assert time_to_target([curve, []], target=0.9, direction="maximize").steps == (math.inf, math.inf)
-    assert time_to_target([_curve(-math.inf)], target=0.9, direction="minimize").n_reached == 0
+    assert time_to_target([curve, []], target=0.9, direction=Direction.MAXIMIZE).steps == (math.inf, math.inf)
+    assert time_to_target([_curve(-math.inf)], target=0.9, direction=Direction.MINIMIZE).n_reached == 0
 
 
 def test_json_is_strict() -> None:
-    times = time_to_target([_curve(0.9), _curve(0.1)], target=0.9, direction="maximize")
+    times = time_to_target([_curve(0.9), _curve(0.1)], target=0.9, direction=Direction.MAXIMIZE)
     text = json.dumps(times.to_json(), allow_nan=False)
     assert json.loads(text) == {
         "target": 0.9,
@@ -59,10 +60,10 @@ def test_json_is_strict() -> None:
 
 
 def test_no_runs() -> None:
-    times = time_to_target([], target=1, direction="maximize")
+    times = time_to_target([], target=1, direction=Direction.MAXIMIZE)
     assert (times.n, times.median_steps) == (0, None)
 
 
 def test_refuses_an_infinite_target() -> None:
     with pytest.raises(AnalysisError, match="target is inf"):
-        time_to_target([], target=math.inf, direction="maximize")
+        time_to_target([], target=math.inf, direction=Direction.MAXIMIZE)

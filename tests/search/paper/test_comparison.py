@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from admeta.client.models import OurNumberView
+from admeta.client.terminal.tables import paper_rows
+from admeta.client.text import latex, markdown
 from search.errors import SearchError
-from search.paper.comparison import Measured, compare_table, count_ours, to_latex, to_markdown
+from search.paper.comparison import Measured, compare_table, list_tables, number_text
 from search.paper.tables import result_tables, results
 
 
@@ -13,9 +16,10 @@ def _ours(
     optimizer: str, mean: float, *, std: float | None = None, n: int = 1, model: str = "resnet110",
     task: str = "cifar10", variant: str | None = None,
 ) -> Measured:  # fmt: skip
-    return Measured(
-        task=task, model=model, optimizer=optimizer, metric="accuracy", mean=mean, std=std, n=n, variant=variant
-    )
+    text = number_text("accuracy", mean=mean, std=std, n=n)
+    trial = {"study": "ours", "label": optimizer, "trial": 0}
+    number = OurNumberView(text=text, mean=mean, std=std, n=n, model=model, **trial)
+    return Measured(task=task, optimizer=optimizer, metric="accuracy", number=number, variant=variant)
 
 
 OURS = [
@@ -28,39 +32,40 @@ OURS = [
 
 def test_numbers_find_their_cells() -> None:
     table = compare_table("cifar", OURS)
-    assert table.columns[1] == ("CIFAR-10", "PyramidNet")
+    assert table.columns[1] == ["CIFAR-10", "PyramidNet"]
     assert (table.number, len(table.rows), table.n_ours) == (1, 8, 2)
     cell = table.cells[7][0]
     assert cell.paper is not None
     assert cell.paper.text == "94.12±0.17"
-    assert cell.ours is OURS[0]  # the first that fits, not the second; and resnet20 fits nowhere
-    assert table.cells[5][3].ours is OURS[3]
+    assert cell.ours is OURS[0].number  # the first that fits, not the second; and resnet20 fits nowhere
+    assert table.cells[5][3].ours is OURS[3].number
 
 
 def test_what_is_counted_is_what_stands_in_the_tables() -> None:
-    counted = count_ours(OURS)
-    assert list(counted) == list(result_tables())
-    for name, n_ours in counted.items():
-        table = compare_table(name, OURS)
-        assert (table.n_ours, table.n_printed) == (n_ours, len(results(table=name)))
-    assert counted["cifar"] == 2
+    listed = list_tables(OURS)
+    assert [one.name for one in listed] == list(result_tables())
+    for one in listed:
+        cells = [cell for row in compare_table(one.name, OURS).cells for cell in row]
+        assert one.n_ours == sum(cell.ours is not None for cell in cells)
+        assert one.n_cells == sum(cell.paper is not None for cell in cells) == len(results(table=one.name))
+    assert listed[0].n_ours == 2
 
 
 def test_variants_fill_the_ablation_table() -> None:
     ours = [_ours("admetas", 0.93, variant="-LF"), _ours("admetas", 0.94)]
     table = compare_table("ablation", ours)
-    filled = {table.rows[i]: cell.ours for i, row in enumerate(table.cells) for cell in row if cell.ours}
-    assert filled == {("AdmetaS",): ours[1], ("-LF",): ours[0]}
+    filled = {table.rows[i][0]: cell.ours for i, row in enumerate(table.cells) for cell in row if cell.ours}
+    assert filled == {"AdmetaS": ours[1].number, "-LF": ours[0].number}
     assert table.cells[0][1].paper is None  # Adam has no Δ
 
 
 def test_superb_of_table_11_is_filled_by_sgdm_and_admetas() -> None:
     ours = [_ours("sgdm", 0.97, task="superb_ks", model="facebook/wav2vec2-base")]
-    assert compare_table("finetune", ours).cells[0][0].ours is ours[0]
+    assert compare_table("finetune", ours).cells[0][0].ours is ours[0].number
 
 
 def test_markdown() -> None:
-    lines = to_markdown(compare_table("cifar", OURS)).splitlines()
+    lines = markdown(*paper_rows(compare_table("cifar", OURS))).splitlines()
     assert lines[0].startswith("|  | CIFAR-10 ResNet-110 | CIFAR-10 PyramidNet |")
     assert lines[1] == "| --- | --- | --- | --- | --- |"
     assert lines[-1].startswith("| AdmetaS | 94.12±0.17 / 94.01±0.20 (n=3) | 95.30±0.08 / – |")
@@ -68,11 +73,11 @@ def test_markdown() -> None:
 
 
 def test_latex() -> None:
-    lines = to_latex(compare_table("cifar", OURS)).splitlines()
+    lines = latex(*paper_rows(compare_table("cifar", OURS))).splitlines()
     assert lines[0] == r"\begin{tabular}{lcccc}"
     assert lines[-3].startswith(r"AdmetaS & 94.12$\pm$0.17 / 94.01$\pm$0.20 (n=3) & 95.30$\pm$0.08 / --")
     assert lines[-3].endswith(r"\\")
-    assert r"$\Delta$" in to_latex(compare_table("ablation", []))
+    assert r"$\Delta$" in latex(*paper_rows(compare_table("ablation", [])))
 
 
 def test_no_such_table() -> None:

@@ -171,14 +171,15 @@ def test_sensitivity(api: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("varied")
-@pytest.mark.parametrize(
-    "query",
-    ["within=0", "within=1", "within=nan", "margin=-1", "margin=inf", "margin=x", "parameter=" + "x" * 101, "n=1"],
-)
-def test_a_sensitivity_refuses(api: TestClient, query: str) -> None:
-    answer = api.get(f"/v1/studies/varied/sensitivity?{query}")
-    assert answer.status_code == 422
-    assert query.partition("=")[0] in answer.json()["detail"]
+def test_a_sensitivity_refuses(api: TestClient) -> None:
+    long = "x" * 101
+    for query in (
+        "within=0", "within=1", "within=nan", "margin=-1", "margin=inf", "margin=x", f"parameter={long}", "n=1",
+        "parameter=lrr",
+    ):  # fmt: skip
+        answer = api.get(f"/v1/studies/varied/sensitivity?{query}")
+        assert answer.status_code == 422, query
+        assert query.partition("=")[0] in answer.json()["detail"], query
 
 
 def test_an_unreadable_definition_keeps_its_exports(api: TestClient, varied: SqlStore) -> None:
@@ -253,14 +254,15 @@ def test_a_pareto_front(api: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("traded")
-@pytest.mark.parametrize(
-    "query", ["objective=speed", "objective=", "objective=train_s&objective=train_s", "x=1",
-              "objective=gpu_s&objective=train_s&objective=eval_s", "objective=" + "x" * 101],
-)  # fmt: skip
-def test_a_pareto_front_refuses(api: TestClient, query: str) -> None:
-    answer = api.get(f"/v1/studies/traded/pareto?{query}")
-    assert answer.status_code == 422
-    assert query.partition("=")[0] in answer.json()["detail"]
+def test_a_pareto_front_refuses(api: TestClient) -> None:
+    long = "x" * 101
+    for query in (
+        "objective=speed", "objective=", "objective=train_s&objective=train_s", "x=1",
+        "objective=gpu_s&objective=train_s&objective=eval_s", f"objective={long}",
+    ):  # fmt: skip
+        answer = api.get(f"/v1/studies/traded/pareto?{query}")
+        assert answer.status_code == 422, query
+        assert query.partition("=")[0] in answer.json()["detail"], query
     assert api.get("/v1/studies/none/pareto").status_code == 404
 
 
@@ -316,6 +318,18 @@ def test_a_ladder_of_sizes(api: TestClient) -> None:
     assert adamw["speedups"] == []
     assert [one["size"] for one in admetar["speedups"]] == [*WIDTHS, 512]
     assert all(one["speedup"] == pytest.approx(5 / 4, rel=0.01) and one["n"] == 2 for one in admetar["speedups"])
+
+
+def test_a_ladder_that_a_later_rule_refuses_is_shown(api: TestClient, ladder: SqlStore) -> None:
+    with writing(ladder.engine) as session:
+        row = session.execute(select(Study)).scalar_one()
+        scale = {**row.definition["scale"], "verify": 4, "later": 1}
+        confirm = {**row.definition["confirm"], "confidence": 0.2, "later": 1}
+        row.definition = {**row.definition, "scale": scale, "confirm": confirm}
+    for address in ("/studies/ladder", "/v1/studies/ladder/comparison", "/v1/studies/ladder/pareto", "/v1/profiles"):
+        assert api.get(address).status_code == 200, address
+    for form in ("markdown", "latex", "csv", "json", "parquet"):
+        assert api.get("/v1/studies/ladder/export", params={"format": form}).status_code == 200
 
 
 @pytest.mark.usefixtures("ladder")

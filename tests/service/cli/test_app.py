@@ -128,22 +128,32 @@ def test_no_address_of_a_service_is_printed_with_its_password(say: Say, tmp_path
         assert "u:***@" in out + err
 
 
+ASKING = ["compare digits-four", "show digits-four", "show digits-four -o json", "list -o yaml", "optimizers"]
+EACH = """
+import sys
+from admeta.cli import main
+for line in sys.argv[1:]:
+    sys.argv = ["admeta", *line.split()]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, line
+    print(chr(0), end="", flush=True)
+"""
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "utf-8"])
-@pytest.mark.parametrize(
-    "line",
-    ["--help", "compare digits-four", "show digits-four", "show digits-four -o json", "list -o yaml", "optimizers"],
-)
-def test_every_console_encoding(filled: str, encoding: str, line: str) -> None:
-    arguments = line.split() + ([] if line == "--help" else ["--url", filled])
+def test_every_console_encoding(filled: str, encoding: str) -> None:
+    lines = ["--help", *(f"{line} --url {filled}" for line in ASKING)]
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "200"}
-    done = subprocess.run([sys.executable, "-m", "admeta.cli", *arguments], capture_output=True, env=environment)
+    done = subprocess.run([sys.executable, "-c", EACH, *lines], capture_output=True, env=environment)
     assert (done.returncode, done.stderr) == (0, b"")
-    shown = done.stdout.decode(encoding)
-    assert shown
-    if line.startswith("compare"):
-        assert ("+/-" in shown) == (encoding == "ascii")
-    if line.endswith("json"):
-        assert json.loads(shown)["name"] == "digits-four"
+    *shown, rest = done.stdout.decode(encoding).split("\0")
+    assert len(shown) == len(lines)
+    assert all(shown)
+    assert rest == ""
+    assert ("+/-" in shown[1]) == (encoding == "ascii")
+    assert json.loads(shown[3])["name"] == "digits-four"
 
 
 def test_text_of_others_does_not_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

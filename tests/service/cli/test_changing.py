@@ -113,6 +113,9 @@ def test_cancel_of_one_trial(say: Say, study: str) -> None:
 def test_extend(say: Say, say_json: Callable[..., Any], study: str) -> None:
     code, _, err = say(f"extend {study} --trials 6")
     assert (code, "only COMPLETED, FAILED or CANCELLED studies can be extended" in err) == (1, True)
+    assert "Wait for its end, or cancel it: what has finished is kept" in err
+    say(f"pause {study}")
+    assert "Resume it and wait for its end, or cancel it" in say(f"extend {study} --trials 6")[2]
     say(f"cancel {study}")
     options = "--trials 6 --trials-of sgdm=8 --seeds 4 --optimizer adamw --limit max_hours=2"
     added = "{name: sgd, label: plain, space: {lr: {type: float, low: 0.001, high: 0.1}}}"

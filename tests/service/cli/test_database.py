@@ -22,6 +22,7 @@ def test_from_nothing_to_this_version(empty_url: str, capsys: pytest.CaptureFixt
     assert run(["db", "current", *options]) == 1
     captured = capsys.readouterr()
     assert f"tables: none; this version needs: {head_revision()}" in captured.out
+    assert "--database-url that `admeta serve` has" in captured.err
     assert "admeta db upgrade" in captured.err
     assert run(["db", "upgrade", *options]) == 0
     assert f"went from nothing to revision {head_revision()}" in capsys.readouterr().out
@@ -35,8 +36,9 @@ def test_from_nothing_to_this_version(empty_url: str, capsys: pytest.CaptureFixt
     assert "went from 0001 to" in capsys.readouterr().out
 
 
-def test_looking_makes_nothing(tmp_path: Path) -> None:
+def test_looking_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["db", "current", "--home", str(tmp_path / "none")]) == 1
+    assert str(tmp_path / "none" / "admeta.sqlite3") in capsys.readouterr().out
     assert not (tmp_path / "none").exists()
 
 

@@ -39,7 +39,7 @@ def _service(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("compare digits-four --searches each", ["admetar"]),
         ("best --task digits --optimizer admetar", ["confirmed", "lr=", "digits-four"]),
         ("recommend --task digits --gpu-hours 1", ["admetar", "probability", "Spend the hours on", "AdmetaR("]),
-        ("recommend --task cifar100", ["other recipes", "Spend the hours on nothing"]),
+        ("recommend --task cifar100", ["other recipes", "With --gpu-hours H it also says"]),
         ("best --task digits", ["admetar", "admetas", "sgdm", "adamw"]),
         ("trials digits-four --order best --limit 3", ["admetar", "COMPLETE", "lambd="]),
         ("trials digits-four --optimizer sgdm --state PRUNED", ["sgdm", "PRUNED"]),
@@ -200,6 +200,7 @@ def test_export_by_the_name_of_the_file(say: Say, tmp_path: Path) -> None:
         ("trials digitsfour admetar/7", 1, "hint: Did you mean 'digits-four'?"),
         ("best --task digits --optimizer admetarr", 1, "did you mean 'admetar'"),
         ("best --task synthetic --optimizer admetar", 1, "no finished trial"),
+        ("best --task digits --optimizer lion", 1, "on task 'digits' yet; the task has results of adamw, admetar"),
         ("best --task synthetic", 1, "no finished trial on task 'synthetic'"),
         ("best --task digits --recipe 0000", 1, "no finished trial on task 'digits' with recipe '0000'"),
         ("compare digits-four running --curves", 2, "no effect on several studies"),
@@ -262,6 +263,20 @@ def test_best_lists_what_the_studies_searched(filled: str, monkeypatch: pytest.M
     with Client(filled) as client:
         found = _best_of_each(client, "digits", model=None, metric=None)
     assert [getattr(one, "optimizer", one) for one in found] == ["adamw", "muon+lion", "torch.optim:NAdam"]
+
+
+def test_a_recommendation_takes_fields_of_the_task(say: Say) -> None:
+    code, out, _ = say("recommend --task digits --set epochs=7 --set batch_size=32 --output json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["source"] == "alike"  # no study of digits has these fields
+    assert (found["task_config"]["epochs"], found["task_config"]["batch_size"]) == (7, 32)
+    code, _, err = say("recommend --task digits --set epochs=0")
+    assert code == 1
+    assert "task.epochs" in err
+    code, _, err = say("recommend --task digits --set epochs")
+    assert code == 1
+    assert "must be path=value" in err
 
 
 def test_the_recommended_plan_is_written_for_submit(say: Say, tmp_path: Path) -> None:

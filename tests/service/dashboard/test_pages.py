@@ -14,11 +14,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 
+from admeta.client.terminal import tables
 from search.records import RunOutcome
-from search.states import FailureKind, RunState, Scope, StudyState
+from search.states import FailureKind, RunState, Scope, Stage, StudyState
 from service.app import create_app
 from service.dashboard.pages import in_page_words
-from service.database import SqlStore
+from service.database import SqlStore, queries
 from service.database.engine import make_engine
 from service.database.tokens import create_token
 from service.settings import Settings
@@ -214,6 +215,29 @@ def test_a_search_whose_trials_all_failed_is_told_with_its_log(pages: TestClient
     assert re.search(r"/trials/admetar/1#log", text)
 
 
+def test_pages_and_tables_show_what_a_warm_start_took(
+    api: TestClient, settings: Settings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = SqlStore(make_engine(settings.database_url))
+    lease, (admetar, _) = leased(store, definition("warm", warm_start={"from": "everything"}))
+    source = {"study": "earlier", "label": "admetar", "trial": 3}
+    key = {"trial_number": 0, "stage": Stage.SEARCH, "seed": 100, "params": {"lr": 0.1}}
+    store.create_run(lease, admetar.id, taken_from=[source, {**source, "trial": 4}], **key)
+    for path in ("/studies/warm", "/studies/warm/searches/admetar"):
+        shown = re.sub(r"<[^>]+>", "", api.get(path, headers={"Accept": "text/html"}).text)
+        assert "1 from earlier studies" in shown
+    trial = api.get("/studies/warm/trials/admetar/0", headers={"Accept": "text/html"}).text
+    assert "By the warm start taken from earlier/admetar/3, near earlier/admetar/4" in trial
+    tables.console().print(tables.searches(queries.get_study_view(store.engine, "warm")))
+    tables.console().print(tables.trial_list(queries.list_trials(store.engine, "warm").items, metric="value"))
+    searched, listed = capsys.readouterr().out.split("trial ", 1)
+    assert "0/4, 1 from earlier studies" in searched
+    assert re.split(r"  +", listed.splitlines()[1].strip())[-2:] == [
+        "taken from earlier/admetar/3, near earlier/admetar/4",
+        "lr=0.1",
+    ]
+
+
 def test_pages_show_a_recipe_that_was_searched(api: TestClient, settings: Settings) -> None:
     batches = {"type": "categorical", "choices": [16, 32]}
     study = definition("own", recipe={"batch_size": batches, "weight_decay_on": {**batches, "choices": ["matrices"]}})
@@ -253,7 +277,10 @@ def test_the_buttons_of_a_study(pages: TestClient) -> None:
     assert pages.post(f"/studies/{study}/extend", data=asked, follow_redirects=False).status_code == 303
     assert "CANCELLED: 6 trials of each optimizer, before 4; adan added" in pages.get(f"/studies/{study}").text
     refused = pages.post(f"/studies/{study}/extend", data={"trials": "7"})
-    assert (refused.status_code, "Wait for its end, or cancel it first" in refused.text) == (409, True)
+    assert (refused.status_code, "Wait for its end, or cancel it: what has finished is kept" in refused.text) == (
+        409,
+        True,
+    )
     pages.post(f"/studies/{study}/cancel")
     refused = pages.post(f"/studies/{study}/extend", data={"trials": "two"})
     assert (refused.status_code, "trials" in refused.text) == (422, True)

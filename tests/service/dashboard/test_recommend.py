@@ -75,3 +75,10 @@ def test_the_page_asks_and_answers(pages: TestClient) -> None:
     assert "Now: " in pages.get("/recommend?task=digits&gpu_hours=0").text
     assert pages.get("/recommend?task=nothing").status_code == 422
     assert pages.get("/recommend?task=digits&gpu_hours=much").status_code == 422
+
+
+def test_hours_that_are_left_empty_are_the_default_ones(pages: TestClient) -> None:
+    empty = pages.get("/recommend", params={"task": "digits", "model": "", "gpu_hours": ""})
+    assert empty.status_code == 200
+    assert re.search(r'name="gpu_hours"[^>]*value="1.0"', empty.text)
+    assert pages.get("/recommend", params={"task": "digits", "gpu_hours": "much"}).status_code == 422

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import html
+import json
 import re
+import weakref
 from typing import Any
 from urllib.parse import urlencode
 
@@ -402,6 +405,33 @@ def test_another_task_keeps_what_was_changed(pages: TestClient) -> None:
     assert made["task"]["epochs"] == 33
     assert made["task"]["batch_size"] == 128, "the default of digits was not a choice"
     assert made["name"] == "mine"
+
+
+def test_another_model_brings_its_own_defaults(pages: TestClient) -> None:
+    form = {"shown_task": "cifar10", "shown_model": "resnet20", "task.name": "cifar10", "task.model": "vit_tiny"}
+    form |= {"task.epochs": "160", "task.batch_size": "64", "task.label_smoothing": "0.0", "objective.metric": ""}
+    answer = pages.post("/submit/compose", content=urlencode({"name": "cifar10-1", **form}), headers=HTMX).text
+    made = yaml.safe_load(text_of(answer))
+    assert made["task"] == {"name": "cifar10", "model": "vit_tiny", "epochs": 100, "batch_size": 64}
+    assert made["name"] == "cifar10-1"
+    assert '<input type="hidden" name="shown_model" value="vit_tiny">' in answer
+    assert 'name="task.epochs" value="100"' in answer
+    assert 'name="task.label_smoothing" value="0.1"' in answer
+
+
+def test_models_that_a_form_names_take_no_memory() -> None:
+    """A form may send any text as its model, again and again."""
+    section = weakref.ref(form.task_fields(tasks.registry.get("cifar10").config, "no such model"))
+    gc.collect()
+    assert section() is None
+
+
+def test_what_a_text_states_stays_with_another_model(pages: TestClient) -> None:
+    stated = {"name": "mine", "task": {"name": "cifar10", "epochs": 160}, "optimizers": [{"name": "adamw"}]}
+    form = {"base": json.dumps(stated), "shown_task": "cifar10", "shown_model": "resnet20", "task.name": "cifar10"}
+    form |= {"name": "mine", "task.model": "vit_tiny", "task.epochs": "160", "optimizer": "adamw"}
+    made = yaml.safe_load(text_of(pages.post("/submit/compose", content=urlencode(form), headers=HTMX).text))
+    assert (made["task"]["model"], made["task"]["epochs"]) == ("vit_tiny", 160)
 
 
 def test_a_refused_study_comes_back_with_text_and_form(pages: TestClient) -> None:

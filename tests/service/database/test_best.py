@@ -10,7 +10,8 @@ from search.records import RunOutcome
 from search.states import FailureKind, RunState, Stage, StudyState
 from service import export
 from service.database import SqlStore
-from service.database.queries import best, best_results, comparison, get_run, list_trials, longest_recipes
+from service.database.queries import best, best_results, comparison, get_run, list_trials
+from service.database.queries.best import longest_recipes
 from tasks.registry import parse_config
 from tests.service.database.fill import complete, definition, leased, run
 

@@ -159,6 +159,10 @@ def test_a_file_that_is_gone_is_neither_written_nor_read(
     for begin in (writing, reading):
         with pytest.raises(DatabaseFileError), begin(opened) as session:
             session.execute(text("SELECT 1"))
+    if change is deleted:  # nor made anew, by another process that opens it
+        with pytest.raises(DatabaseFileError, match="does not exist: it was deleted"):
+            make_engine(f"sqlite:///{file}").connect()
+        assert not file.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database" * 1000], ids=["emptied", "overwritten"])

@@ -146,6 +146,29 @@ def test_not_before_its_driver_has_let_go_and_not_into_a_full_queue(store: SqlSt
     assert extend(engine, "digits", trials=6).state == "QUEUED"
 
 
+def test_verdicts_that_were_seen_before_cost_nothing_again(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, _) = ended(store, two_trials())
+
+    def end(owner: str) -> Lease:
+        again = store.acquire_lease(lease.study_id, owner=owner, ttl_s=60)
+        assert again is not None
+        store.set_study_state(again, StudyState.RUNNING)
+        return again
+
+    extend(engine, "digits", trials=6)
+    again = end("second")
+    request_cancel(engine, "digits")  # before any run
+    store.release_lease(again)
+    extend(engine, "digits", trials=8)
+    again = end("third")
+    run(store, again, admetar, 0, complete(0.9), stage=Stage.CONFIRM, seed=7)
+    store.set_study_state(again, StudyState.COMPLETED)
+    store.release_lease(again)
+    view = extend(engine, "digits", trials=9)
+    assert [one.verdicts_seen for one in view.extensions] == [True, False, True]
+    assert store.get_study(lease.study_id).n_seen == 2
+
+
 def test_what_was_cancelled_is_replaced(store: SqlStore, engine: Engine) -> None:
     lease, (admetar, sgdm) = leased(store, two_trials())
     run(store, lease, admetar, 0, complete(0.9))
@@ -271,6 +294,8 @@ def test_the_trial_chosen_before_stays_until_the_one_chosen_now_has_a_result(sto
     for seed in (1, 2):
         run(store, again, admetar, 2, complete(0.9), stage=Stage.CONFIRM, seed=seed, params={"lr": 0.3})
     assert chosen() == (2, 3)
+    shown = get_study_view(engine, "digits").searches[0]
+    assert (shown.n_confirm_finished, shown.n_confirm_runs) == (6, 6)  # those of both choices, and never 6 of 3
     known = best(engine, task="digits", optimizer="admetar")
     assert known is not None
     assert known.trial == 1  # the record of it stays

@@ -161,9 +161,10 @@ def test_what_a_trial_was_taken_from_is_in_its_answers(store: SqlStore) -> None:
     run(store, lease, admetar, 1, complete(0.8))
     run(store, lease, sgdm, 0, complete(0.8))
     first, second, other = list_trials(store.engine, "warm").items
-    assert [one.model_dump() for one in first.taken_from] == [source]
+    shown = {**source, "is_step": False}
+    assert [one.model_dump() for one in first.taken_from] == [shown]
     assert second.taken_from == other.taken_from == []
     known = best(store.engine, task="digits", optimizer="admetar")
     assert known is not None
-    assert [one.model_dump() for one in known.taken_from] == [source]
+    assert [one.model_dump() for one in known.taken_from] == [shown]
     assert [search.n_taken for search in get_study_view(store.engine, "warm").searches] == [1, 0]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from sqlalchemy import Engine
 
-from admeta.client.models import RecommendationView, RecommendRequest, StudyChanges
+from admeta.client.models import RecommendationView, RecommendRequest, StudyChanges, chance
 from search.definition import StudyDefinition
 from search.recipe import recipe_of
 from search.records import Point, RunOutcome
@@ -82,6 +82,19 @@ def test_the_best_of_the_recipe_with_its_probability_and_the_cost(store: SqlStor
     assert found.plan_hours is not None
     assert found.plan_hours <= 10
     assert "AdmetaR(" in found.code
+
+
+def test_equal_means_are_not_decided(store: SqlStore, engine: Engine) -> None:
+    measured(store, "equal", [0.90, 0.91, 0.92], [0.90, 0.91, 0.92])
+    found = asked(engine)
+    assert found.candidates[1].difference == 0
+    assert "The interval holds 0: the results do not decide between the two." in found.how_sure
+
+
+def test_a_probability_is_neither_none_nor_whole() -> None:
+    assert [chance(p) for p in (0.0, 0.004, 0.01, 0.5, 0.99, 0.996, 1.0)] == [
+        *("<0.01", "<0.01", "0.01", "0.50", "0.99", ">0.99", ">0.99")
+    ]
 
 
 def test_near_candidates_get_seeds_and_their_settings(store: SqlStore, engine: Engine) -> None:
@@ -158,6 +171,9 @@ def test_alike_studies_speak_where_there_are_none_of_the_task(store: SqlStore, e
     assert (found.source, found.optimizer, found.probability) == ("alike", "admetar", None)
     assert "admetar was best in 1 of 1 other recipes" in found.how_sure
     assert found.settings["lr"] == pytest.approx(0.04)  # amid the three best trials
+    first = found.candidates[0]
+    assert (first.settings, first.study) == (found.settings, "one")
+    assert "a trial of study 'one' that the best of them lie around" in found.how_sure
     assert found.plan is not None
     assert [one["name"] for one in found.plan["optimizers"]] == ["admetar", "sgdm", "adamw"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from search.errors import StudyConflictError
+from search.errors import SearchError, StudyConflictError
 from search.records import Lease, RunOutcome, SearchRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore
@@ -84,9 +84,15 @@ def test_without_a_spread_there_is_no_interval(store: SqlStore, engine: Engine) 
 
 def test_a_parameter_that_nobody_has(store: SqlStore, engine: Engine) -> None:
     filled(store)
-    found = sensitivity(engine, "digits", parameter="nothing").curves[0]
+    with pytest.raises(SearchError, match=r"parameter = 'zzz' is of no optimizer of 'digits'; known: .*lr"):
+        sensitivity(engine, "digits", parameter="zzz")
+
+
+def test_a_parameter_without_numbers(store: SqlStore, engine: Engine) -> None:
+    filled(store)
+    found = sensitivity(engine, "digits", parameter="betas").curves[0]
     assert (found.points, found.chosen, found.low) == ([], None, None)
-    assert found.reason == "its best trial has no number for 'nothing'"
+    assert found.reason == "its best trial has no number for 'betas'"
 
 
 def test_the_runs_change_no_other_result(store: SqlStore, engine: Engine) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from search.definition import StudyDefinition
 from search.errors import LeaseLostError, SearchError, StudyNotFoundError
-from search.records import AttemptStart, CompetingStudy, Lease, Point, RunOutcome
+from search.records import AttemptStart, Capacity, CompetingStudy, Lease, Point, RunOutcome
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore, make_engine
 from service.database.models import Attempt, Run, Study
@@ -330,7 +330,14 @@ def test_rivals_are_the_other_studies_at_work(store: SqlStore) -> None:
     run(store, other, search, 0, None)
     run(store, other, search, 1, complete(0.5))
     store.create_run(other, search.id, trial_number=2, stage=Stage.SEARCH, seed=0, params={})
-    assert store.competing_studies(mine.study_id) == [CompetingStudy(priority=3, n_runs=2, cpus=2, gpus=0.5)]
+    (rival,) = store.competing_studies(mine.study_id)
+    assert rival == CompetingStudy(priority=3, n_runs=2, cpus=0, gpus=0)  # its driver has told nothing yet
+    for gpus in (0.25, 0.0625):
+        store.set_run_size(other, Capacity(cpus=2, gpus=gpus))
+        (rival,) = store.competing_studies(mine.study_id)
+        assert rival == CompetingStudy(priority=3, n_runs=2, cpus=2, gpus=gpus)
+    with pytest.raises(LeaseLostError):
+        store.set_run_size(dataclasses.replace(other, owner="another"), Capacity(cpus=1, gpus=0))
 
 
 def test_expired_lease_can_be_taken_or_renewed(store: SqlStore) -> None:

@@ -169,7 +169,7 @@ def test_closing_a_cancelled_study_whose_driver_died(store: SqlStore, engine: En
     done, closed = store.runs(lease.study_id)
     assert done.state == RunState.COMPLETE
     assert (closed.id, closed.state, closed.failure) == (running.id, RunState.FAIL, FailureKind.CANCELLED)
-    assert closed.error == "the study was cancelled"
+    assert closed.error == "the study is CANCELLED"
     assert [t.state for t in study.trials] == [TrialState.COMPLETE, TrialState.FAIL, TrialState.FAIL]
     assert unclosed_studies(engine) == []
     with pytest.raises(LeaseLostError):  # should it have been only asleep

@@ -67,6 +67,15 @@ def test_the_spread_between_seeds_of_earlier_studies_says_what_the_next_can_show
     assert "an earlier study of this recipe" in found.sentence
 
 
+def test_curves_of_runs_whose_epochs_took_no_time_are_shown(store: SqlStore) -> None:
+    """A function of one's own may take less than the clock tells, and count no steps."""
+    lease, (search, _) = leased(store, definition("quick"))
+    run(store, lease, search, 0, complete(0.9), points=curve(0.5, 0.9, train_s=0.0))
+    study, view = get_study_view(store.engine, "quick"), comparison(store.engine, lease.study_id)
+    found = study_curves(store.engine, study, view, runs=RunChoice.ALL, axis=Axis.SECONDS, metric=None)
+    assert (found.x, found.series[0].median) == ([0.0], [0.9])
+
+
 def test_what_the_next_can_show_is_told_by_studies_of_the_data_that_it_names(store: SqlStore) -> None:
     study = confirmed(store)
     lease = store.acquire_lease(study, owner="driver", ttl_s=60)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import importlib.util
 import io
 import os
 import re
 import socket
+import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from ray._private.accelerators import NvidiaGPUAcceleratorManager
 from ray._private.runtime_env import packaging
 
 from service.ray import cluster
@@ -64,7 +71,7 @@ def test_an_address_where_nothing_listens_is_told_at_once(
 ) -> None:
     """Ray itself would try for minutes, and say nothing of use."""
     monkeypatch.setattr(cluster, "ray", None)  # it is not asked
-    for address in (f"127.0.0.1:{silent}", f"[::1]:{silent}", "127.0.0.1:99999"):
+    for address in (f"127.0.0.1:{silent}", f"[::1]:{silent}"):
         with pytest.raises(JoinError, match=re.escape(f"nothing answers at {address}. ")):
             cluster.join(load({}, home=tmp_path, ray_address=address))
 
@@ -83,6 +90,21 @@ def test_an_embedded_node_is_lost_when_it_is_dead_or_silent(
         assert cluster.node_is_lost(embedded) is lost
 
 
+@pytest.mark.parametrize("error", [TimeoutError("timed out"), OSError(errno.EMFILE, "Too many open files")])
+def test_an_embedded_ray_that_is_busy_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, answering: int, error: OSError
+) -> None:
+    """The service would end it, with all that runs on it."""
+
+    def connect(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("socket.create_connection", connect)
+    ray_with(monkeypatch, control=f"127.0.0.1:{answering}", nodes=[node(answering)])
+    assert not cluster.node_is_lost(load({}, home=tmp_path))
+    assert cluster.control_is_lost() is None
+
+
 def test_a_cluster_may_lose_nodes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, silent: int) -> None:
     ray_with(monkeypatch, nodes=[node(silent)])
     assert not cluster.node_is_lost(load({}, home=tmp_path, ray_address="10.0.0.1:6379"))
@@ -98,6 +120,7 @@ def init_options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         seen.update(options, environment=environment, told="ADMETA_DATABASE_URL" in os.environ)
 
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=init))
+    monkeypatch.setattr(cluster, "free_memory", lambda: 2**40)
     monkeypatch.setattr(cluster.node, "has_node", lambda: True)
     monkeypatch.setattr(cluster.node, "answers", lambda _host, _port: True)
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
@@ -106,25 +129,104 @@ def init_options(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize(
-    ("n_cards", "modules", "n_spare"),
-    [(0, ["search.trainable"], 3), (8, ["search.trainable", "torch"], 33)],
-)
-def test_with_cards_rays_processes_have_torch_and_are_as_many_as_may_share_them(
+@pytest.mark.parametrize(("n_cards", "n_spare"), [(1, 10), (8, 34)])
+def test_with_cards_processes_wait_that_have_imported_all_for_a_driver_a_check_and_the_first_trials(
+    init_options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_cards: int, n_spare: int
+) -> None:
+    monkeypatch.setattr(cluster, "_n_own_cards", lambda: n_cards)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)), raising=False)
+    cluster.join(load({}, home=tmp_path))
+    options = init_options["_system_config"]
+    assert options["preload_python_modules"] == list(cluster.PRELOADED_FOR_CARDS)
+    assert all(importlib.util.find_spec(module) for module in cluster.PRELOADED_FOR_CARDS)
+    assert options["worker_maximum_startup_concurrency"] == 6
+    assert cluster._n_spare() == n_spare
+    assert options["num_workers_soft_limit"] >= 2 * n_spare + 16 * n_cards
+
+
+@pytest.mark.parametrize(("n_cards", "free_gib", "n_kept", "n_refilled"), [(1, 5, 2, 2), (1, 12, 6, 6), (0, 0.5, 2, 1)])
+def test_processes_that_wait_hold_at_most_a_quarter_of_the_free_memory(
     init_options: dict[str, Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     n_cards: int,
-    modules: list[str],
-    n_spare: int,
+    free_gib: float,
+    n_kept: int,
+    n_refilled: int,
 ) -> None:
+    """On a machine of 8 GB ten processes that have imported torch would leave nothing for trials."""
     monkeypatch.setattr(cluster, "_n_own_cards", lambda: n_cards)
-    monkeypatch.setattr(os, "cpu_count", lambda: 32)
+    monkeypatch.setattr(cluster, "free_memory", lambda: int(free_gib * 2**30))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     cluster.join(load({}, home=tmp_path))
     options = init_options["_system_config"]
-    assert options["preload_python_modules"] == modules
-    assert options["num_workers_soft_limit"] == max(32, n_spare)
-    assert cluster._n_spare() == n_spare
+    assert options["worker_maximum_startup_concurrency"] == n_kept
+    assert options["num_workers_soft_limit"] == n_cards * 16 + (2 if n_cards else 1) * n_kept
+    assert f"{n_kept} processes wait for a study instead of" in caplog.text
+
+    asked: list[None] = []
+    pause = SimpleNamespace(remote=lambda: asked.append(None))
+    monkeypatch.setattr(cluster, "_make_pause", lambda: pause)
+    cluster.refill_spare(load({}, home=tmp_path))
+    assert len(asked) == n_refilled
+
+
+def test_free_memory_is_what_a_containers_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster.psutil, "virtual_memory", lambda: SimpleNamespace(available=9 * 2**30))
+    monkeypatch.setattr(cluster, "estimate_available_memory", lambda: 3 * 2**30)
+    assert cluster.free_memory() == 3 * 2**30
+    monkeypatch.setattr(cluster, "estimate_available_memory", lambda: -1)  # over its soft limit
+    assert cluster.free_memory() == 0
+
+
+@pytest.mark.parametrize(("visible", "n_cards"), [(None, 8), ("", 0), ("2,3", 2)])
+def test_processes_wait_for_the_cards_that_this_process_may_use(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, n_cards: int
+) -> None:
+    monkeypatch.setattr(NvidiaGPUAcceleratorManager, "get_current_node_num_accelerators", staticmethod(lambda: 8))
+    monkeypatch.setattr(cluster, "get_accelerator_manager_for_resource", lambda _: NvidiaGPUAcceleratorManager)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert cluster._n_own_cards.__wrapped__() == n_cards
+
+
+def test_an_embedded_ray_is_asked_again_and_again_for_waiting_processes_by_one_task(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ray keeps every task that is made until it ends, and a study that runs for days asks each minute."""
+    made: list[Any] = []
+    asked: list[Any] = []
+
+    def remote(task: Any) -> Any:
+        made.append(task)
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: asked.append(task)))
+
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(remote=remote))
+    monkeypatch.setattr(cluster, "_make_pause", functools.cache(cluster._make_pause.__wrapped__))
+    monkeypatch.setattr(cluster, "_n_own_cards", lambda: 0)
+    monkeypatch.setattr(cluster, "free_memory", lambda: 2**40)
+    for _ in range(2):
+        cluster.refill_spare(load({}, home=tmp_path))
+    assert (len(made), len(asked)) == (1, 2 * cluster.N_SPARE)
+    cluster.refill_spare(load({}, home=tmp_path, ray_address="10.0.0.1:6379"))
+    assert len(asked) == 2 * cluster.N_SPARE
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+def test_what_waits_for_a_worker_has_not_touched_the_cards(tmp_path: Path) -> None:
+    """CUDA reads which card a process has, and with whom it shares it, when it starts."""
+    imports = "; ".join(f"import {module}" for module in cluster.PRELOADED_FOR_CARDS)
+    held = (
+        "[link for fd in os.listdir('/proc/self/fd') if 'nvidia' in (link := os.path.realpath(f'/proc/self/fd/{fd}'))]"
+    )
+    use = f"import torch; before = {held}; torch.zeros(1, device='cuda'); print(before, bool({held}))"
+    code = f"import os; {imports}; {use}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert done.stdout.split("\n")[0] == "[] True"
 
 
 def test_an_embedded_ray_has_the_cpus_that_this_process_may_use(
@@ -151,6 +253,7 @@ def test_an_embedded_ray_keeps_processes_ready(
     assert options["preload_python_modules"] == ["search.trainable"]
     assert importlib.util.find_spec("search.trainable") is not None
     assert options["num_workers_soft_limit"] >= cluster.N_SPARE
+    assert options["health_check_timeout_ms"] * 5 > 240_000  # a busy machine's node is not dead
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
@@ -234,6 +337,51 @@ def test_a_clock_that_is_set_back_is_noticed() -> None:
     assert steps == [0, 0, 0, 0, 3600, 3660]
     clock.reset()
     assert clock.set_back_s() == 0
+
+
+@pytest.mark.parametrize(("n_missing", "lives", "starts"), [(900, True, True), (9, False, False), (9999, True, False)])
+def test_ray_waits_for_its_node_as_long_as_that_starts(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, n_missing: int, lives: bool, starts: bool
+) -> None:
+    """It would give up after 30 s, and the service would begin anew, again and again on a slow machine."""
+    clock, asked = [0.0], list[tuple[str, ...]]()
+
+    def ask(*which: str) -> dict[str, str]:
+        asked.append(which)
+        if len(asked) <= n_missing:
+            raise RuntimeError("no such node")
+        return {"node": "here"}
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    def init(**_: Any) -> None:
+        assert cluster.services.get_node("gcs", "id") == {"node": "here"}
+
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=init))
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
+    monkeypatch.setattr(cluster.services, "get_node", ask)
+    monkeypatch.setattr(cluster.node, "embedded_ray", lambda: {"raylet"} if lives else set())
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "given")
+    with nullcontext() if starts else pytest.raises(RuntimeError, match="no such node"):
+        cluster.start_embedded()
+    assert set(asked) == {("gcs", "id")}
+    assert cluster.services.get_node is ask
+
+
+@pytest.mark.parametrize("slow", [0, 1, 2, 3])
+def test_a_pause_between_two_reads_of_the_clocks_is_no_step(slow: int) -> None:
+    """On a machine that swaps, the service would end its Ray with all that runs on it."""
+    now, n_reads = [1000.0], [0]
+
+    def read() -> float:
+        now[0] += 60.0 if n_reads[0] == slow else 0.0
+        n_reads[0] += 1
+        return now[0]
+
+    clock = ClockWatch(wall=read, monotonic=read)
+    assert [clock.set_back_s() for _ in range(3)] == [0, 0, 0]
 
 
 def test_what_the_service_keeps_in_the_folder_of_the_code_is_not_sent(

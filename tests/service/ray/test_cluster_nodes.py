@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,5 +94,53 @@ def test_a_node_that_cannot_prepare_the_environment_is_named_and_asked_again(mon
         (problem,) = nodes.problems()
         assert problem.startswith("node 10.0.0.2 cannot prepare the runtime environment: ")
         assert "pip found no admeta-search" in problem
-    monkeypatch.setattr(cluster, "CHECK_AGAIN_S", 0.0)
+    monkeypatch.setattr(cluster, "CHECK_AGAIN_S", -1.0)
     assert nodes.problems() == []
+
+
+def test_a_node_with_a_problem_is_checked_again_and_can_train_once_that_has_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A network disk was away for a moment: all studies of the cluster waited until the node was restarted."""
+    node = {"NodeID": "n1", "NodeManagerAddress": "10.0.0.2", "Alive": True, "Resources": {"CPU": 4.0}}
+    good = installed(cluster._PACKAGES)
+    answers = [{**good, "error": "OSError: [Errno 116] Stale file handle"}, good]
+    asked: list[int] = []
+    clock, answered = [0.0], [True]
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def ask(_: str) -> int:
+        asked.append(len(asked))
+        return asked[-1]
+
+    monkeypatch.setattr(cluster, "_ask", ask)
+    monkeypatch.setattr("ray.nodes", lambda: [node])
+    monkeypatch.setattr("ray.wait", lambda asked, timeout: (asked, []) if answered[0] else ([], asked))
+    monkeypatch.setattr("ray.get", lambda asked: answers[asked])
+    nodes = Nodes()
+    for clock[0] in (0.0, cluster.CHECK_AGAIN_S):
+        assert ["Stale file handle" in problem for problem in nodes.problems()] == [True]
+    assert asked == [0]
+    clock[0], answered[0] = 2 * cluster.CHECK_AGAIN_S, False
+    assert ["Stale file handle" in problem for problem in nodes.problems()] == [True]  # known until the node answers
+    answered[0] = True
+    for clock[0] in (3 * cluster.CHECK_AGAIN_S, 9 * cluster.CHECK_AGAIN_S):
+        assert nodes.problems() == []
+    assert asked == [0, 1]
+
+
+def test_studies_wait_for_a_slow_check_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it finds counts whenever it comes."""
+    node = {"NodeID": "n1", "NodeManagerAddress": "10.0.0.2", "Alive": True, "Resources": {"CPU": 4.0}}
+    clock, answered = [0.0], [False]
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(cluster, "_ask", lambda node: 0)
+    monkeypatch.setattr("ray.nodes", lambda: [node])
+    monkeypatch.setattr("ray.wait", lambda asked, timeout: (asked, []) if answered[0] else ([], asked))
+    monkeypatch.setattr("ray.get", lambda asked: {**installed(cluster._PACKAGES), "torch": ""})
+    nodes = Nodes()
+    assert nodes.problems() == ["node 10.0.0.2 is being checked"]
+    clock[0] = cluster.CHECK_TIMEOUT_S + 1
+    assert nodes.problems() == []
+    answered[0] = True
+    assert ["no torch" in problem for problem in nodes.problems()] == [True]

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from service.ray import node
@@ -23,8 +24,11 @@ from tests.machine import PATIENCE_S, wait_until
 
 
 @pytest.fixture
-def ray_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Ray's command replaced: `health-check` prints and exits as told, `start` notes that it was called and waits."""
+def ray_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Ray's command replaced: `health-check` prints and exits as told, `start` notes that it was called and waits.
+
+    What `start` starts itself does not end with it.
+    """
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setattr(node, "_PAUSE_S", 0.05)
 
@@ -32,15 +36,19 @@ def ray_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         started = tmp_path / "started"
         script = tmp_path / "ray.py"
         script.write_text(
-            "import pathlib, sys, time\n"
+            "import os, pathlib, subprocess, sys, time\n"
             "if sys.argv[1] == 'health-check':\n"
             f"    sys.stderr.write({text!r}); sys.exit({code})\n"
-            f"pathlib.Path({str(started)!r}).write_text(' '.join(sys.argv[1:])); time.sleep(60)\n"
+            f"pathlib.Path({str(tmp_path / 'child')!r}).write_text(str(subprocess.Popen(['sleep', '3600']).pid))\n"
+            "words = [*sys.argv[1:], f'at {os.environ[\"RAY_worker_niceness\"]}']\n"
+            f"pathlib.Path({str(started)!r}).write_text(' '.join(words)); time.sleep(60)\n"
         )
         monkeypatch.setattr(node, "_RAY", (sys.executable, str(script)))
         return started
 
-    return say
+    yield say
+    with suppress(FileNotFoundError, ProcessLookupError):
+        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -60,6 +68,12 @@ def stop_when(condition: Any) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+@pytest.mark.parametrize("address", ["head", "auto", "ray://head:10001"])
+def test_a_worker_needs_the_heads_host_and_port(address: str) -> None:
+    with pytest.raises(JoinError, match=rf"address = '{address}' must be HOST:PORT .*--address"):
+        node.work(address, cpus=None, gpus=None)
+
+
 def test_another_clusters_token_is_told_before_a_node_starts(ray_says: Any, address: str) -> None:
     started = ray_says("Traceback …\nRPC error: InvalidAuthToken: Authentication token is missing or incorrect", 1)
     with pytest.raises(JoinError, match=f"the cluster at {address} refuses this machine's token") as told:
@@ -68,16 +82,20 @@ def test_another_clusters_token_is_told_before_a_node_starts(ray_says: Any, addr
     assert not started.exists()
 
 
+@pytest.mark.parametrize(("niceness", "expected"), [(None, "0"), ("5", "5")])
 def test_what_ray_says_otherwise_is_left_to_the_node(
-    ray_says: Any, address: str, monkeypatch: pytest.MonkeyPatch
+    ray_says: Any, address: str, monkeypatch: pytest.MonkeyPatch, niceness: str | None, expected: str
 ) -> None:
+    monkeypatch.delenv("RAY_worker_niceness", raising=False)
+    if niceness is not None:
+        monkeypatch.setenv("RAY_worker_niceness", niceness)
     monkeypatch.setattr(node, "give_back", lambda _address, _node: True)
     started = ray_says("something else", 1)
     stop_when(started.exists)
     assert node.work(address, cpus=2, gpus=0) == 0
     told = re.sub("--temp-dir=[^ ]+", "--temp-dir", started.read_text())
     start = f"start --address={address} --block --disable-usage-stats"
-    assert told == f"{start} --temp-dir --num-cpus=2 --num-gpus=0"
+    assert told == f"{start} --temp-dir --num-cpus=2 --num-gpus=0 at {expected}"
 
 
 def test_a_head_that_is_not_there_yet_is_waited_for(ray_says: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -154,16 +172,18 @@ def test_a_head_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyP
 def test_the_node_is_replaced_when_the_clock_was_set_back(
     ray_says: Any, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The timers of Ray's daemons stand still for as long as the step was."""
+    """The timers of Ray's daemons stand still for as long as the step was, and those of workers, too."""
     given_back: list[str] = []
     wall_s = [0.0]
     monkeypatch.setattr(node, "CLOCK_CHECK_S", 0.05)
     monkeypatch.setattr(node, "give_back", lambda address, _node: given_back.append(address))
     monkeypatch.setattr(node, "ClockWatch", lambda: ClockWatch(wall=lambda: wall_s[0], monotonic=lambda: 0.0))
     started = ray_says("", 0)
+    children: list[psutil.Process] = []
 
     def is_replaced() -> bool:
         if started.exists() and wall_s == [0.0]:
+            children.append(psutil.Process(int((started.parent / "child").read_text())))
             started.unlink()
             wall_s[0] = -3600.0
         return bool(given_back) and started.exists()
@@ -171,3 +191,4 @@ def test_the_node_is_replaced_when_the_clock_was_set_back(
     stop_when(is_replaced)
     assert node.work(address, cpus=None, gpus=None) == 0
     assert given_back == [address, address]  # at the step, and when told to stop
+    wait_until(lambda: not children[0].is_running(), what="the node's processes have ended")

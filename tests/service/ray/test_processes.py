@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.ray.node import embedded_ray, end_processes
+from service.ray.node import RAY_FOLDER, embedded_ray, end_processes, orphans
 from tests.machine import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc (Linux)")
@@ -33,6 +34,26 @@ def test_a_raylet_and_its_children_are_found_and_ended(tmp_path: Path) -> None:
     assert other.poll() is None
     other.kill()
     other.wait()
+
+
+def test_what_a_dead_raylet_left_is_found_with_its_children(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    left: dict[Path, list[subprocess.Popen[str]]] = {ours: [], theirs: []}
+    for folder, name in ((ours, "ray::TrialWorker"), (ours, "nvidia-cuda-mps-control"), (theirs, "ray::TrialWorker")):
+        command = [name, "-c", SPAWN]
+        environment = {**os.environ, RAY_FOLDER: str(folder)}
+        started = subprocess.Popen(command, executable="/bin/sh", env=environment, stdout=subprocess.PIPE, text=True)
+        left[folder].append(started)
+    worker, other = left[ours]
+    assert worker.stdout is not None
+    child = int(worker.stdout.readline())
+    assert {process.pid for process in orphans(ours)} == {worker.pid, child}
+    assert embedded_ray() == set()
+    end_processes([psutil.Process(one.pid) for one in (worker, other, *left[theirs])])
+    assert orphans(ours) == set()
+    psutil.Process(child).kill()
+    for one in (worker, other, *left[theirs]):
+        one.wait()
 
 
 def test_a_process_that_ignores_sigterm_is_killed() -> None:

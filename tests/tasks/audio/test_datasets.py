@@ -10,6 +10,7 @@ import httpx
 import pytest
 import torch
 
+from tasks.data import find
 from tasks.engine.task import load_task, release_data
 from tasks.errors import DataError
 from tasks.registry import parse_config
@@ -149,7 +150,9 @@ def test_nothing_there_and_no_network(
         load(tmp_path, name=name, data_dir=folder.name)
 
 
-def test_what_is_fetched_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("n_broken", [2, 3])
+def test_what_is_fetched_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_broken: int) -> None:
+    """On a slow network nothing may come for half a minute: it is fetched anew, twice at most."""
     archive = tmp_path / "source.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
         for digit in range(10):
@@ -161,13 +164,20 @@ def test_what_is_fetched_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append(request)
+        if len(asked) <= n_broken:
+            raise httpx.ReadTimeout("nothing came for 30 s")
         return httpx.Response(200, content=archive.read_bytes())
 
     client = httpx.Client(transport=httpx.MockTransport(answer))
     monkeypatch.setattr("httpx.stream", lambda *args, **options: client.stream(*args))
     empty = tmp_path / "empty"
     empty.mkdir()
+    monkeypatch.setattr(find, "PAUSE_S", 0.0)
+    if n_broken == find.N_TRIES:
+        with pytest.raises(DataError, match="nothing came for 30 s"):
+            load(empty, name="fsdd", val_fraction=0.34)
+        return
     for _ in range(2):
         release_data()
         assert sizes(load(empty, name="fsdd", val_fraction=0.34)) == [20, 10, 10]
-    assert len(asked) == 1
+    assert len(asked) == n_broken + 1

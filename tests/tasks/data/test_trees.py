@@ -15,7 +15,8 @@ from tasks.errors import DataError
 
 
 def files(tree: Tree) -> dict[str, bytes]:
-    return {entry.name: entry.content for entry in tree.entries(lambda _: True) if entry.content is not None}
+    found = tree.entries(lambda _: True)
+    return {entry.name: trees.read_content(entry.content) for entry in found if entry.content is not None}
 
 
 @pytest.fixture
@@ -65,6 +66,26 @@ def test_a_link_that_leads_nowhere_is_named(root: Path) -> None:
     (root / "a/gone.png").symlink_to(root / "nothing")
     with pytest.raises(DataError, match=r"a/gone\.png cannot be read: No such file"):
         files(open_tree(root))
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"), [("gone.png", "Too many levels of symbolic links"), ("one/x", "Not a directory")]
+)
+def test_a_link_that_names_itself_or_a_file_as_a_folder_is_named(root: Path, target: str, reason: str) -> None:
+    (root / "a/gone.png").symlink_to(target)
+    assert open_tree(root).fingerprint()
+    with pytest.raises(DataError, match=rf"a/gone\.png cannot be read: {reason}"):
+        files(open_tree(root))
+
+
+def test_a_pipe_is_not_read_nor_a_link_to_one(root: Path) -> None:
+    """Nothing writes to it: reading would wait without end, and of a device it would not end."""
+    os.mkfifo(root / "a/pipe")
+    (root / "a/to_pipe").symlink_to("pipe")
+    entries = {entry.name: entry for entry in open_tree(root).entries(lambda _: True)}
+    assert entries["a/pipe"].content is None
+    assert entries["a/to_pipe"].content is None
+    assert not entries["a/to_pipe"].is_folder
 
 
 def test_a_link_to_its_own_folder_is_named(root: Path) -> None:
@@ -166,4 +187,13 @@ def test_a_file_that_kills_the_process_that_decodes_it_is_told(monkeypatch: pyte
     files = [(n, b"x") for n in range(PROCESSES_FROM * DECODED_AT_ONCE)]
     files[900] = (900, b"fatal")
     with pytest.raises(DataError, match="a process that decodes files ended with exit code 3"):
+        list(decode_in_order(iter(files), _length_of, threads_from_bytes=1000))
+
+
+@pytest.mark.parametrize("n_files", [1, PROCESSES_FROM * DECODED_AT_ONCE])
+def test_a_file_of_a_folder_that_is_gone_is_told_whoever_reads_it(tmp_path: Path, n_files: int) -> None:
+    """In processes and in this one; it is no file that cannot be decoded, which a task may leave out."""
+    (tmp_path / "there").write_bytes(b"x")
+    files = [(n, str(tmp_path / ("gone" if n == n_files - 1 else "there"))) for n in range(n_files)]
+    with pytest.raises(DataError, match=r"gone cannot be read: No such file or directory; repair or remove it"):
         list(decode_in_order(iter(files), _length_of, threads_from_bytes=1000))

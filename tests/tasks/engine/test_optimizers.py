@@ -112,6 +112,17 @@ class FailsInTheStep(torch.optim.SGD):
         raise KeyError("the state of nothing")
 
 
+class HasNoGroups(torch.optim.SGD):
+    def __init__(self, params: Any, lr: float) -> None:
+        self.lr = lr
+
+
+class KeepsItsLr(torch.optim.Optimizer):
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {})
+        self.lr = lr
+
+
 class KeepsAnObject(torch.optim.SGD):
     def step(self, closure: Any = None) -> Any:
         self.state[self.param_groups[0]["params"][0]]["loss"] = CheckpointError("an object")
@@ -138,7 +149,9 @@ def tried(name: str, **settings: Any) -> None:
         ("pytorch_optimizer:ScalableShampoo", {"lr": 0.1}, "a state that cannot be stored in a checkpoint"),
         (f"{__name__}:NeedsClosure", {"lr": 0.1}, r"cannot train here: it computes the loss again within a step"),
         (f"{__name__}:DifferentiatesGradients", {"lr": 0.1}, "cannot train convnet: it differentiates the gradient"),
-        (f"{__name__}:FailsInTheStep", {"lr": 0.1}, "cannot train convnet: KeyError: 'the state of nothing'"),
+        (f"{__name__}:FailsInTheStep", {"lr": 0.1}, r"KeyError: 'the state of nothing' .*line \d+, in step\)$"),
+        (f"{__name__}:HasNoGroups", {"lr": 0.1}, r"has no param_groups; its __init__ must call super\(\)"),
+        (f"{__name__}:KeepsItsLr", {"lr": 0.1}, "has no 'lr' in its param_groups, where the schedule sets it"),
         (f"{__name__}:KeepsAnObject", {"lr": 0.1}, "a state that cannot be stored in a checkpoint"),
     ],
 )

@@ -94,6 +94,8 @@ def test_batches_are_a_function_of_seed_and_epoch() -> None:
         ({"data": "different"}, "differ in the shape or the type"),
         ({"model": "absent"}, "task.model: .* has no 'absent'"),
         ({"model": "no_module"}, "made a str; it must make a torch.nn.Module"),
+        ({"model": "untrainable"}, "has no parameter to train; make its layers attributes"),
+        ({"model": "made"}, "is a model already; name its class, or a function that makes one"),
         (
             {"settings": {"depth": 3}},
             r"called with \(depth=3\) raised TypeError: .*'depth'",
