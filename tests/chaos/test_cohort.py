@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
@@ -26,9 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 ROOT = Path(__file__).parents[2]
 """Of the code under test, which the installed package may not be."""
-N_EPOCHS, STEPS_PER_EPOCH, N_TRIALS = 60, 18, 6
-N_EPOCHS_ALONE = 120
-"""Of runs that must still train as their driver is killed, by themselves and faster than in a cohort."""
+N_EPOCHS, STEPS_PER_EPOCH, N_TRIALS = 40, 18, 6
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +59,28 @@ def _host(run: StudyRunView) -> int | None:
     return pid if last.state == "RUNNING" else None
 
 
-def test_nothing_is_lost_and_nothing_repeated(service: Service, engine: Engine) -> None:
-    study = quiet_study(
+def slow_study(hurry: Path) -> dict[str, Any]:
+    """Six trials in cohorts of two, slow until the file exists."""
+    return quiet_study(
         "cohort",
         task={"name": "digits", "model": "mlp", "epochs": N_EPOCHS},
-        optimizers=[{"name": "sgdm"}],
+        optimizers=[
+            {
+                "name": "tests.search.test_cohorts:Late",
+                "label": "late",
+                "space": {"lr": {"type": "float", "low": 0.01, "high": 0.1, "log": True}},
+                "fixed": {"hurry": str(hurry)},
+            }
+        ],
         budget={"trials_per_optimizer": N_TRIALS},
         confirm={"top_k": 0},
         resources={"cpus": 1, "gpus": 0, "cohort": 2},
         max_concurrent_trials=2,
     )
+
+
+def test_nothing_is_lost_and_nothing_repeated(service: Service, engine: Engine, tmp_path: Path) -> None:
+    hurry = tmp_path / "hurry"
     snapshots: list[Snapshot] = []
 
     def note() -> None:
@@ -78,7 +89,7 @@ def test_nothing_is_lost_and_nothing_repeated(service: Service, engine: Engine) 
         snapshots.append(replace(seen, interrupted={}))
 
     with service.client as client:
-        view = client.submit(study).study
+        view = client.submit(slow_study(hurry)).study
 
         wait_until(lambda: any(trial.state == "COMPLETE" for trial in client.trials(view.id)), what="a trial is done")
         wait_until(lambda: len(training(client, view.id)) == 2, what="two trials train")
@@ -106,7 +117,8 @@ def test_nothing_is_lost_and_nothing_repeated(service: Service, engine: Engine) 
         wait_until(lambda: bool(training(client, view.id)), what="a trial trains")
         cancelled = training(client, view.id)[0]
         trial = next(one for one in client.trials(view.id) if cancelled.id in [run.id for run in one.runs])
-        assert client.cancel_trial(view.id, "sgdm", trial.number).state == "FAIL"
+        assert client.cancel_trial(view.id, "late", trial.number).state == "FAIL"
+        hurry.touch()
         note()
         service.completed(view.id)
         ended = all_runs(client, view.id)
@@ -170,20 +182,22 @@ def test_a_run_that_left_its_cohort_stays_out_when_its_driver_is_killed(
     service: Service, engine: Engine, tmp_path: Path
 ) -> None:
     """Both trials are NaN in the same step, and train on by themselves: one diverges there, the other completes."""
-    flag = tmp_path / "diverge"
-    fields = two_that_become_nan(flag, epochs=N_EPOCHS_ALONE)
+    flag, hurry = tmp_path / "diverge", tmp_path / "hurry"
+    fields = two_that_become_nan(flag, hurry=hurry, epochs=N_EPOCHS)
     study = quiet_study("left", **fields, resources={"cpus": 1, "gpus": 0, "cohort": 2})
     with service.client as client:
         view = client.submit(study).study
         wait_until(lambda: len(training(client, view.id)) == 2, what="two trials train in a cohort")
         flag.touch()
-        wait_until(lambda: bool(training_alone(client, view.id)), what="a trial trains in a process of its own")
-        kill_driver(service)
-        service.completed(view.id)
         by_setting = sorted(client.trials(view.id), key=lambda trial: int(trial.params["diverges"]))
-        good, bad = (client.run(trial.runs[0].id) for trial in by_setting)
+        unharmed, diverging = (trial.runs[0].id for trial in by_setting)
+        wait_until(lambda: trains_alone(client, unharmed), what="the good trial trains in a process of its own")
+        kill_driver(service)
+        hurry.touch()
+        service.completed(view.id)
+        good, bad = client.run(unharmed), client.run(diverging)
     assert (good.state, bad.state, bad.failure) == ("COMPLETE", "FAIL", "diverged")
-    assert good.epoch == N_EPOCHS_ALONE
+    assert good.epoch == N_EPOCHS
     in_cohort, *later = [attempt for attempt in good.attempts if attempt.environment is not None]
     assert in_cohort.environment is not None
     assert in_cohort.environment["cohort"]["slots"] == 2
@@ -199,10 +213,10 @@ def all_runs(client: Client, study: str) -> list[StudyRunView]:
     return [client.run(run.id) for trial in client.trials(study) for run in trial.runs]
 
 
-def training_alone(client: Client, study: str) -> list[StudyRunView]:
-    """The runs that train in processes of their own and have told an epoch of this attempt."""
-    last = [(run, run.attempts[-1]) for run in all_runs(client, study) if run.attempts]
-    return [run for run, one in last if one.state == "RUNNING" and one.environment and "cohort" not in one.environment]
+def trains_alone(client: Client, run: int) -> bool:
+    """Whether the run trains in a process of its own and has told an epoch of this attempt."""
+    last = client.run(run).attempts[-1]
+    return last.state == "RUNNING" and last.environment is not None and "cohort" not in last.environment
 
 
 def kill_driver(service: Service) -> None:

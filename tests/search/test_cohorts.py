@@ -8,6 +8,7 @@ import queue
 import re
 import secrets
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -34,6 +35,8 @@ from tests.search.memory_store import MemoryStore
 from tests.search.workers import define
 
 MODEL = "mlp"
+STEP_S = 0.02
+"""Of a slow optimizer; an epoch has 18 steps."""
 
 
 @pytest.fixture(scope="module")
@@ -234,30 +237,39 @@ def test_runs_that_cannot_be_a_cohort_have_a_process_each(
 
 
 class Late(torch.optim.SGD):
-    """SGD that makes the weights huge once a file exists, where `diverges` is 1."""
+    """SGD that makes the weights huge once a file exists, where `diverges` is 1.
 
-    def __init__(self, params: Any, *, lr: float, diverges: int = 0, flag: str = "") -> None:
+    It is slow until another file exists, so that a test meets its runs while they train, on any machine.
+    """
+
+    def __init__(self, params: Any, *, lr: float, diverges: int = 0, flag: str = "", hurry: str = "") -> None:
         super().__init__(params, lr=lr)
         self._flag = Path(flag) if diverges else None
+        self._hurry = Path(hurry) if hurry else None
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         super().step(closure)
+        if self._hurry is not None and not self._hurry.exists():
+            time.sleep(STEP_S)
         if self._flag is not None and self._flag.exists():
             for group in self.param_groups:
                 for parameter in group["params"]:
                     parameter.mul_(1e30)
 
 
-def two_that_become_nan(flag: Path, *, epochs: int) -> dict[str, Any]:
-    """Fields of a study of two trials: one diverges once the flag is there, and makes both NaN in a cohort."""
+def two_that_become_nan(flag: Path, *, hurry: Path, epochs: int) -> dict[str, Any]:
+    """Fields of a study of two trials: one diverges once the flag is there, and makes both NaN in a cohort.
+
+    Both are slow until `hurry` is there.
+    """
     return {
         "task": {"name": "digits", "model": "tests.tasks.engine.test_cohort:Leaking", "epochs": epochs},
         "optimizers": [
             {
                 "name": "tests.search.test_cohorts:Late",
                 "space": {"diverges": {"type": "categorical", "choices": [0, 1]}},
-                "fixed": {"lr": 0.05, "flag": str(flag)},
+                "fixed": {"lr": 0.05, "flag": str(flag), "hurry": str(hurry)},
             }
         ],
         "sampler": {"name": "grid"},
@@ -274,8 +286,8 @@ def two_that_become_nan(flag: Path, *, epochs: int) -> dict[str, Any]:
 @pytest.mark.usefixtures("local_ray")
 def test_a_run_that_makes_its_cohort_nan_fails_alone(tmp_path: Path) -> None:
     """All slots are NaN in the same step, so each run goes on from its checkpoint by itself: one diverges there."""
-    store, flag = MemoryStore(), tmp_path / "diverge"
-    definition = digits(**two_that_become_nan(flag, epochs=100))
+    store, flag, hurry = MemoryStore(), tmp_path / "diverge", tmp_path / "hurry"
+    definition = digits(**two_that_become_nan(flag, hurry=hurry, epochs=100))
     study = store.add_study(definition)
     options = DriverOptions(owner="test", storage=str(tmp_path / "runs"), allow_imports=("tests",))
 
@@ -286,6 +298,7 @@ def test_a_run_that_makes_its_cohort_nan_fails_alone(tmp_path: Path) -> None:
         driven = pool.submit(drive, study.id, store=store, options=options)
         wait_until(trains, what="both train")
         flag.touch()
+        hurry.touch()
         assert driven.result(PATIENCE_S) is StudyState.COMPLETED
     good, bad = sorted(store.runs(study.id), key=lambda run: run.params["diverges"])
     assert (good.state, good.n_failures, bad.state, bad.failure) == ("COMPLETE", 0, "FAIL", FailureKind.DIVERGED)
