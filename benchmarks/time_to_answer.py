@@ -14,8 +14,8 @@ the command to its last line. Times are those of the study's events; the table h
     service     a new service: the study ("cold"), and a second time, when it knows the card
     no-mps      a new service on which NVIDIA's multi-process service does not start: trials take turns
     four-cores  a new service that has four of the machine's CPU cores
-    plain       the loop that a careful user writes, in Ray Tune with Optuna, four trials on the card: what it trains
-                within `--plain-s`, from which the time for all of the study's runs is computed
+    plain       the loop that a careful user writes for CIFAR-10, in Ray Tune with Optuna, four trials on the card: what
+                it trains within `--plain-s`, from which the time for all of the study's runs is computed
 
 `--model minilm-size` writes a network of MiniLM's size with random weights into the data folder, for machines without
 the package; it trains as fast. Every part also tells the share of the time from submit to the end in which the card
@@ -218,8 +218,14 @@ def write_minilm_size(data: Path) -> None:
     BertModel(BertConfig(vocab_size=30_522, **sizes)).save_pretrained(folder)
 
 
-def measure_card(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The parts that were asked for, by name."""
+def measure_card(arguments: argparse.Namespace) -> None:
+    """Measure the parts that were asked for; `--out` has those that are done, by name."""
+
+    def add(name: str, answer: dict[str, Any]) -> None:
+        figures[name] = answer
+        if arguments.out is not None:
+            arguments.out.write_text(json.dumps(figures, indent=1))
+
     task = {**TASKS[arguments.card], **({"model": arguments.model} if arguments.model else {})}
     if arguments.model == MINILM_SIZE:
         write_minilm_size(arguments.data)
@@ -234,16 +240,15 @@ def measure_card(arguments: argparse.Namespace) -> dict[str, Any]:
         }
         for part in arguments.parts:
             if part == "plain":
-                figures[part] = time_plain(arguments.data, limit_s=arguments.plain_s)
+                add(part, time_plain(arguments.data, limit_s=arguments.plain_s))
                 continue
             try:
                 with service(folder / part, arguments.data, **ways[part]) as client:
                     for name in ("cold", "second") if part == "service" else (part,):
-                        figures[name] = time_on_card(client, definition, name)
+                        add(name, time_on_card(client, definition, name))
             finally:
                 if arguments.out is not None:
                     shutil.copyfile(folder / f"{part}.log", arguments.out.with_name(f"{part}.log"))
-    return figures
 
 
 def time_plain(data: Path, *, limit_s: float) -> dict[str, float]:
@@ -254,7 +259,7 @@ def time_plain(data: Path, *, limit_s: float) -> dict[str, float]:
     answer = json.loads(done.stdout.splitlines()[-1])
     spent_s, images = time.perf_counter() - begin, answer["images"]
     n_runs = len(OPTIMIZERS) * (8 + 3)
-    whole_s = spent_s * n_runs * TASKS["cifar10"]["epochs"] * N_IMAGES / max(1, images)
+    whole_s = answer["first epoch"] + n_runs * TASKS["cifar10"]["epochs"] * N_IMAGES / answer["rate"]
     print(f"plain: first epoch {answer['first epoch']:.1f} s, {images:.0f} images in {spent_s:.0f} s: "
           f"{whole_s:.0f} s for the study's {n_runs} runs", flush=True)  # fmt: skip
     return {**answer, "seconds": spent_s, "seconds for all": whole_s}
@@ -297,8 +302,13 @@ def run_plain(data: str, limit_s: float) -> None:
     shown = [frame for frame in frames if frame is not None and len(frame)]
     if not shown:
         raise SystemExit(f"no trial ended an epoch within --plain-s {limit_s:g} s")
-    first = min(float(frame["at"].min()) for frame in shown) - begin
-    print(json.dumps({"images": float(sum(frame["images"].sum() for frame in shown)), "first epoch": first}))
+    ended = sorted((at, images) for frame in shown for at, images in zip(frame["at"], frame["images"], strict=True))
+    (first, _), (last, _) = ended[0], ended[-1]
+    if first == last:
+        raise SystemExit(f"one epoch ended within --plain-s {limit_s:g} s: no rate can be told")
+    rate = sum(images for _, images in ended[1:]) / (last - first)
+    figures = {"images": sum(images for _, images in ended), "first epoch": first - begin, "rate": rate}
+    print(json.dumps({name: float(value) for name, value in figures.items()}))
 
 
 def main() -> None:
@@ -314,9 +324,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the figures of --card there as JSON")
     arguments = parser.parse_args()
     if arguments.card:
-        figures = measure_card(arguments)
-        if arguments.out is not None:
-            arguments.out.write_text(json.dumps(figures, indent=1))
+        if arguments.data is None:
+            parser.error("--card needs --data, the folder of data sets")
+        if arguments.card != "cifar10" and "plain" in arguments.parts:
+            parser.error(f"--parts plain trains CIFAR-10: it says nothing of --card {arguments.card}")
+        measure_card(arguments)
         return
     definition = studyfile.with_changes(studyfile.load(arguments.study), arguments.set)
     rows: dict[str, list[float]] = {}

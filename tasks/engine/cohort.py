@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tasks.config import TaskConfig
 from tasks.engine.device import first_words, is_out_of_memory
@@ -603,7 +604,9 @@ class _StackedTask:
         shared: dict[str, Tensor] = {}
         for name, buffer in self._whole.named_buffers():
             (own if buffer.is_floating_point() else shared)[name] = buffer
-        with self._task.in_a_stack():
+        # Under vmap the memory-efficient attention does not see that gradients are asked for, and keeps nothing for its
+        # backward pass; cuDNN's asks for a layout that vmap does not know (torch 2.11).
+        with self._task.in_a_stack(), sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
             losses: Tensor = self._losses(own, shared, batch)
         return losses
 

@@ -230,8 +230,7 @@ class TextTask(Task[TextConfigT, TextDataT], Generic[TextConfigT, TextDataT]):
         read = masking_utils.is_tracing
         masking_utils.is_tracing = lambda *_: True
         try:
-            with attention_for(SHORT):
-                yield
+            yield
         finally:
             masking_utils.is_tracing = read
 
