@@ -21,7 +21,7 @@ from tests.chaos.ledger import Expected, Snapshot, audit, look
 from tests.chaos.processes import descendants, is_alive, kill, titled
 from tests.chaos.studies import quiet_study
 from tests.machine import wait_until
-from tests.search.test_cohorts import two_that_become_nan
+from tests.search.test_cohorts import slow, two_that_become_nan
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -64,14 +64,7 @@ def slow_study(hurry: Path) -> dict[str, Any]:
     return quiet_study(
         "cohort",
         task={"name": "digits", "model": "mlp", "epochs": N_EPOCHS},
-        optimizers=[
-            {
-                "name": "tests.search.test_cohorts:Late",
-                "label": "late",
-                "space": {"lr": {"type": "float", "low": 0.01, "high": 0.1, "log": True}},
-                "fixed": {"hurry": str(hurry)},
-            }
-        ],
+        optimizers=[slow(hurry)],
         budget={"trials_per_optimizer": N_TRIALS},
         confirm={"top_k": 0},
         resources={"cpus": 1, "gpus": 0, "cohort": 2},

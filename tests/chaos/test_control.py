@@ -203,7 +203,7 @@ def test_kills_of_driver_and_service_in_an_extended_study_lose_nothing(service: 
         workers = _workers(service)
         for pid in _drivers(service):
             kill(pid)
-        wait_until(lambda: not any(map(is_alive, workers)), timeout_s=20, what="the driver's workers are gone")
+        wait_until(lambda: not any(map(is_alive, workers)), what="the driver's workers are gone")
         snapshots.append(look(engine, view.id, storage=storage, killed=None))
         wait_for(service, view.id, lambda s: sum(x.n_complete for x in s.searches) >= 13, what="the next driver works")
         service.kill()

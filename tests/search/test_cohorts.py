@@ -61,6 +61,34 @@ def digits(**changes: Any) -> Any:
     return define(**{**fields, **changes})
 
 
+class Late(torch.optim.SGD):
+    """SGD that makes the weights huge once a file exists, where `diverges` is 1.
+
+    It is slow until another file exists, so that a test meets its runs while they train, on any machine.
+    """
+
+    def __init__(self, params: Any, *, lr: float, diverges: int = 0, flag: str = "", hurry: str = "") -> None:
+        super().__init__(params, lr=lr)
+        self._flag = Path(flag) if diverges else None
+        self._hurry = Path(hurry) if hurry else None
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        if self._hurry is not None and not self._hurry.exists():
+            time.sleep(STEP_S)
+        if self._flag is not None and self._flag.exists():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.mul_(1e30)
+
+
+def slow(hurry: Path) -> dict[str, Any]:
+    """An optimizer of a study whose runs are slow until the file is there."""
+    space = {"lr": {"type": "float", "low": 0.01, "high": 0.1, "log": True}}
+    return {"name": f"{__name__}:Late", "label": "late", "space": space, "fixed": {"hurry": str(hurry)}}
+
+
 def environments(store: MemoryStore, study_id: str) -> list[dict[str, Any]]:
     return [dict(start.environment) for run in store.runs(study_id) for start in store.starts[run.id]]
 
@@ -111,10 +139,10 @@ def test_a_study_is_trained_by_one_process(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("local_ray")
 def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(tmp_path: Path) -> None:
     """Every run goes on from its last checkpoint, and the study ends as if nothing had happened."""
-    store = MemoryStore()
+    store, hurry = MemoryStore(), tmp_path / "hurry"
     definition = digits(
         task={"name": "digits", "model": MODEL, "epochs": 30},
-        optimizers=[{"name": "sgdm"}],
+        optimizers=[slow(hurry)],
         budget={"trials_per_optimizer": 4},
         pruner={"name": "none"},
         confirm={"top_k": 0},
@@ -126,7 +154,7 @@ def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(tmp_path: Path) -
     def epochs() -> list[int]:
         return [max((point.epoch for point in store.points(run.id)), default=0) for run in store.runs(study.id)]
 
-    options = DriverOptions(owner="test", storage=str(tmp_path))
+    options = DriverOptions(owner="test", storage=str(tmp_path), allow_imports=("tests",))
     with ThreadPoolExecutor(1) as pool:
         driven = pool.submit(drive, study.id, store=store, options=options)
         wait_until(lambda: len(epochs()) == 4 and min(epochs()) >= 2, what="all four train")
@@ -136,6 +164,7 @@ def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(tmp_path: Path) -
         last = store.starts[store.runs(study.id)[0].id][-1]
         assert last.environment["cohort"]["pid"] != host
         os.kill(last.pid, signal.SIGKILL)
+        hurry.touch()
         assert driven.result(PATIENCE_S) is StudyState.COMPLETED
     runs = store.runs(study.id)
     assert [run.state for run in runs] == [RunState.COMPLETE] * 4
@@ -151,23 +180,24 @@ def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(tmp_path: Path) -
 @pytest.mark.usefixtures("local_ray")
 def test_a_machine_that_leaves_costs_no_attempt(tmp_path: Path) -> None:
     """SIGTERM to the host and all workers, as before a machine is taken away: every run is saved first."""
-    store = MemoryStore()
+    store, hurry = MemoryStore(), tmp_path / "hurry"
     definition = digits(
         task={"name": "digits", "model": MODEL, "epochs": 60},
-        optimizers=[{"name": "sgdm"}],
+        optimizers=[slow(hurry)],
         budget={"trials_per_optimizer": 2},
         pruner={"name": "none"},
         confirm={"top_k": 0},
         max_failures=0,
     )
     study = store.add_study(definition)
-    options = DriverOptions(owner="test", storage=str(tmp_path))
+    options = DriverOptions(owner="test", storage=str(tmp_path), allow_imports=("tests",))
     with ThreadPoolExecutor(1) as pool:
         driven = pool.submit(drive, study.id, store=store, options=options)
         wait_until(lambda: sum(bool(one) for one in store.starts.values()) == 2, what="both train")
         starts = [one[-1] for one in store.starts.values()]
         for pid in [starts[0].environment["cohort"]["pid"], *(start.pid for start in starts)]:
             os.kill(pid, signal.SIGTERM)
+        hurry.touch()
         assert driven.result(PATIENCE_S) is StudyState.COMPLETED
     runs = store.runs(study.id)
     assert [(run.state, run.n_failures) for run in runs] == [(RunState.COMPLETE, 0)] * 2
@@ -234,28 +264,6 @@ def test_runs_that_cannot_be_a_cohort_have_a_process_each(
         assert placement == words
         assert "cohort" not in one
     assert {one["gpus"] for one in found} == shares
-
-
-class Late(torch.optim.SGD):
-    """SGD that makes the weights huge once a file exists, where `diverges` is 1.
-
-    It is slow until another file exists, so that a test meets its runs while they train, on any machine.
-    """
-
-    def __init__(self, params: Any, *, lr: float, diverges: int = 0, flag: str = "", hurry: str = "") -> None:
-        super().__init__(params, lr=lr)
-        self._flag = Path(flag) if diverges else None
-        self._hurry = Path(hurry) if hurry else None
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        super().step(closure)
-        if self._hurry is not None and not self._hurry.exists():
-            time.sleep(STEP_S)
-        if self._flag is not None and self._flag.exists():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    parameter.mul_(1e30)
 
 
 def two_that_become_nan(flag: Path, *, hurry: Path, epochs: int) -> dict[str, Any]:

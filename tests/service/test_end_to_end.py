@@ -107,7 +107,9 @@ def test_from_submit_to_best(served: Served, capsys: pytest.CaptureFixture[str])
     def look(_: StudyView) -> None:
         started = _descendants(served.process.pid)
         niceness.update(_niceness(pid) for pid in started)
-        started_with.update(_environment(pid) for pid in started if "Worker" in _command(pid))
+        # The command last: a child that a worker starts has its name until it is another program, with its variables.
+        found = [(_environment(pid), _command(pid)) for pid in started]
+        started_with.update(environment for environment, command in found if "Worker" in command)
 
     with Client(served.url) as client:
         submission = client.submit(definition("e2e", budget={"trials_per_optimizer": 6}, resources={"gpus": 0}))

@@ -100,12 +100,12 @@ def comes(page: Any, condition: Callable[[], bool], *, what: str) -> None:
 def test_a_page_draws_fits_and_can_be_used_by_all(browser: Any, address: str, path: str) -> None:
     with visit(browser, address + path, missing=path == "/nowhere") as page:
         drawn(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 1280
+        until(page, "document.documentElement.scrollWidth <= 1280")
         assert faults(page) == []
         page.set_viewport_size({"width": 390, "height": 844})
         page.emulate_media(color_scheme="dark")
         drawn(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        until(page, "document.documentElement.scrollWidth <= 390")
         assert faults(page) == []
 
 
