@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -474,6 +474,34 @@ class Reading(nn.Module):
         return out if out.sum() > 0 else -out
 
 
+class Noting(nn.Module):
+    """A model that notes which attention kernels its stacked passes may take."""
+
+    may_take: ClassVar[set[tuple[bool, bool]]] = set()
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, n_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch._C._functorch.is_batchedtensor(x):
+            memory_efficient, cudnn = (
+                torch.backends.cuda.mem_efficient_sdp_enabled(),  # type: ignore[no-untyped-call]
+                torch.backends.cuda.cudnn_sdp_enabled(),  # type: ignore[no-untyped-call]
+            )
+            self.may_take.add((memory_efficient, cudnn))
+        out: torch.Tensor = self.linear(x.flatten(1))
+        return out
+
+
+def test_a_stack_takes_no_attention_kernel_that_vmap_breaks(cohort_of: Callable[..., Cohort]) -> None:
+    """On a card the memory-efficient kernel has no backward pass under vmap, and cuDNN's asks for another layout."""
+    cfg = config(model=f"{__name__}:Noting")
+    join(cohort_of(cfg, n_slots=2), cfg, JOBS[0]).advance()
+    assert Noting.may_take == {(False, False)}
+    assert torch.backends.cuda.mem_efficient_sdp_enabled()  # type: ignore[no-untyped-call]
+
+
 def test_what_cannot_be_stacked_says_why(cohort_of: Callable[..., Cohort]) -> None:
     cfg = config(model=f"{__name__}:Reading")
     with pytest.raises(CannotStackError, match=r"the model cannot be stacked .*data-dependent control flow"):
@@ -614,6 +642,20 @@ def test_on_a_card_a_cohort_is_captured_once(
         assert_equal(ours, job.advance(), rel=2e-2)
     for job, ours in zip((runs[0], runs[3], runs[2]), second, strict=True):
         assert_equal(ours, job.advance(), rel=3e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+def test_on_a_card_texts_are_stacked(no_noise: None, cohort_of: Callable[..., Cohort], tmp_path: Path) -> None:
+    """Their masks keep torch from its flash attention, and its memory-efficient one has no backward pass in a stack."""
+    write_csv(tmp_path / "train.csv", reviews(160, seed=0))
+    write_csv(tmp_path / "test.csv", reviews(60, seed=1))
+    cfg = parse_config({"name": "text_classification", "model": "tiny", "batch_size": 8, "epochs": 1})
+    jobs = (JOBS[1], JOBS[3])
+    cohort = cohort_of(cfg, n_slots=2, data_dir=tmp_path, device="cuda")
+    members = [join(cohort, cfg, job) for job in jobs]
+    for ours, job in zip(train(cohort, *members), jobs, strict=True):
+        assert_equal(ours, alone(cfg, job, data_dir=tmp_path, device="cuda").advance(), rel=5e-2)
 
 
 @pytest.mark.gpu
