@@ -77,22 +77,21 @@ def check_answers(address: str) -> None:
 
 def answers(host: str, port: int) -> bool:
     """Whether something listens at the port."""
-    try:
-        socket.create_connection((host.strip("[]"), port), timeout=CONNECT_TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
+    return _connection_error(host, port) is None
 
 
 def refuses(host: str, port: int) -> bool:
     """Whether nothing listens at a port of this machine. What is only busy, or cannot be asked, does not refuse."""
+    return isinstance(_connection_error(host, port), ConnectionRefusedError)
+
+
+def _connection_error(host: str, port: int) -> OSError | None:
+    """Why no connection can be made. It may be a timeout, or that this process has no file descriptor left."""
     try:
         socket.create_connection((host.strip("[]"), port), timeout=CONNECT_TIMEOUT_S).close()
-    except ConnectionRefusedError:
-        return True
-    except OSError:  # a timeout; or this process has no file descriptor left
-        pass
-    return False
+    except OSError as error:
+        return error
+    return None
 
 
 def check_token(address: str) -> None:

@@ -15,7 +15,6 @@ from sqlalchemy import Engine, text
 from admeta.client import Client
 from admeta.client.models import StudyRunView
 from search.coordinator import OUT_OF_COHORT
-from service.database.engine import make_engine
 from tests.chaos.installation import Service
 from tests.chaos.ledger import Expected, Snapshot, audit, look
 from tests.chaos.processes import descendants, is_alive, kill, titled
@@ -36,13 +35,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     environment = {"ADMETA_ALLOW_IMPORTS": "tests", "PYTHONPATH": str(ROOT)}
     with Service(home, database_url=f"sqlite:///{home / 'admeta.sqlite3'}", environment=environment) as service:
         yield service
-
-
-@pytest.fixture(scope="module")
-def engine(service: Service) -> Iterator[Engine]:
-    engine = make_engine(service.database_url, pool_size=1)
-    yield engine
-    engine.dispose()
 
 
 def training(client: Client, study: str) -> list[StudyRunView]:

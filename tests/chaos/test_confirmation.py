@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import Engine, text
 
 from admeta.client.models import StudyView
-from service.database.engine import make_engine
 from tests.chaos.installation import Service
 from tests.chaos.ledger import Expected, Snapshot, audit, look
 from tests.chaos.processes import descendants, is_alive, kill, titled
@@ -30,13 +29,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("home")
     with Service(home, database_url=f"sqlite:///{home / 'admeta.sqlite3'}") as service:
         yield service
-
-
-@pytest.fixture(scope="module")
-def engine(service: Service) -> Iterator[Engine]:
-    engine = make_engine(service.database_url, pool_size=2)
-    yield engine
-    engine.dispose()
 
 
 def three(name: str) -> dict[str, Any]:

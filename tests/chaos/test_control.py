@@ -15,7 +15,6 @@ from sqlalchemy import Engine, text
 
 from admeta.client.errors import ClientError
 from admeta.client.models import StudyView, TrialView
-from service.database.engine import make_engine
 from tests.chaos.faulty import install
 from tests.chaos.installation import Service
 from tests.chaos.ledger import Expected, audit, look
@@ -36,13 +35,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     url = f"sqlite:///{home / 'admeta.sqlite3'}"
     with Service(home, database_url=url, environment={"PYTHONPATH": f"{path}:{ROOT}"}) as service:
         yield service
-
-
-@pytest.fixture(scope="module")
-def engine(service: Service) -> Iterator[Engine]:
-    engine = make_engine(service.database_url, pool_size=2)
-    yield engine
-    engine.dispose()
 
 
 def small(name: str, **changes: Any) -> dict[str, Any]:

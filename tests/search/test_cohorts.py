@@ -275,7 +275,7 @@ def two_that_become_nan(flag: Path, *, hurry: Path, epochs: int) -> dict[str, An
         "task": {"name": "digits", "model": "tests.tasks.engine.test_cohort:Leaking", "epochs": epochs},
         "optimizers": [
             {
-                "name": "tests.search.test_cohorts:Late",
+                **slow(hurry),
                 "space": {"diverges": {"type": "categorical", "choices": [0, 1]}},
                 "fixed": {"lr": 0.05, "flag": str(flag), "hurry": str(hurry)},
             }

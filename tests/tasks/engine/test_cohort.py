@@ -518,11 +518,16 @@ def test_what_cannot_be_stacked_says_why(cohort_of: Callable[..., Cohort]) -> No
     join(cohort, config(), JOBS[0]).advance()  # a refusal leaves the slot free
 
 
+def write_reviews(folder: Path, *, n_train: int) -> None:
+    """Texts of a classification task in its data folder."""
+    write_csv(folder / "train.csv", reviews(n_train, seed=0))
+    write_csv(folder / "test.csv", reviews(60, seed=1))
+
+
 def test_texts_of_different_widths_are_padded_to_one(
     no_noise: None, cohort_of: Callable[..., Cohort], tmp_path: Path
 ) -> None:
-    write_csv(tmp_path / "train.csv", reviews(160, seed=0))
-    write_csv(tmp_path / "test.csv", reviews(60, seed=1))
+    write_reviews(tmp_path, n_train=160)
     cfg = parse_config({"name": "text_classification", "model": "tiny", "batch_size": 8, "epochs": 1})
     cohort = cohort_of(cfg, n_slots=2, data_dir=tmp_path)
     jobs = (JOBS[1], JOBS[3])
@@ -551,8 +556,7 @@ def test_the_texts_of_a_compiled_cohort_are_padded_further(
     no_noise: None, cohort_of: Callable[..., Cohort], tmp_path: Path
 ) -> None:
     """To multiples of 16 of 128 tokens, which changes no result."""
-    write_csv(tmp_path / "train.csv", reviews(80, seed=0))
-    write_csv(tmp_path / "test.csv", reviews(60, seed=1))
+    write_reviews(tmp_path, n_train=80)
     fields = {"name": "text_classification", "model": "tiny", "batch_size": 8, "epochs": 1}
     cfg = parse_config({**fields, "acceleration": "compile"})
     cohort = cohort_of(cfg, n_slots=2, data_dir=tmp_path)
@@ -648,8 +652,7 @@ def test_on_a_card_a_cohort_is_captured_once(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 def test_on_a_card_texts_are_stacked(no_noise: None, cohort_of: Callable[..., Cohort], tmp_path: Path) -> None:
     """Their masks keep torch from its flash attention, and its memory-efficient one has no backward pass in a stack."""
-    write_csv(tmp_path / "train.csv", reviews(160, seed=0))
-    write_csv(tmp_path / "test.csv", reviews(60, seed=1))
+    write_reviews(tmp_path, n_train=160)
     cfg = parse_config({"name": "text_classification", "model": "tiny", "batch_size": 8, "epochs": 1})
     jobs = (JOBS[1], JOBS[3])
     cohort = cohort_of(cfg, n_slots=2, data_dir=tmp_path, device="cuda")
