@@ -13,7 +13,7 @@ import admeta.registry
 import tasks.registry
 from search import pruners, samplers
 from search.definition import StudyDefinition
-from search.objectives import COSTS
+from search.objectives import COSTS, MEMORY
 from search.optimizer_search import OptimizerSearch
 from search.space import CategoricalParameter
 
@@ -113,7 +113,7 @@ def _pruner(definition: StudyDefinition) -> Iterator[str]:
 
 def _objectives(definition: StudyDefinition) -> Iterator[str]:
     names, gpus = {one.metric for one in definition.objectives}, definition.resources.gpus
-    if "peak_memory_bytes" in names and gpus == 0:
+    if MEMORY in names and gpus == 0:
         yield (
             "objectives: peak_memory_bytes is on a CPU the most that a worker has held, whatever it ran before, and "
             "workers are reused; it says nothing of a trial. Leave it out, or use a GPU."

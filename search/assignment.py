@@ -52,7 +52,8 @@ class Assignment:
         init_from: folders of an earlier trial's runs, of which the first with a checkpoint gives the initial weights.
         reported: further metrics that the run must report at its end, those that the study searches for.
         placement: why the worker holds that much, as text, for the attempt's record.
-        cohort: runs that one process trains together; 1: this run has a process of its own.
+        cohort: slots of the stacked model that trains the run along with others; 1: it is trained by itself.
+        own_process: whether nothing else is trained by its process, on a shared card too.
         study_id: the run's; processes are shared within a study.
         slot: its place on a card whose number of runs is found as they train; None: `gpus` is a fixed number.
     """
@@ -78,6 +79,7 @@ class Assignment:
     reported: tuple[str, ...] = ()
     placement: str = ""
     cohort: int = 1
+    own_process: bool = False
     study_id: str = ""
     slot: Slot | None = None
 

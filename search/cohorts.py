@@ -1,9 +1,13 @@
-"""Runs of a study that one process trains as one stacked model (`tasks.engine.cohort`): that process, and a run in it.
+"""Runs of a study that one process trains: as one stacked model (`tasks.engine.cohort`), or side by side on a card.
+
+Side by side (`tasks.engine.side_by_side`) are runs that share a card where NVIDIA's multi-process service, under which
+each has a process, cannot be started. Here are the process, the host, and a run in it.
 
 Each run keeps its own worker in Ray Tune, a light process, which joins the host of its card (or of its node, where
-there is none) and asks it for every epoch. The host trains whatever runs are within an epoch, and steps no faster for
-fewer of them. It holds no resources of Ray: its runs hold theirs, an equal part each. A host that dies is a lost worker
-for each of its runs. A worker that dies, or is killed because its run was cancelled, leaves its slot to the next run.
+there is none) and asks it for every epoch. The host trains whatever runs are within an epoch; a stacked model's steps
+are no faster for fewer of them. It holds no resources of Ray: its runs hold theirs, an equal part each. A host that
+dies is a lost worker for each of its runs. A worker that dies, or is killed because its run was cancelled, leaves its
+slot to the next run.
 """
 
 from __future__ import annotations
@@ -32,10 +36,11 @@ from search.assignment import NAMESPACE, Assignment
 from tasks.config import TaskConfig
 from tasks.engine.protocol import Evaluation
 from tasks.errors import CannotStackError, OutOfMemory, TaskError
-from tasks.registry import COHORT, load_target, parse_config, shared_part
+from tasks.registry import COHORT, SIDE_BY_SIDE, load_target, parse_config, shared_part
 
 if TYPE_CHECKING:
     from tasks.engine.cohort import Cohort, CohortMember
+    from tasks.engine.side_by_side import SideBySide, SideRun
 
 LINGER_S = 10.0
 """For which a host without runs waits for the next one."""
@@ -43,11 +48,15 @@ FIRST_RUN_S = 120.0
 """For which a new host waits for its first run, whose worker started it, on a busy machine."""
 GRACE_S = 25.0
 """For which a host works on after SIGTERM, so that its runs' workers can save them."""
+TELL_S = 1.0
+"""For which a host whose card is broken goes on, so that the run that broke it is told."""
 LOOK_S = 0.5
 """Between two looks for workers that died."""
 N_TRIES = 20
 MOST_HOSTS = 64
 """On one card or node, for one study and recipe."""
+MOST_BESIDE = 16
+"""Runs of a host that trains them side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +134,13 @@ class CohortRun:
         return answer
 
 
-def join(assignment: Assignment, config: TaskConfig, *, init_from: Path | None) -> CohortRun:
+def join(
+    assignment: Assignment, config: TaskConfig, *, init_from: Path | None, side_by_side: bool = False
+) -> CohortRun:
     """Take a free slot of a host beside this worker; start one where there is none.
+
+    Args:
+        side_by_side: in a network of its own; otherwise as a slot of one stacked model.
 
     Raises:
         CannotStackError: the model cannot be trained in a cohort.
@@ -145,7 +159,7 @@ def join(assignment: Assignment, config: TaskConfig, *, init_from: Path | None) 
     for index in range(MOST_HOSTS):
         taken = None
         for attempt in range(N_TRIES):
-            host = _host(assignment, config, index)
+            host = _host(assignment, config, index, side_by_side=side_by_side)
             try:
                 taken = _answer(host.join.remote(**request))
                 break
@@ -155,14 +169,17 @@ def join(assignment: Assignment, config: TaskConfig, *, init_from: Path | None) 
                 time.sleep(LOOK_S)
         if taken is not None:
             return CohortRun(host, *taken)
-    raise TaskError(f"{MOST_HOSTS} cohorts of {assignment.cohort} on one node are full; lower resources.cohort")
+    raise TaskError(f"all {MOST_HOSTS} hosts of such runs on one node are full; let fewer run at once")
 
 
-def _host(assignment: Assignment, config: TaskConfig, index: int) -> Any:
+def _host(assignment: Assignment, config: TaskConfig, index: int, *, side_by_side: bool) -> Any:
     """The host of that number beside this worker."""
+    target, n_slots = (SIDE_BY_SIDE, MOST_BESIDE) if side_by_side else (COHORT, assignment.cohort)
+    # Networks of their own share torch's settings alone.
+    in_common = f"{config.precision}/{config.deterministic}" if side_by_side else shared_part(config)
     cards = ",".join(map(str, ray.get_gpu_ids())) if assignment.gpus > 0 else "cpu"
     node = ray.get_runtime_context().get_node_id()
-    kind = f"{assignment.cohort}/{assignment.threads}/{shared_part(config)}"
+    kind = f"{target}/{n_slots}/{assignment.threads}/{in_common}"
     digest = hashlib.sha256(kind.encode()).hexdigest()[:12]
     return (
         ray.remote(CohortHost)
@@ -173,11 +190,12 @@ def _host(assignment: Assignment, config: TaskConfig, index: int) -> Any:
             lifetime="detached",  # it outlives the worker that happened to start it, and ends itself
             num_cpus=0,
             max_restarts=0,
-            max_concurrency=4 * assignment.cohort,  # calls that wait, each in a thread
+            max_concurrency=4 * n_slots,  # calls that wait, each in a thread
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
         )
         .remote(
-            n_slots=assignment.cohort,
+            target=target,
+            n_slots=n_slots,
             data_dir=None if assignment.data_dir is None else Path(assignment.data_dir),
             device=None if assignment.gpus > 0 else "cpu",
             threads=assignment.threads,
@@ -199,7 +217,7 @@ def _answer(asked: Any) -> Any:
 class _Seat:
     """A run in the host: its member, its worker's process, and the epoch that the worker waits for."""
 
-    member: CohortMember
+    member: CohortMember | SideRun
     pid: int
     waits: Future[Any] | None = None
 
@@ -220,7 +238,8 @@ class _Seat:
 
     def environment(self) -> dict[str, Any]:
         found = self.member.environment()
-        return {**found, "cohort": {**found["cohort"], "pid": os.getpid()}}
+        how = next(name for name in ("cohort", "side_by_side") if name in found)
+        return {**found, how: {**found[how], "pid": os.getpid()}}
 
     def pack(self) -> bytes:
         import torch
@@ -236,21 +255,31 @@ class _Seat:
 
 
 class CohortHost:
-    """The actor that trains a cohort. One thread of its own does all that needs torch.
+    """The actor that trains runs together. One thread of its own does all that needs torch.
 
     Args:
+        target: what holds the runs: `tasks.registry.COHORT` or SIDE_BY_SIDE.
         visible: cards that CUDA may see; None: what Ray says.
     """
 
     def __init__(
-        self, *, n_slots: int, data_dir: Path | None, device: str | None, threads: int, visible: str | None
+        self,
+        *,
+        target: str,
+        n_slots: int,
+        data_dir: Path | None,
+        device: str | None,
+        threads: int,
+        visible: str | None,
     ) -> None:
         if visible is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = visible  # before torch is imported
         self._where: dict[str, Any] = {"data_dir": data_dir, "device": device, "threads": threads}
+        self._target = target
         self._n_slots = n_slots
-        self._cohort: Cohort | None = None
+        self._cohort: Cohort | SideBySide | None = None
         self._refusal: TaskError | None = None
+        self._gives_way = False
         self._seats: dict[int, _Seat] = {}
         self._tickets = itertools.count()
         self._commands: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
@@ -305,16 +334,26 @@ class CohortHost:
                     self._cohort.step()
                     for seat in waiting:
                         if not seat.member.is_training:
-                            _resolve(seat.take_waits(), partial(self._finish, seat))
+                            self._resolve(seat.take_waits(), partial(self._finish, seat))
                 continue
-            _resolve(answer, call)
+            self._resolve(answer, call)
             self._empty_since = time.monotonic()  # reading the data of a run that failed may have taken minutes
+
+    def _resolve(self, answer: Future[Any], call: Callable[[], Any]) -> None:
+        if not answer.set_running_or_notify_cancel():
+            return
+        try:
+            answer.set_result(call())
+        except Exception as error:  # noqa: BLE001 - the worker that asked raises it
+            answer.set_exception(error)
+            if _broke_the_card(error):
+                self._end_by = min(self._end_by, time.monotonic() + TELL_S)
 
     def _is_over(self) -> bool:
         now = time.monotonic()
         if self._seats:
             self._empty_since = now
-        gives_way = self._end_by < math.inf or isinstance(self._refusal, OutOfMemory)
+        gives_way = self._gives_way or self._end_by < math.inf
         linger_s = 0.0 if gives_way else FIRST_RUN_S if self._cohort is None else LINGER_S
         return now > self._end_by or now - self._empty_since > linger_s
 
@@ -328,13 +367,13 @@ class CohortHost:
         if self._refusal is not None:
             raise self._refusal
         if self._cohort is None:
-            self._cohort = load_target(COHORT)(config, n_slots=self._n_slots, **self._where)
+            self._cohort = load_target(self._target)(config, n_slots=self._n_slots, **self._where)
         if not self._cohort.n_free:
             return None
         try:
             member = self._cohort.open(config, optimizer=optimizer, params=params, seed=seed, init_from=init_from)
         except (CannotStackError, OutOfMemory) as error:
-            self._refusal = error  # it holds for every run
+            self._refuse(error)
             raise
         ticket, seat = next(self._tickets), _Seat(member, pid)
         self._seats[ticket] = seat
@@ -350,8 +389,13 @@ class CohortHost:
         try:
             return seat.finish()
         except OutOfMemory as error:
-            self._refusal = error
+            self._refuse(error)
             raise
+
+    def _refuse(self, error: CannotStackError | OutOfMemory) -> None:
+        self._gives_way = isinstance(error, OutOfMemory)
+        if self._cohort is not None and self._cohort.is_one_network:
+            self._refusal = error  # it holds for every run
 
     def _call(self, ticket: int, what: str, *arguments: Any) -> tuple[Any, Status]:
         seat = self._seats[ticket]
@@ -373,13 +417,11 @@ class CohortHost:
         self._end_by = min(self._end_by, time.monotonic() + GRACE_S)
 
 
-def _resolve(answer: Future[Any], call: Callable[[], Any]) -> None:
-    if not answer.set_running_or_notify_cancel():
-        return
-    try:
-        answer.set_result(call())
-    except Exception as error:  # noqa: BLE001 - the worker that asked raises it
-        answer.set_exception(error)
+def _broke_the_card(error: Exception) -> bool:
+    """Whether no later call of this process can use the card: after an illegal address or a failed assertion there."""
+    import torch
+
+    return isinstance(error, torch.AcceleratorError)
 
 
 def _is_alive(pid: int) -> bool:

@@ -19,7 +19,7 @@ from search.assignment import Assignment, Report, Slot
 from search.confirmation import describe, next_seeds
 from search.definition import N_TRIALS, StudyDefinition
 from search.loop import SearchLoop
-from search.objectives import COSTS
+from search.objectives import COSTS, MEMORY
 from search.packing import Packing
 from search.prediction import results_of, verifying_trials, why_not_verified
 from search.records import Capacity, Lease, RunOutcome, RunRecord, StudyRecord
@@ -422,7 +422,8 @@ class Coordinator:
         alone = self._needs_whole_card(run)
         cohort = 1 if alone or run.id in self._out_of_cohort else self._workplace.cohort
         placement = ALONE if alone else self._workplace.placement if slot is None else slot.reason
-        if cohort < self._workplace.cohort and not alone:
+        out_of_cohort = cohort < self._workplace.cohort and not alone
+        if out_of_cohort:
             placement = OUT_OF_COHORT
         settings, recipe = split_recipe({**loop.spec.fixed, **run.params})
         return Assignment(
@@ -448,6 +449,7 @@ class Coordinator:
             reported=tuple(one.metric for one in definition.objectives if one.metric not in COSTS),
             slot=slot,
             cohort=cohort,
+            own_process=out_of_cohort or any(one.metric == MEMORY for one in definition.all_objectives),
             study_id=self._study.id,
         )
 

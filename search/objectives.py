@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 COSTS = tuple(field.name for field in fields(Cost))
 """What every run costs, whatever it trains: objectives of which less is better."""
 
+MEMORY = "peak_memory_bytes"
+
 MOST = 2
 """Further objectives of a study. With four in all, most trials of a short search are on the front."""
 

@@ -169,9 +169,9 @@ def task_shape(definition: StudyDefinition) -> str:
 
 
 def release() -> str:
-    """What decides memory and speed beside the task and the card, as text: versions, and whether trials take turns."""
+    """What decides memory and speed beside the task and the card, as text: versions, and how trials share a card."""
     words = [f"{package} {version(package)}" for package in ("admeta-search", "torch")]
-    return ", ".join([*words, "turns" if shutil.which(sharing.CONTROL) is None else "side by side"])
+    return ", ".join([*words, "one process" if shutil.which(sharing.CONTROL) is None else "side by side"])
 
 
 def card_kinds(definition: StudyDefinition) -> list[CardKind]:

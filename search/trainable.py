@@ -34,7 +34,7 @@ from tasks.config import TaskConfig
 from tasks.engine.folders import find_checkpoints, find_unneeded, open_folder
 from tasks.engine.protocol import Evaluation, Run
 from tasks.errors import CheckpointError, Diverged, EndedEarly, NanFromAnotherRun, UnreadableError
-from tasks.registry import explain_undefined
+from tasks.registry import explain_undefined, why_not_side_by_side
 
 GRACE_S = 15.0
 """For the current epoch. Machines are ended 30 s after the signal or later, and saving takes time too."""
@@ -299,15 +299,18 @@ def open_assigned(assignment: Assignment, config: TaskConfig, *, init_from: Path
         CannotStackError: the run is to be in a cohort, and its model cannot be stacked.
         TaskError: as `tasks.runs.open_run`.
     """
-    if assignment.cohort > 1:
-        from search import cohorts
-
-        return cohorts.join(assignment, config, init_from=init_from), {}
+    from search import cohorts
     from tasks.runs import open_run
 
+    if assignment.cohort > 1:
+        return cohorts.join(assignment, config, init_from=init_from), {}
     notes: dict[str, Any] = {}
-    if assignment.n_beside > 1 and (note := _share_card(1 / assignment.n_beside)):
-        notes["sharing"] = note
+    if assignment.n_beside > 1 and (no_service := _share_card(1 / assignment.n_beside)):
+        reason = "it has a process of its own" if assignment.own_process else why_not_side_by_side(config)
+        if not reason:
+            notes["sharing"] = f"{no_service}: the runs that share this card are trained by one process"
+            return cohorts.join(assignment, config, init_from=init_from, side_by_side=True), notes
+        notes["sharing"] = f"{no_service}: this run and others take turns on the card ({reason})"
     run = open_run(
         config,
         optimizer=assignment.optimizer,

@@ -44,6 +44,7 @@ Direction = Literal["maximize", "minimize"]
 ENGINE_RUN = "tasks.engine.run:TrainingRun"
 DISTRIBUTED_RUN = "tasks.engine.distributed:DistributedRun"
 COHORT = "tasks.engine.cohort:Cohort"
+SIDE_BY_SIDE = "tasks.engine.side_by_side:SideBySide"
 
 METRIC_NAME = r"[A-Za-z][A-Za-z0-9_.\-]{0,99}"
 """A regular expression of the metrics that own code may report."""
@@ -299,6 +300,15 @@ OWN_FIELDS = frozenset(["schedule", "grad_clip", "weight_decay_on", "epochs", "i
 def shared_part(config: TaskConfig) -> str:
     """What the runs of a cohort (`tasks.engine.cohort`) have in common of their task, as text."""
     return config.model_dump_json(exclude=set(OWN_FIELDS))
+
+
+def why_not_side_by_side(config: TaskConfig) -> str:
+    """Why a run of this task is not trained beside others by one process; empty: it may be."""
+    if get(config.name).run != ENGINE_RUN:
+        return f"task '{config.name}' is not trained by the engine"
+    if config.acceleration != "graph":
+        return f"acceleration is {config.acceleration!r}, and one process is fast enough for captured steps alone"
+    return ""
 
 
 def why_not_together(config: TaskConfig) -> str:

@@ -20,7 +20,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,9 @@ class Cohort:
         n_slots: runs at once. Each costs its part of the work even while it is free.
         data_dir, device, threads: as of `tasks.runs.open_run`.
     """
+
+    is_one_network: ClassVar[bool] = True
+    """Whether what one run lacks, memory for example, all lack."""
 
     def __init__(
         self,

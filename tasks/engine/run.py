@@ -71,7 +71,7 @@ class TrainingRun(Progress):
         self._threads = threads
         self._restore_torch = self._configure_torch()
         self._closed = False
-        self._stream = _own_stream(self._device)
+        self._stream = self._open_stream()
         with self._guard("set-up"):
             self._task = load_task(config, data_dir=data_dir, device=self._device)
             self._task.check_fit()
@@ -159,7 +159,7 @@ class TrainingRun(Progress):
         if not math.isfinite(metrics.get("val_loss", 0.0)):
             raise Diverged(self._step, loss=metrics["val_loss"], what="validation loss")
         samples = n_steady * self._config.batch_size * self._config.accumulation
-        held_bytes, device_bytes = held_memory_bytes(self._device)
+        peak_bytes, held_bytes, device_bytes = self._memory_bytes()
         return Evaluation(
             epoch=self._epoch,
             step=self._step,
@@ -171,7 +171,7 @@ class TrainingRun(Progress):
                 optimizer_s=self._stepper.optimizer_s(),
                 data_s=epoch.data_s,
                 gpu_s=train_s + eval_s if self._stream is not None else 0.0,
-                peak_memory_bytes=peak_memory_bytes(self._device),
+                peak_memory_bytes=peak_bytes,
             ),
             setup_s=setup_s,
             samples_per_s=samples / max(1e-9, train_s - setup_s),
@@ -254,6 +254,13 @@ class TrainingRun(Progress):
         if self._stream is not None:
             torch.cuda.synchronize(self._device)
             torch.cuda.empty_cache()
+
+    def _open_stream(self) -> torch.cuda.Stream | None:
+        return _process_stream(self._device)
+
+    def _memory_bytes(self) -> tuple[int, int, int]:
+        """The most memory that tensors had so far, the most device memory held, and all there is; these 0 on a CPU."""
+        return peak_memory_bytes(self._device), *held_memory_bytes(self._device)
 
     def _configure_torch(self) -> Callable[[], None]:
         return configure_torch(
@@ -371,7 +378,7 @@ class Epoch:
 
 
 @functools.cache
-def _own_stream(device: torch.device) -> torch.cuda.Stream | None:
+def _process_stream(device: torch.device) -> torch.cuda.Stream | None:
     """One for all runs of the process: libraries keep their workspaces by stream, 32 MiB for each new one."""
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 

@@ -44,15 +44,15 @@ def join(environment: MutableMapping[str, str], *, share: float) -> str:
         share: of the card, in (0, 1], that the process is to have.
 
     Returns:
-        The empty string, or why trials on this machine will take turns.
+        The empty string, or why it cannot.
     """
     if shutil.which(CONTROL) is None:
-        return f"{CONTROL} is not installed: trials on one card take turns"
+        return f"{CONTROL} is not installed"
     folder = pipe_folder()
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        return f"{folder} belongs to someone else: trials on one card take turns"
+        return f"{folder} belongs to someone else"
     variables = {"CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder)}
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -91,9 +91,9 @@ def _start(variables: dict[str, str]) -> str:
             start_new_session=True,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{CONTROL} did not start ({error}): trials on one card take turns"
+        return f"{CONTROL} did not start ({error})"
     if started.returncode:
-        return f"{CONTROL} did not start ({(started.stdout + started.stderr).strip()}): trials on one card take turns"
+        return f"{CONTROL} did not start ({(started.stdout + started.stderr).strip()})"
     return ""
 
 

@@ -9,7 +9,7 @@ import re
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
+from admeta.spaces import split_recipe
 from search import cohorts
 from search.cohorts import FIRST_RUN_S, LINGER_S, _is_alive
 from search.coordinator import OUT_OF_COHORT
@@ -28,6 +29,8 @@ from search.driver import DriverOptions, drive
 from search.placement import place
 from search.records import RunRecord
 from search.states import FailureKind, RunState, Stage, StudyState
+from tasks.config import with_recipe
+from tasks.engine import sharing
 from tasks.registry import parse_config
 from tasks.runs import open_run
 from tests.machine import PATIENCE_S, wait_until
@@ -40,11 +43,17 @@ STEP_S = 0.02
 
 
 @pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
+def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Told of a card, whether there is one or not, for which NVIDIA's multi-process service does not start."""
+    refusing = tmp_path_factory.mktemp("bin") / sharing.CONTROL
+    refusing.write_text("#!/bin/sh\necho no service here\nexit 1\n")
+    refusing.chmod(0o755)
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    ray.init(
-        address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-    )  # it is told of a card, whether there is one or not
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{refusing.parent}{os.pathsep}{os.environ['PATH']}")
+        ray.init(
+            address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        )
     yield
     ray.shutdown()
 
@@ -93,17 +102,25 @@ def environments(store: MemoryStore, study_id: str) -> list[dict[str, Any]]:
     return [dict(start.environment) for run in store.runs(study_id) for start in store.starts[run.id]]
 
 
-def assert_trained_alone(store: MemoryStore, run: RunRecord, definition: Any) -> None:
+def host_of(environment: Mapping[str, Any]) -> int:
+    """The process that trains the run."""
+    shared = environment.get("cohort") or environment["side_by_side"]
+    return int(shared["pid"])
+
+
+def assert_trained_alone(store: MemoryStore, run: RunRecord, definition: Any, *, exactly: bool = False) -> None:
     """The run's curve is that of the same run in a process of its own."""
     label = next(one.label for one in store.searches(definition_id(store)) if one.id == run.search_id)
-    task = parse_config(definition.task.model_dump(mode="json"))
     spec = definition.planned_search(label).optimizer
-    alone = open_run(task, optimizer=spec.name, params={**spec.fixed, **run.params}, seed=run.seed, device="cpu")
+    settings, recipe = split_recipe({**spec.fixed, **run.params})
+    task = parse_config(with_recipe(definition.task.model_dump(mode="json"), recipe))
+    alone = open_run(task, optimizer=spec.name, params=settings, seed=run.seed, device="cpu")
     for point in store.points(run.id):
         evaluation = alone.advance()
         assert (point.epoch, point.step, point.lr) == (evaluation.epoch, evaluation.step, evaluation.lr)
         for name in ("train_loss", "val_loss"):
-            assert point.metrics[name] == pytest.approx(evaluation.metrics[name], rel=1e-3)
+            rel = 0.0 if exactly else 1e-3
+            assert point.metrics[name] == pytest.approx(evaluation.metrics[name], rel=rel, abs=0.0)
     assert alone.done
 
 
@@ -137,7 +154,50 @@ def test_a_study_is_trained_by_one_process(tmp_path: Path) -> None:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
-def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(tmp_path: Path) -> None:
+def test_runs_on_a_card_without_its_service_are_trained_by_one_process(tmp_path: Path) -> None:
+    """Each in a network of its own, of its own size and batches; but not those whose memory is searched for."""
+    store = MemoryStore()
+    definition = digits(
+        optimizers=[{"name": "sgdm"}, {"name": "adamw", "fixed": {"recipe.batch_size": 32}}],
+        resources={"cpus": 0.25, "gpus": 0.25},
+    )
+    study = store.add_study(definition)
+    drive(study.id, store=store, options=DriverOptions(owner="test", storage=str(tmp_path / "a")))
+    runs = store.runs(study.id)
+    assert [run.state for run in runs] == [RunState.COMPLETE] * 8
+    found = environments(store, study.id)
+    [host] = {one["side_by_side"]["pid"] for one in found}
+    why = "nvidia-cuda-mps-control did not start (no service here)"
+    assert {one["sharing"] for one in found} == {f"{why}: the runs that share this card are trained by one process"}
+    assert all(run.test_metrics for run in runs if run.stage is Stage.CONFIRM)
+    for run in (runs[0], runs[-1]):
+        assert_trained_alone(store, run, definition, exactly=True)
+    wait_until(lambda: not _is_alive(host), what=f"the host ends {LINGER_S:g} s after its last run")
+
+    second = digits(
+        optimizers=[{"name": "sgdm"}],
+        objectives=["peak_memory_bytes"],
+        confirm={"top_k": 0},
+        resources={"cpus": 0.25, "gpus": 0.25},
+        name="memory",
+    )
+    study = store.add_study(second)
+    drive(study.id, store=store, options=DriverOptions(owner="test", storage=str(tmp_path / "b")))
+    found = environments(store, study.id)
+    assert [one.get("side_by_side") for one in found] == [None] * 3
+    turns = "this run and others take turns on the card (it has a process of its own)"
+    assert {one["sharing"] for one in found} == {f"{why}: {turns}"}
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize(
+    "resources",
+    [{"cpus": 1, "gpus": 0, "cohort": 4}, {"cpus": 0.25, "gpus": 0.25}],
+    ids=["cohort", "side by side"],
+)
+def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(resources: dict[str, Any], tmp_path: Path) -> None:
     """Every run goes on from its last checkpoint, and the study ends as if nothing had happened."""
     store, hurry = MemoryStore(), tmp_path / "hurry"
     definition = digits(
@@ -148,6 +208,7 @@ def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(tmp_path: Path) -
         confirm={"top_k": 0},
         checkpoint_every_s=0,
         max_failures=3,
+        resources=resources,
     )
     study = store.add_study(definition)
 
@@ -158,11 +219,11 @@ def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(tmp_path: Path) -
     with ThreadPoolExecutor(1) as pool:
         driven = pool.submit(drive, study.id, store=store, options=options)
         wait_until(lambda: len(epochs()) == 4 and min(epochs()) >= 2, what="all four train")
-        host = environments(store, study.id)[-1]["cohort"]["pid"]
+        host = host_of(environments(store, study.id)[-1])
         os.kill(host, signal.SIGKILL)
         wait_until(lambda: sum(len(one) for one in store.starts.values()) >= 8, what="all four start again")
         last = store.starts[store.runs(study.id)[0].id][-1]
-        assert last.environment["cohort"]["pid"] != host
+        assert host_of(last.environment) != host
         os.kill(last.pid, signal.SIGKILL)
         hurry.touch()
         assert driven.result(PATIENCE_S) is StudyState.COMPLETED
@@ -371,7 +432,7 @@ def test_a_host_waits_for_its_first_run_and_for_the_next_after_a_long_command(mo
     clock = [0.0]
     monkeypatch.setattr(cohorts, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     host: Any = object.__new__(cohorts.CohortHost)
-    host._end_by, host._refusal, host._seats, host._cohort, host._empty_since = math.inf, None, {}, None, 0.0
+    host._end_by, host._gives_way, host._seats, host._cohort, host._empty_since = math.inf, False, {}, None, 0.0
     host._looked_at = math.inf  # it looks for no dead workers
     clock[0] = FIRST_RUN_S - 1
     assert not host._is_over()
