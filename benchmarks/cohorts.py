@@ -1,11 +1,13 @@
-"""Runs trained as one stacked model (a cohort) against the same runs in processes of their own, side by side.
+"""Runs trained by one process, as one stacked model (a cohort) or side by side, against a process for each of them.
 
     python -m benchmarks.cohorts [--models resnet20 resnet110 minilm] [--slots 16] [--modes graph compile] [--out FILE]
+    python -m benchmarks.cohorts --parts side-by-side --slots 4 8 16 --modes graph
     python -m benchmarks.cohorts --device cpu --models mlp convnet --slots 1 2 4 8 --modes eager
 
 Each figure comes from fresh processes: two epochs of warm-up, in which everything is captured and compiled, then whole
 epochs with their evaluations for some seconds; a run's evaluation counts as time and not as samples. Processes share
 the card by NVIDIA's multi-process service where it can be started (`--ways mps sliced`), and each takes one CPU thread.
+Side by side is what a study does where that service does not start: a network for each run, on streams of one process.
 On a CPU as many processes as there are cores train at once, as a study's do.
 
 The data are made up, in the sizes of CIFAR-10's images and CoLA's sentences; a step's time does not depend on what they
@@ -30,8 +32,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.children import Places, run_children
-from tasks.registry import parse_config
+from tasks.registry import COHORT, SIDE_BY_SIDE, load_target, parse_config
 
+PARTS = ("processes", "cohort", "side-by-side")
 WARM_UP_EPOCHS = 2
 STAGGER = 37  # steps by which neighbours' epochs are apart, with --staggered
 SETTINGS = {"lr": 0.05, "weight_decay": 5e-4}
@@ -53,7 +56,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, nargs="+", default=[16], help="of a cohort")
     parser.add_argument("--processes", type=int, nargs="+", help="at once; by default as many as slots (CPU: as cores)")
     parser.add_argument("--modes", nargs="+", default=["graph", "compile"], choices=["eager", "graph", "compile"])
-    parser.add_argument("--parts", nargs="+", default=["processes", "cohort"], choices=["processes", "cohort"])
+    parser.add_argument("--parts", nargs="+", default=list(PARTS[:2]), choices=PARTS)
     parser.add_argument("--ways", nargs="+", default=["mps"], choices=["mps", "sliced"])
     parser.add_argument("--optimizer", default="sgdm")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each window")
@@ -66,7 +69,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write all figures there as JSON")
     options = parser.parse_args()
     if options.child:
-        kinds: Mapping[str, Callable[..., dict[str, Any]]] = {"run": run, "processes": processes, "cohort": cohort}
+        kinds: Mapping[str, Callable[..., dict[str, Any]]] = {"run": run, "processes": processes}
+        kinds = {**kinds, "cohort": together, "side-by-side": together}
         print(json.dumps(kinds[options.child["kind"]](options.child)), flush=True)
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -87,10 +91,9 @@ def plan(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
             counts = options.processes or (options.slots if options.device != "cpu" else [cores])
             for n, way in itertools.product(counts, options.ways if options.device != "cpu" else ["cores"]):
                 yield {**fields, "kind": "processes", "model": model, "mode": mode, "n": n, "way": way}
-        if "cohort" in options.parts:
-            for n in options.slots:
-                stagger = STAGGER if options.staggered else 0
-                yield {**fields, "kind": "cohort", "model": model, "mode": mode, "n": n, "stagger": stagger}
+        for kind, n in itertools.product([part for part in PARTS[1:] if part in options.parts], options.slots):
+            stagger = STAGGER if options.staggered else 0
+            yield {**fields, "kind": kind, "model": model, "mode": mode, "n": n, "stagger": stagger}
 
 
 def config_of(request: Mapping[str, Any]) -> Any:
@@ -161,13 +164,13 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
     return {**figures, "memory": _memory(), "setup_s": setup_s, "status": one.step_status}
 
 
-def cohort(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of one process with a cohort."""
-    from tasks.engine.cohort import Cohort
-
+def together(request: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of one process with a cohort, or with runs side by side."""
     begin = time.perf_counter()
     config = config_of(request)
-    whole = Cohort(config, n_slots=request["n"], data_dir=Path(request["data"]), device=request["device"])
+    whole = load_target(COHORT if request["kind"] == "cohort" else SIDE_BY_SIDE)(
+        config, n_slots=request["n"], data_dir=Path(request["data"]), device=request["device"]
+    )
     members = [
         whole.open(config, optimizer=request["optimizer"], params=settings_of(request, k), seed=k)
         for k in range(request["n"])
@@ -311,7 +314,8 @@ def as_table(figures: Sequence[Mapping[str, Any]], *, epochs: int) -> str:
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for one in figures:
-        what = f"{one['n']} slots" if one["kind"] == "cohort" else f"{one['n']} processes, {one['way']}"
+        many = {"cohort": "slots", "side-by-side": "side by side"}.get(one["kind"], f"processes, {one['way']}")
+        what = f"{one['n']} {many}"
         trials = one["rate"] * 3600 / (TRIAL_SAMPLES[one["model"]] * epochs)
         ratio = f"{one['rate'] / best[one['model']]:.2f}" if one["model"] in best else ""
         lines.append(

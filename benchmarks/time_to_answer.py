@@ -12,7 +12,7 @@ the command to its last line. Times are those of the study's events; the table h
 `gpus: auto`. Its parts, each of which may run by itself:
 
     service     a new service: the study ("cold"), and a second time, when it knows the card
-    no-mps      a new service on which NVIDIA's multi-process service does not start: trials take turns
+    no-mps      a new service on which NVIDIA's multi-process service does not start
     four-cores  a new service that has four of the machine's CPU cores
     plain       the loop that a careful user writes for CIFAR-10, in Ray Tune with Optuna, four trials on the card: what
                 it trains within `--plain-s`, from which the time for all of the study's runs is computed

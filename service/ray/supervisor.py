@@ -47,8 +47,10 @@ LONGEST_PAUSE_S = 30.0
 FILE_CHECK_S = 5.0
 MAX_CRASHES = 5
 """Drivers of one study that may fail one after another, without progress, before the study is FAILED."""
-REFILL_EVERY_S = 60.0
+REFILL_EVERY_S = 20.0
 """While studies run on a machine with cards: how often the processes are made that the next one will miss."""
+FIRST_REFILL_S = 60.0
+"""After the first study's driver started: its own processes come first."""
 OUTAGE_RETRY_S = 5.0
 """Until the next driver, after one that failed because of an outage."""
 SILENCE_S = 120.0
@@ -401,8 +403,8 @@ class Supervisor:
         )
         lease = Lease(study_id=study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
         self._drivers[study_id] = Driver(driver, ready, answer, lease)
-        if len(self._drivers) == 1:  # not while its own processes start
-            self._refill_at = time.monotonic() + REFILL_EVERY_S
+        if len(self._drivers) == 1:
+            self._refill_at = time.monotonic() + FIRST_REFILL_S
         logger.info("study %s: driver started", study_id)
 
     def _code_of(self, study_id: str) -> dict[str, Any] | None:

@@ -141,6 +141,7 @@ def test_with_cards_processes_for_the_next_study_are_made_while_one_runs(
     method = SimpleNamespace(remote=lambda *_, **__: object())
     driver = SimpleNamespace(run=method, __ray_ready__=method)
     monkeypatch.setattr(module, "REFILL_EVERY_S", 0.1)
+    monkeypatch.setattr(module, "FIRST_REFILL_S", 0.1)
     monkeypatch.setattr(module, "find_driver", lambda _: None)
     monkeypatch.setattr(module, "launch_driver", lambda *_, **__: driver)
     cluster.cards = cards
