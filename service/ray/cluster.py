@@ -47,9 +47,8 @@ log = logging.getLogger(__name__)
 
 PRELOADED = ("search.trainable",)
 """What Ray's processes import as they start: Ray Tune and what a trial's worker and a driver need, without torch."""
-PRELOADED_FOR_CARDS = (*PRELOADED, "service.ray.supervisor", "search.tuning", "tasks.engine.run", "torch._dynamo")
-"""The same where the machine has cards, with all that a driver, a check and a worker import later, five seconds' work:
-torch's compiler too, which torch imports at the first optimizer.
+PRELOADED_FOR_CARDS = (*PRELOADED, "service.ray.supervisor", "search.tuning", "tasks.engine.run")
+"""The same where the machine has cards, with all that a driver, a check and a worker import later, five seconds' work.
 
 Nothing that may touch CUDA: a worker learns only later which card it has, and how it shares it.
 """

@@ -18,10 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tasks.data.find import cache_root
+from tasks.engine.lazy_compiler import defer_compiler
 from tasks.errors import ConfigError
 
 Precision = Literal["fp32", "tf32", "bf16"]
 DATA_SHARE = 0.4  # of a device's free memory that a data set may take
+defer_compiler()  # every process that trains, or checks a task, imports this module first
+
 CONTEXT_BYTES = 600 * 2**20  # that a process holds besides torch's allocator: CUDA context, cuDNN, cuBLAS
 
 

@@ -197,7 +197,8 @@ class EagerStep:
         for batch, divisor in zip(micro_batches, self._divisors(micro_batches), strict=True):
             with parts.autocast(), parts.cast_weights.in_use() if parts.cast_weights else contextlib.nullcontext():
                 loss = parts.task.loss(parts.model, batch) / divisor
-            loss.backward(torch.ones_like(loss))  # type: ignore[no-untyped-call]
+            # torch imports its compiler's symbols to look at the shape of a gradient that it is given.
+            loss.backward(torch.ones_like(loss) if loss.dim() else None)  # type: ignore[no-untyped-call]
             if parts.cast_weights is not None:
                 parts.cast_weights.hand_over_gradients()
             total = loss.detach() if total is None else total + loss.detach()

@@ -1,0 +1,105 @@
+"""A run imports torch's compiler only where something is compiled; then the compiler is what it always is."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+TRAIN = """
+import json, sys
+from tasks.registry import parse_config
+from tasks.runs import open_run
+
+for optimizer in {optimizers}:
+    run = open_run(parse_config({{"name": "digits", "epochs": 1}}), optimizer=optimizer, params={{"lr": 0.01}}, seed=0)
+    run.advance()
+    run.close()
+"""
+IMPORTED = """
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules} & {"sympy", "torch"}
+                        | {name for name in sys.modules if name.startswith(("torch._dynamo.", "torch._inductor"))})))
+"""
+
+
+def run(code: str) -> Any:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("optimizers", [["sgd", "sgdm", "adam", "adamw", "radam"], ["admetar", "ranger", "adabelief"]])
+def test_training_imports_no_compiler(optimizers: list[str]) -> None:
+    assert run(TRAIN.format(optimizers=optimizers) + IMPORTED) == ["torch"]
+
+
+USES = {
+    "compile": "answer = torch.compile(lambda x: x + 1, backend='eager')(torch.ones(1)).item() == 2",
+    "import of a part": "import torch._dynamo.config as part; answer = part.recompile_limit > 0",
+    "name of a part": "from torch._dynamo.utils import counters; answer = isinstance(counters, dict)",
+    "attribute": "answer = torch._dynamo.config.recompile_limit > 0",
+    "import of a name": "from torch._dynamo import reset; reset(); answer = True",
+    "compiler.disable": "answer = torch.compiler.disable(recursive=False)(lambda: True)()",
+    "disable of a module": "answer = torch._dynamo.disable(torch.nn.Linear(2, 2))(torch.ones(2)).shape == (2,)",
+}
+
+
+def test_a_look_at_all_modules_imports_nothing() -> None:
+    """As `inspect.getmodule` does, which torch and transformers call while they are imported themselves."""
+    assert run(
+        "import json, sys, tasks.engine.device\n"
+        "stand_in = sys.modules['torch._dynamo']\n"
+        "print(json.dumps([hasattr(stand_in, '__file__'), sys.modules['torch._dynamo'] is stand_in]))"
+    ) == [False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_whatever_else_is_asked_imports_it(use: str) -> None:
+    code = f"""
+import torch
+import json, sys
+import tasks.engine.device
+torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]).step()
+assert type(sys.modules["torch._dynamo"]).__name__ == "_StandIn"
+{use}
+import torch._dynamo
+whole = sys.modules["torch._dynamo"]
+print(json.dumps([answer, torch._dynamo is whole, bool(whole.__file__), hasattr(whole, "config")]))
+"""
+    assert run(code) == [True, True, True, True]
+
+
+def test_what_was_disabled_before_is_not_traced_after() -> None:
+    """Optimizers keep what the stand-in gave them; a compiled function that calls one has a break there."""
+    code = """
+import json, torch
+import tasks.engine.device
+
+@torch._dynamo.disable
+def step(x):
+    torch._dynamo.graph_break()
+    return x * 2
+
+assert not torch._dynamo.is_compiling()
+before = step(torch.ones(1)).item()
+graphs = []
+
+def count(graph, inputs):
+    graphs.append(graph)
+    return graph.forward
+
+compiled = torch.compile(lambda x: step(x + 1) + 1, backend=count)
+print(json.dumps([before, compiled(torch.ones(1)).item(), len(graphs)]))
+"""
+    assert run(code) == [2.0, 5.0, 2]
+
+
+def test_a_compiler_that_is_there_is_left() -> None:
+    assert run(
+        "import json, sys, torch._dynamo as before, tasks.engine.device, torch\n"
+        "print(json.dumps(sys.modules['torch._dynamo'] is before and torch._dynamo is before))"
+    )
