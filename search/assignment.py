@@ -53,7 +53,7 @@ class Assignment:
         reported: further metrics that the run must report at its end, those that the study searches for.
         placement: why the worker holds that much, as text, for the attempt's record.
         cohort: slots of the stacked model that trains the run along with others; 1: it is trained by itself.
-        own_process: whether nothing else is trained by its process, on a shared card too.
+        own_process: why nothing else is trained by its process, on a shared card too, as text; empty: others may be.
         study_id: the run's; processes are shared within a study.
         slot: its place on a card whose number of runs is found as they train; None: `gpus` is a fixed number.
     """
@@ -79,7 +79,7 @@ class Assignment:
     reported: tuple[str, ...] = ()
     placement: str = ""
     cohort: int = 1
-    own_process: bool = False
+    own_process: str = ""
     study_id: str = ""
     slot: Slot | None = None
 

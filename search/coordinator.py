@@ -422,8 +422,7 @@ class Coordinator:
         alone = self._needs_whole_card(run)
         cohort = 1 if alone or run.id in self._out_of_cohort else self._workplace.cohort
         placement = ALONE if alone else self._workplace.placement if slot is None else slot.reason
-        out_of_cohort = cohort < self._workplace.cohort and not alone
-        if out_of_cohort:
+        if cohort < self._workplace.cohort and not alone:
             placement = OUT_OF_COHORT
         settings, recipe = split_recipe({**loop.spec.fixed, **run.params})
         return Assignment(
@@ -449,9 +448,17 @@ class Coordinator:
             reported=tuple(one.metric for one in definition.objectives if one.metric not in COSTS),
             slot=slot,
             cohort=cohort,
-            own_process=out_of_cohort or any(one.metric == MEMORY for one in definition.all_objectives),
+            own_process=self._why_own_process(run),
             study_id=self._study.id,
         )
+
+    def _why_own_process(self, run: RunRecord) -> str:
+        """Why the run's process trains no others; empty: it may. What failed an attempt may fail those beside it."""
+        if run.id in self._out_of_cohort:
+            return "it left its cohort"
+        if any(one.metric == MEMORY for one in self._definition.all_objectives):
+            return "its memory is an objective"
+        return "an attempt of it failed" if run.n_failures else ""
 
     def completion_reason(self) -> str | None:
         """Which limits ended searches before their planned trials, and which searches have no result; None: neither."""

@@ -306,7 +306,7 @@ def open_assigned(assignment: Assignment, config: TaskConfig, *, init_from: Path
         return cohorts.join(assignment, config, init_from=init_from), {}
     notes: dict[str, Any] = {}
     if assignment.n_beside > 1 and (no_service := _share_card(1 / assignment.n_beside)):
-        reason = "it has a process of its own" if assignment.own_process else why_not_side_by_side(config)
+        reason = assignment.own_process or why_not_side_by_side(config)
         if not reason:
             notes["sharing"] = f"{no_service}: the runs that share this card are trained by one process"
             return cohorts.join(assignment, config, init_from=init_from, side_by_side=True), notes
