@@ -33,6 +33,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from search.assignment import NAMESPACE, Assignment
+from search.packing import MOST
 from tasks.config import TaskConfig
 from tasks.engine.protocol import Evaluation
 from tasks.errors import CannotStackError, OutOfMemory, TaskError
@@ -55,8 +56,6 @@ LOOK_S = 0.5
 N_TRIES = 20
 MOST_HOSTS = 64
 """On one card or node, for one study and recipe."""
-MOST_BESIDE = 16
-"""Runs of a host that trains them side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +173,7 @@ def join(
 
 def _host(assignment: Assignment, config: TaskConfig, index: int, *, side_by_side: bool) -> Any:
     """The host of that number beside this worker."""
-    target, n_slots = (SIDE_BY_SIDE, MOST_BESIDE) if side_by_side else (COHORT, assignment.cohort)
+    target, n_slots = (SIDE_BY_SIDE, MOST) if side_by_side else (COHORT, assignment.cohort)
     # Networks of their own share torch's settings alone.
     in_common = f"{config.precision}/{config.deterministic}" if side_by_side else shared_part(config)
     cards = ",".join(map(str, ray.get_gpu_ids())) if assignment.gpus > 0 else "cpu"

@@ -171,7 +171,7 @@ def task_shape(definition: StudyDefinition) -> str:
 def release() -> str:
     """What decides memory and speed beside the task and the card, as text: versions, and how trials share a card."""
     words = [f"{package} {version(package)}" for package in ("admeta-search", "torch")]
-    return ", ".join([*words, "one process" if shutil.which(sharing.CONTROL) is None else "side by side"])
+    return ", ".join([*words, "one process" if shutil.which(sharing.CONTROL) is None else "multi-process service"])
 
 
 def card_kinds(definition: StudyDefinition) -> list[CardKind]:

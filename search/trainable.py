@@ -26,6 +26,7 @@ from typing import Any, cast
 import ray
 from ray import tune
 
+from search import cohorts
 from search.assignment import CARD_KIND, Assignment, Curve, Pace, Report
 from search.records import AttemptStart, Point, RunOutcome
 from search.run_log import start_log
@@ -299,7 +300,6 @@ def open_assigned(assignment: Assignment, config: TaskConfig, *, init_from: Path
         CannotStackError: the run is to be in a cohort, and its model cannot be stacked.
         TaskError: as `tasks.runs.open_run`.
     """
-    from search import cohorts
     from tasks.runs import open_run
 
     if assignment.cohort > 1:

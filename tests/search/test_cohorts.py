@@ -460,3 +460,17 @@ def test_a_host_waits_for_its_first_run_and_for_the_next_after_a_long_command(mo
     host._commands = SimpleNamespace(get=get)
     host._train()
     assert lingered_s == [float(n) for n in range(int(LINGER_S) + 1)]
+
+
+def test_a_host_ends_once_its_card_is_broken_and_tells_the_run_that_broke_it() -> None:
+    host: Any = object.__new__(cohorts.CohortHost)
+    host._end_by = math.inf
+
+    def raises(error: Exception) -> None:
+        raise error
+
+    for error, ends in ((ValueError("of one run"), False), (torch.AcceleratorError("an illegal address"), True)):
+        answer: Future[None] = Future()
+        host._resolve(answer, lambda error=error: raises(error))
+        assert answer.exception() is error
+        assert (host._end_by < math.inf) == ends
