@@ -56,7 +56,7 @@ N_SPARE = 3
 """Processes that are started after a study for the next one: its driver's and two workers'."""
 WAITING_BYTES = 110 * 2**20
 """What one of Ray's processes holds alone while it waits, besides the pages of libraries that all share."""
-WAITING_BYTES_FOR_CARDS = 500 * 2**20
+WAITING_BYTES_FOR_CARDS = 430 * 2**20
 """The same where the machine has cards."""
 WAITING_SHARE = 0.25
 """Of the free memory, what processes may hold that wait: the rest is for the trials' data and what they compile."""

@@ -144,7 +144,9 @@ def test_with_cards_processes_wait_that_have_imported_all_for_a_driver_a_check_a
     assert options["num_workers_soft_limit"] >= 2 * n_spare + 16 * n_cards
 
 
-@pytest.mark.parametrize(("n_cards", "free_gib", "n_kept", "n_refilled"), [(1, 5, 2, 2), (1, 12, 6, 6), (0, 0.5, 2, 1)])
+@pytest.mark.parametrize(
+    ("n_cards", "free_gib", "n_kept", "n_refilled"), [(1, 5, 2, 2), (1, 10.5, 6, 6), (0, 0.5, 2, 1)]
+)
 def test_processes_that_wait_hold_at_most_a_quarter_of_the_free_memory(
     init_options: dict[str, Any],
     tmp_path: Path,
