@@ -21,6 +21,7 @@ import pytest
 from admeta.client import Client
 from admeta.client.models import StudyRunView
 from benchmarks.side_by_side import measure_together
+from benchmarks.time_to_answer import without_mps
 from search.coordinator import ALONE
 from tasks.engine import sharing
 from tasks.registry import parse_config
@@ -68,9 +69,15 @@ def alone_bytes(data_dir: Path) -> int:
 
 
 @contextmanager
-def installed(home: Path, data: Path | None = None) -> Iterator[tuple[Service, Client]]:
-    """The service on this machine's own Ray, and its client."""
+def installed(home: Path, data: Path | None = None, *, one_process: bool = False) -> Iterator[tuple[Service, Client]]:
+    """The service on this machine's own Ray, and its client.
+
+    Args:
+        one_process: NVIDIA's multi-process service cannot be started, so that one process trains the trials of a card.
+    """
     environment = {} if data is None else {"ADMETA_DATA": str(data)}
+    if one_process:
+        environment |= without_mps(home / "bin")
     url = f"sqlite:///{home / 'admeta.sqlite3'}"
     with Service(home, database_url=url, environment=environment) as service, service.client as client:
         yield service, client
@@ -182,7 +189,10 @@ def test_a_trial_without_room_is_tried_again_alone(tmp_path: Path, data_dir: Pat
     log.warning("%d of 2 retried alone; %.1f GiB each: %s", len(retried), alone_bytes / 2**30, first.error)
 
 
-def test_with_auto_a_trial_without_room_has_not_failed(tmp_path: Path, data_dir: Path, alone_bytes: int) -> None:
+@pytest.mark.parametrize("one_process", [False, True], ids=["processes", "one process"])
+def test_with_auto_a_trial_without_room_has_not_failed(
+    one_process: bool, tmp_path: Path, data_dir: Path, alone_bytes: int
+) -> None:
     """Two begin where one and a half have room: the number is lowered, and the study needs no retries of its own."""
     study = quiet_study(
         "crowded-auto",
@@ -194,7 +204,10 @@ def test_with_auto_a_trial_without_room_has_not_failed(tmp_path: Path, data_dir:
         max_concurrent_trials=2,  # a large card begins with four
         max_failures=0,
     )
-    with leaving(int(1.5 * alone_bytes)), installed(tmp_path, data_dir) as (service, client):
+    with (
+        leaving(int(1.5 * alone_bytes)),
+        installed(tmp_path, data_dir, one_process=one_process) as (service, client),
+    ):
         submitted = client.submit(study).study
         service.completed(submitted.id, timeout_s=240)
         runs = runs_of(client, submitted.id)
@@ -276,7 +289,8 @@ def test_one_trial_on_two_cards(tmp_path: Path) -> None:
     assert run.value > 0.9
 
 
-def test_cancelling_frees_the_cards_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("one_process", [False, True], ids=["processes", "one process"])
+def test_cancelling_frees_the_cards_memory(one_process: bool, tmp_path: Path) -> None:
     """Two trials share a card; 30 s after the cancel nothing of them is left."""
     before = used_mib()
     study = quiet_study(
@@ -284,7 +298,7 @@ def test_cancelling_frees_the_cards_memory(tmp_path: Path) -> None:
         task={"name": "digits", "model": "convnet", "epochs": 100_000, "batch_size": 64},
         resources={"cpus": 1, "gpus": 0.5},
     )
-    with installed(tmp_path) as (service, client):
+    with installed(tmp_path, one_process=one_process) as (service, client):
         view = client.submit(study).study
 
         def trains() -> bool:
@@ -293,7 +307,9 @@ def test_cancelling_frees_the_cards_memory(tmp_path: Path) -> None:
         wait_until(trains, timeout_s=120, what="two trials train")
         wait_until(lambda: used_mib() > before + 400, timeout_s=60, what="they hold memory of the card")
         held = used_mib()
-        workers = [pid for pid in titled(descendants(service.pid), "ray::") if "TrialWorker" in title(pid)]
+        of_ray = titled(descendants(service.pid), "ray::")
+        workers = [pid for pid in of_ray if "TrialWorker" in title(pid) or "CohortHost" in title(pid)]
+        assert len(workers) == (3 if one_process else 2)
         client.cancel(view.id)
         gone_s = wait_until(lambda: not any(map(is_alive, workers)), timeout_s=30, what="the workers are gone")
         free_s = wait_until(
