@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 NAME = "torch._dynamo"
-_importing = threading.RLock()
+_exchange = threading.Lock()
 
 
 def defer_compiler() -> None:
@@ -63,8 +63,8 @@ class _StandIn(ModuleType):
 
 def _compiler() -> Any:
     """The compiler, imported in place of the stand-in where that is still there."""
-    with _importing:
+    with _exchange:
         if isinstance(sys.modules.get(NAME), _StandIn):
             del sys.modules[NAME]
             del torch._dynamo
-        return importlib.import_module(NAME)
+    return importlib.import_module(NAME)  # not under the lock: Python finds out where imports wait for each other

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,6 +49,7 @@ class SideBySide:
         self._members: list[SideRun | None] = [None] * n_slots
         self._streams: dict[int, torch.cuda.Stream] = {}
         self._most = 0
+        self._restore_torch: Callable[[], None] | None = None
 
     @property
     def n_free(self) -> int:
@@ -82,12 +83,20 @@ class SideBySide:
             training[0].wait_for_step()
 
     def close(self) -> None:
-        """Close all runs."""
+        """Close all runs, and restore torch's settings."""
         for member in self._members:
             if member is not None:
                 member.close()
+        if self._restore_torch is not None:
+            self._restore_torch()
+            self._restore_torch = None
 
     # What the members call.
+
+    def configure(self, configure: Callable[[], Callable[[], None]]) -> None:
+        """Set torch as the first member asks, for all: a member that is closed must not take that from the others."""
+        if self._restore_torch is None:
+            self._restore_torch = configure()
 
     def stream(self, slot: int, device: torch.device) -> torch.cuda.Stream:
         """The slot's stream. Libraries keep a workspace for each stream, so that the next run of the slot has it."""
@@ -184,6 +193,10 @@ class SideRun(TrainingRun):
             self._side_by_side.free(self._slot)
 
     # What the run does otherwise beside others.
+
+    def _configure_torch(self) -> Callable[[], None]:
+        self._side_by_side.configure(super()._configure_torch)
+        return lambda: None
 
     def _open_stream(self) -> torch.cuda.Stream | None:
         on_card = self._device.type == "cuda"

@@ -176,6 +176,24 @@ def test_a_place_is_given_back(together: Callable[..., SideBySide]) -> None:
     assert third.advance().epoch == 1
 
 
+def test_torch_stays_as_it_is_set_until_the_last_run_is_closed(together: Callable[..., SideBySide]) -> None:
+    def settings() -> tuple[bool, bool, str]:
+        strict = torch.are_deterministic_algorithms_enabled()
+        return strict, torch.backends.cudnn.deterministic, torch.get_float32_matmul_precision()
+
+    before = settings()
+    cfg = config(deterministic=True)
+    place = together(cfg, n_slots=2)
+    first, second = (join(place, cfg, job) for job in JOBS[:2])
+    during = settings()
+    assert during == (True, True, "highest") != before
+    first.close()
+    assert settings() == during
+    second.advance()
+    place.close()
+    assert settings() == before
+
+
 def test_the_rest_of_the_process_keeps_its_noise(together: Callable[..., SideBySide]) -> None:
     torch.manual_seed(1)
     expected = torch.rand(3)
