@@ -31,6 +31,9 @@ class SideBySide:
         config: of the first run; all runs must have its precision and its `deterministic`.
         n_slots: runs at once.
         data_dir, device, threads: as of `tasks.runs.open_run`.
+
+    Attributes:
+        most: the most runs at once so far.
     """
 
     is_one_network: ClassVar[bool] = False
@@ -48,18 +51,13 @@ class SideBySide:
         self._where: dict[str, Any] = {"data_dir": data_dir, "device": device, "threads": threads}
         self._members: list[SideRun | None] = [None] * n_slots
         self._streams: dict[int, torch.cuda.Stream] = {}
-        self._most = 0
+        self.most = 0
         self._restore_torch: Callable[[], None] | None = None
 
     @property
     def n_free(self) -> int:
         """Slots that a run may take."""
         return self._members.count(None)
-
-    @property
-    def most(self) -> int:
-        """The most runs at once so far."""
-        return self._most
 
     def open(
         self, config: TaskConfig, *, optimizer: str, params: Mapping[str, Any], seed: int, init_from: Path | None = None
@@ -72,7 +70,7 @@ class SideBySide:
             self, slot, config, optimizer=optimizer, params=params, seed=seed, init_from=init_from, **self._where
         )
         self._members[slot] = member
-        self._most = max(self._most, len(self._members) - self.n_free)
+        self.most = max(self.most, len(self._members) - self.n_free)
         return member
 
     def step(self) -> None:
@@ -119,7 +117,6 @@ class SideRun(TrainingRun):
     def __init__(self, place: SideBySide, slot: int, config: TaskConfig, **options: Any) -> None:
         self._side_by_side = place
         self._slot = slot
-        self._noise: _Noise | None = None
         self._training: Epoch | None = None
         self._steps_left = 0
         self._error: Exception | None = None
@@ -199,13 +196,12 @@ class SideRun(TrainingRun):
         return lambda: None
 
     def _open_stream(self) -> torch.cuda.Stream | None:
+        self._noise = _Noise(self._device)
         on_card = self._device.type == "cuda"
         return self._side_by_side.stream(self._slot, self._device) if on_card else None
 
     @contextlib.contextmanager
     def _guard(self, phase: str) -> Iterator[None]:
-        if self._noise is None:
-            self._noise = _Noise(self._device)
         with super()._guard(phase), self._noise.in_use():
             yield
 

@@ -11,12 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from tasks.engine.protocol import Evaluation
-from tasks.engine.side_by_side import AHEAD, SideBySide, SideRun
+from tasks.engine.side_by_side import AHEAD, SideBySide
 from tasks.errors import Diverged, TaskError
 from tasks.registry import parse_config, why_not_side_by_side
-from tasks.runs import open_run
-from tests.tasks.engine.test_cohort import JOBS, write_reviews
+from tests.tasks.engine.test_cohort import JOBS, alone, join, train, write_reviews
 
 on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=[pytest.mark.gpu, on_a_card])]
@@ -37,25 +35,6 @@ def together() -> Iterator[Callable[..., SideBySide]]:
     yield make
     for one in opened:
         one.close()
-
-
-def join(place: SideBySide, cfg: Any, job: tuple[str, dict[str, Any], int]) -> SideRun:
-    optimizer, params, seed = job
-    return place.open(cfg, optimizer=optimizer, params=params, seed=seed)
-
-
-def train(place: SideBySide, *members: SideRun) -> list[Evaluation]:
-    """An epoch of each, together."""
-    for member in members:
-        member.begin()
-    while any(member.is_training for member in members):
-        place.step()
-    return [member.finish() for member in members]
-
-
-def alone(cfg: Any, job: tuple[str, dict[str, Any], int], **where: Any) -> Any:
-    optimizer, params, seed = job
-    return open_run(cfg, optimizer=optimizer, params=params, seed=seed, **where)
 
 
 def weights_of(run: Any) -> torch.Tensor:
