@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
@@ -39,3 +40,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     else:
         last = {*slow, *(item for item in items if item.get_closest_marker("gpu"))}
         items.sort(key=lambda item: item in last)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_environment() -> Iterator[None]:
+    """What a module's tests, and the product in their process, set in the environment ends with the module.
+
+    Services that later modules start would inherit it.
+    """
+    before = _environment()
+    yield
+    for name in _environment().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def _environment() -> dict[str, str]:
+    """Without what pytest, Ray and torch's compiler set once a process."""
+    kept = ("PYTEST_", "RAY_AUTH_", "_TORCHINDUCTOR_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(kept)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,15 +20,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("paper")
     (folder / "data").mkdir()
     write_small_data(folder / "data")
-    changed = {"ADMETA_DATA": str(folder / "data"), "XDG_CACHE_HOME": str(folder / "cache")}
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
-    service = Served(folder / "home")
-    for name, value in before.items():
-        if value is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = value
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ADMETA_DATA", str(folder / "data"))
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        service = Served(folder / "home")
     yield service
     service.stop()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 
@@ -39,18 +38,15 @@ def test_the_small_form_is_the_study_with_less_to_do(study: PaperStudy) -> None:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
     folder = tmp_path_factory.mktemp("paper")
-    before = os.environ.get("XDG_CACHE_HOME")
-    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
-    release_data()
     (folder / "data").mkdir()
-    write_small_data(folder / "data")
-    made = InProcess(folder / "checkpoints", data_dir=folder / "data")
-    yield made
-    made.close()
-    release_data()
-    os.environ.pop("XDG_CACHE_HOME")
-    if before is not None:
-        os.environ["XDG_CACHE_HOME"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        release_data()
+        write_small_data(folder / "data")
+        made = InProcess(folder / "checkpoints", data_dir=folder / "data")
+        yield made
+        made.close()
+        release_data()
 
 
 def _of_each_form() -> list[PaperStudy]:
