@@ -24,7 +24,7 @@ from admeta.cli.options import Output
 from admeta.cli.output import emit
 from admeta.client import Client
 from admeta.client.states import StudyState
-from admeta.client.terminal import tables
+from admeta.client.terminal.tables import analyses
 from benchmarks.time_to_answer import service
 
 MAX_TEXT = 6 * 2**20
@@ -115,8 +115,8 @@ def main() -> None:
             for name in names:
                 view = client.scale(name)
                 print(f"\n{name}")
-                emit(view, Output.TABLE, table=tables.scale)
-                print(*tables.scale_in_words(view), sep="\n")
+                emit(view, Output.TABLE, table=analyses.scale)
+                print(*analyses.scale_in_words(view), sep="\n")
                 if asked.out is not None:
                     asked.out.mkdir(parents=True, exist_ok=True)
                     (asked.out / f"{name}.json").write_text(json.dumps(view.model_dump(mode="json"), indent=1))

@@ -18,11 +18,11 @@ from typing import Any
 
 from rich.console import Console
 
-from admeta.client import TERMINAL_STATES, Client, studyfile
+from admeta.client import TERMINAL_STATES, Client, formatting, studyfile, terminal
 from admeta.client.errors import ClientError
 from admeta.client.models import StudyView
-from admeta.client.terminal import tables
 from admeta.client.terminal.progress import shown
+from admeta.client.terminal.tables import comparisons
 from service import server, settings
 
 DEFAULT_STUDY = Path(__file__).resolve().parent.parent / "studies" / "digits.yaml"
@@ -45,7 +45,7 @@ def run(*, home: Path, study_file: Path | None = None, console: Console | None =
     Raises:
         ServiceError: the file cannot be read, the service does not start, or it refuses the study.
     """
-    console = console or tables.console()
+    console = console or terminal.console()
     definition = studyfile.load(study_file or DEFAULT_STUDY)
     place = settings.load({}, home=home, port=0)
     started = time.monotonic()
@@ -110,10 +110,10 @@ def _report(client: Client, study: StudyView, console: Console) -> None:
     _say(
         console, f"\nComparison by {view.metric}: selected on validation, test only reported; mean ± std over seeds.\n"
     )
-    console.print(tables.comparison(view))
+    console.print(comparisons.optimizers(view))
     if view.pairs:
         console.print()
-        console.print(tables.pairs(view))
+        console.print(comparisons.pairs(view))
     _say(console, f"\nBest settings known, as GET /v1/best?task={study.task}&optimizer=… answers:\n")
     for optimizer in dict.fromkeys(search.optimizer for search in study.searches):
         try:
@@ -123,7 +123,7 @@ def _report(client: Client, study: StudyView, console: Console) -> None:
                 raise
             _say(console, f"  {optimizer:<10} {error.detail}")
             continue
-        _say(console, f"  {optimizer:<10} {tables.settings(best.chosen)}")
+        _say(console, f"  {optimizer:<10} {formatting.settings(best.chosen)}")
         _say(console, f"  {'':<10} {best.evidence}, study {best.study}, trial {best.trial}")
 
 

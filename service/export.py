@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 import tasks.registry
+from admeta.client.formatting import n_runs, spread
 from admeta.client.models import (
     ComparisonView,
     ParetoView,
@@ -26,7 +27,7 @@ from admeta.client.models import (
     StudyRunView,
     TrialView,
 )
-from admeta.client.terminal import tables
+from admeta.client.terminal.tables import analyses
 from admeta.client.text import latex, latex_list, markdown
 from search.space import Space
 from service.database.queries.best import test_metric
@@ -151,11 +152,11 @@ def to_latex(
     table = latex(*_compared(view), comment=f"{_about(view)}; validation selected, test is only reported")
     found = table + latex_list(_verdicts(view))
     if sensitivity is not None:
-        found += "\n" + latex(*_ranges(sensitivity), comment=tables.tolerance(sensitivity))
+        found += "\n" + latex(*analyses.sensitivity_rows(sensitivity), comment=analyses.tolerance(sensitivity))
     if pareto is not None:
-        found += "\n" + latex(*tables.front_rows(pareto), comment=tables.hypervolumes(pareto))
+        found += "\n" + latex(*analyses.front_rows(pareto), comment=analyses.hypervolumes(pareto))
     if scale is not None:
-        found += "\n" + latex(*tables.scale_cells(scale), comment=_LADDER) + latex_list(tables.scale_in_words(scale))
+        found += "\n" + latex(*analyses.scale_rows(scale), comment=_LADDER) + latex_list(analyses.scale_in_words(scale))
     return found
 
 
@@ -174,18 +175,13 @@ def to_markdown(
     if sentences:
         parts.append(sentences)
     if sensitivity is not None:
-        parts += [f"{tables.tolerance(sensitivity)}.", markdown(*_ranges(sensitivity)).rstrip()]
+        parts += [f"{analyses.tolerance(sensitivity)}.", markdown(*analyses.sensitivity_rows(sensitivity)).rstrip()]
     if pareto is not None:
-        parts += [markdown(*tables.front_rows(pareto)).rstrip(), tables.hypervolumes(pareto)]
+        parts += [markdown(*analyses.front_rows(pareto)).rstrip(), analyses.hypervolumes(pareto)]
     if scale is not None:
-        parts += [f"{_LADDER[0].upper()}{_LADDER[1:]}.", markdown(*tables.scale_cells(scale)).rstrip()]
-        parts.append("\n".join(f"- {line}" for line in tables.scale_in_words(scale)))
+        parts += [f"{_LADDER[0].upper()}{_LADDER[1:]}.", markdown(*analyses.scale_rows(scale)).rstrip()]
+        parts.append("\n".join(f"- {line}" for line in analyses.scale_in_words(scale)))
     return "\n\n".join(parts) + "\n"
-
-
-def _ranges(view: SensitivityView) -> tuple[list[str], list[list[str]]]:
-    head = ["optimizer", f"chosen {view.parameter}", "from", "to", "factor", "mean loss"]
-    return head, [[curve.label, *tables.good_range(curve)] for curve in view.curves]
 
 
 def _about(view: ComparisonView) -> str:
@@ -197,8 +193,8 @@ def _compared(view: ComparisonView) -> tuple[list[str], list[list[str]]]:
     rows = view.optimizers or view.rows
     test = next((row.test_metric for row in rows if row.test_metric), "test")
     head = ["optimizer", view.metric, test, "searches" if view.optimizers else "seeds", "trials"]
-    shown = [(row, tables.spread(row.validation), tables.spread(row.test)) for row in rows]
-    return head, [[row.label, *spreads, tables.n_runs(row.validation), str(row.n_trials)] for row, *spreads in shown]
+    shown = [(row, spread(row.validation), spread(row.test)) for row in rows]
+    return head, [[row.label, *spreads, n_runs(row.validation), str(row.n_trials)] for row, *spreads in shown]
 
 
 def _verdicts(view: ComparisonView) -> list[str]:

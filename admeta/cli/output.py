@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from admeta.cli.options import Output
-from admeta.client.terminal import tables
+from admeta.client import terminal
+from admeta.client.terminal.tables import comparisons
 from admeta.client.text import printable
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def say(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 def show(*found: RenderableType) -> None:
     """Write tables to stdout, an empty line between two."""
-    out = tables.console()
+    out = terminal.console()
     for n, table in enumerate(found):
         if n:
             out.print()
@@ -98,9 +99,9 @@ def show(*found: RenderableType) -> None:
 
 def show_comparison(view: ComparisonView, *, searches: Searches = Searches.TOGETHER) -> None:
     """Write how a study's optimizers compare: their results, and which differences are significant."""
-    each = [tables.comparison(view, rows=view.rows)] if searches is Searches.EACH and view.optimizers else []
-    own = [tables.recipes(view)] if any(row.training for row in view.rows) else []
-    show(tables.comparison(view), *each, *own, *([tables.pairs(view)] if view.pairs else []))
+    each = [comparisons.optimizers(view, rows=view.rows)] if searches is Searches.EACH and view.optimizers else []
+    own = [comparisons.recipes(view)] if any(row.training for row in view.rows) else []
+    show(comparisons.optimizers(view), *each, *own, *([comparisons.pairs(view)] if view.pairs else []))
     for remark in [*view.remarks, *(f"{edge.sentence}." for edge in view.edges)]:
         say(f"\n{remark}")
     if view.edges:

@@ -25,7 +25,7 @@ from admeta.cli.output import Searches, emit, emit_plain, say, show, show_compar
 from admeta.cli.studies import Timeout, Wait, report
 from admeta.client.errors import ClientError, ServiceError
 from admeta.client.states import ExportFormat, ImportanceMethod, SignificanceTest
-from admeta.client.terminal import tables
+from admeta.client.terminal.tables import across, analyses, catalog, comparisons
 from admeta.client.text import latex, markdown
 
 if TYPE_CHECKING:
@@ -73,16 +73,18 @@ def compare(
     show_comparison(view, searches=searches)
     if curves:
         say("\nMedian of the best of n trials drawn at random from each search's, with a band for all n (95 %):\n")
-        show(tables.best_of_n(view), *([tables.time_to_target(view)] if any(row.target for row in view.rows) else []))
+        parts = [comparisons.best_of_n(view)]
+        parts += [comparisons.time_to_target(view)] if any(row.target for row in view.rows) else []
+        show(*parts)
 
 
 def _compare_studies(view: StudiesComparisonView, output: Output) -> None:
     if output is not Output.TABLE:
         emit(view, output, table=str)
         return
-    parts = [tables.studies(view)]
-    parts += [tables.differences(view)] if view.differences else []
-    parts += [tables.pairs(view)] if view.pairs else []
+    parts = [comparisons.studies(view)]
+    parts += [comparisons.differences(view)] if view.differences else []
+    parts += [comparisons.pairs(view)] if view.pairs else []
     show(*parts)
     if view.no_verdicts:
         say(f"\nThere are no verdicts: {view.no_verdicts}")
@@ -105,7 +107,7 @@ def best(
     with connect(url) as client:
         if optimizer is not None:
             view = client.best(task=task, optimizer=optimizer, model=model, metric=metric, recipe=recipe)
-            emit(view, output, table=lambda found: tables.best([found]))
+            emit(view, output, table=lambda found: across.best([found]))
             if output is Output.TABLE and view.code:
                 say(f"\n{view.code}", nl=False)
             if output is Output.TABLE and view.training:
@@ -113,9 +115,9 @@ def best(
                 emit_plain({"task": view.task_config}, Output.YAML)
             if output is Output.TABLE and view.front:
                 say(f"\nIts Pareto front in study {view.study}, by {', '.join(of.metric for of in view.objectives)}:")
-                show(tables.front_of(view))
+                show(analyses.front_of(view))
             return
-        emit(_best_of_each(client, task, model=model, metric=metric, recipe=recipe), output, table=tables.best)
+        emit(_best_of_each(client, task, model=model, metric=metric, recipe=recipe), output, table=across.best)
 
 
 def recommend(
@@ -142,7 +144,7 @@ def recommend(
     with connect(url) as client:
         asked = studyfile.with_changes({"name": task}, changes or [])
         view = client.recommend(task=asked, model=model, gpu_hours=gpu_hours)
-    emit(view, output, table=tables.candidates)
+    emit(view, output, table=across.candidates)
     if output is Output.TABLE:
         say(f"\n{view.how_sure}\n\n{view.code}")
         asks = "With --gpu-hours H it also says what H further hours are best spent on."
@@ -169,7 +171,7 @@ def importance(
     """Show how much each searched parameter mattered."""
     with connect(url) as client:
         views = client.importance(study, method=method)
-    emit(views, output, table=tables.importance)
+    emit(views, output, table=analyses.importance)
     if output is Output.TABLE and any(view.intervals for view in views):
         say("In brackets: 90 % intervals. Shares of a search explain the ranks of its trials.")
 
@@ -178,9 +180,9 @@ def scale(study: StudyArgument, url: Url = None, output: OutputOption = Output.T
     """Show the best settings at each size of a study's model, and what they predict for another size."""
     with connect(url) as client:
         view = client.scale(study)
-    emit(view, output, table=tables.scale)
+    emit(view, output, table=analyses.scale)
     if output is Output.TABLE:
-        for line in tables.scale_in_words(view):
+        for line in analyses.scale_in_words(view):
             say(line)
 
 
@@ -197,7 +199,7 @@ def sensitivity(
     """Show how far a parameter may be off until the results get worse."""
     with connect(url) as client:
         view = client.sensitivity(study, parameter=parameter, within=within, margin=margin)
-    emit(view, output, table=tables.sensitivity)
+    emit(view, output, table=analyses.sensitivity)
     if output is Output.TABLE:
         for curve in view.curves:
             say(f"{curve.label}: {curve.sentence}" + (f"; {curve.note}" if curve.note else ""))
@@ -215,9 +217,9 @@ def pareto(
     """Show each optimizer's Pareto front: no other trial is as good in all objectives and better in one."""
     with connect(url) as client:
         view = client.pareto(study, objectives=objective or ())
-    emit(view, output, table=tables.pareto)
+    emit(view, output, table=analyses.pareto)
     if output is Output.TABLE:
-        say(f"\n{tables.hypervolumes(view)}")
+        say(f"\n{analyses.hypervolumes(view)}")
 
 
 def export(
@@ -285,10 +287,10 @@ def tasks(
     """List the tasks that a study can name, or the settings of one task."""
     with connect(url) as client:
         if name is None:
-            emit(client.tasks(), output, table=tables.task_list)
+            emit(client.tasks(), output, table=catalog.task_list)
         else:
             task = client.task(name)
-            emit(task, output, table=tables.task_settings)
+            emit(task, output, table=catalog.task_settings)
             if output is Output.TABLE and task.recipe_fields:
                 say(f"\nA study may search under 'recipe': {', '.join(task.recipe_fields)}")
 
@@ -304,9 +306,9 @@ def optimizers(
     """List the optimizers that a study can name, or the parameters of one."""
     with connect(url) as client:
         if name is None:
-            emit(client.optimizers(), output, table=tables.optimizer_list)
+            emit(client.optimizers(), output, table=catalog.optimizer_list)
         else:
-            emit(client.optimizer(name), output, table=tables.parameters)
+            emit(client.optimizer(name), output, table=catalog.parameters)
 
 
 def cluster(url: Url = None, output: OutputOption = Output.TABLE) -> None:
@@ -316,7 +318,7 @@ def cluster(url: Url = None, output: OutputOption = Output.TABLE) -> None:
     if output is Output.TABLE:
         waiting = "".join(f"\n  {n}. {study.name}" for n, study in enumerate(view.queue, start=1))
         say(f"Ray is {view.ray}; {len(view.runs)} runs are training, {len(view.queue)} studies are waiting{waiting}")
-    emit(view, output, table=tables.cluster)
+    emit(view, output, table=catalog.cluster)
 
 
 _paper_tables = completed(lambda client, *_: (table.name for table in client.paper_tables()))
@@ -365,14 +367,14 @@ def show_tables(
         raise typer.BadParameter(f"{output.value} works for one table: add its name", param_hint="TABLE")
     with connect(url) as client:
         if name is None:
-            emit(client.paper_tables(), Output(output.value), table=tables.paper_table_list)
+            emit(client.paper_tables(), Output(output.value), table=catalog.paper_table_list)
             return
         view = client.paper_table(name)
     if is_text:
         write = markdown if output is TableOutput.MARKDOWN else latex
-        say(write(*tables.paper_rows(view)), nl=False)
+        say(write(*catalog.paper_rows(view)), nl=False)
         return
-    emit(view, Output(output.value), table=tables.paper_cells)
+    emit(view, Output(output.value), table=catalog.paper_cells)
     for note in view.notes if output is TableOutput.TABLE else ():
         say(f"note: {note}", err=True)
 
@@ -390,9 +392,9 @@ def show_studies(
         raise typer.BadParameter("--smoke works for one study: add its name", param_hint="NAME")
     with connect(url) as client:
         if name is None:
-            emit(client.paper_studies(), output, table=tables.paper_study_list)
+            emit(client.paper_studies(), output, table=catalog.paper_study_list)
         else:
-            emit(client.paper_study(name, form=_form(smoke=smoke)), output, table=tables.paper_study)
+            emit(client.paper_study(name, form=_form(smoke=smoke)), output, table=catalog.paper_study)
 
 
 def run(

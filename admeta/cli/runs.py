@@ -22,8 +22,9 @@ from admeta.cli.options import (
     trial_names,
 )
 from admeta.cli.output import emit, emit_item, emit_list, emit_plain, say, show
+from admeta.client import formatting
 from admeta.client.states import FailureKind, RunState, Stage
-from admeta.client.terminal import tables
+from admeta.client.terminal.tables import studies
 
 if TYPE_CHECKING:
     from admeta.client.models import EventView, LogView, TrialView
@@ -66,7 +67,7 @@ def trials(
             return
         found = client.trials(study, label=label, state=state, order=order, limit=limit)
         metric = client.study(study).metric if output is Output.TABLE else ""
-        emit_list(found, output, table=lambda views: tables.trial_list(views, metric=metric))
+        emit_list(found, output, table=lambda views: studies.trial_list(views, metric=metric))
 
 
 def runs(
@@ -86,7 +87,7 @@ def runs(
         found = client.runs(
             study, label=label, trial=trial, stage=stage, state=state, failure=failure, order=order, limit=limit
         )
-        emit_list(found, output, table=tables.run_list)
+        emit_list(found, output, table=studies.run_list)
 
 
 def run(
@@ -104,12 +105,12 @@ def run(
         return
     why = f" ({view.failure})" if view.failure else ""
     say(f"run {view.id} of study {view.study}, trial {view.label}/{view.trial}, is {view.state}{why}")
-    say(f"{view.stage}, seed {view.seed}: {tables.settings(view.settings)}")
-    found = (tables.attempts(view.attempts), *([tables.curve(points)] if points else []))
+    say(f"{view.stage}, seed {view.seed}: {formatting.settings(view.settings)}")
+    found = (studies.attempts(view.attempts), *([studies.curve(points)] if points else []))
     show(*found)
     for attempt in view.attempts[-1:]:
         if attempt.environment:
-            say(f"\nattempt {attempt.attempt} ran with {tables.settings(attempt.environment)}")
+            say(f"\nattempt {attempt.attempt} ran with {formatting.settings(attempt.environment)}")
     if view.error:
         say(f"\n{view.error.rstrip()}")
 
@@ -153,8 +154,8 @@ def _show_trial(trial: TrialView, output: Output) -> None:
     if output is not Output.TABLE:
         emit(trial, output, table=str)
         return
-    origin = f" ({tables.sources(trial)})" if trial.taken_from else ""
-    say(f"trial {trial.label}/{trial.number} is {trial.state}: {tables.settings(trial.settings)}{origin}")
+    origin = f" ({formatting.sources(trial)})" if trial.taken_from else ""
+    say(f"trial {trial.label}/{trial.number} is {trial.state}: {formatting.settings(trial.settings)}{origin}")
     runs = [
         StudyRunView(
             **run.model_dump(),
@@ -166,9 +167,9 @@ def _show_trial(trial: TrialView, output: Output) -> None:
         )
         for run in trial.runs
     ]
-    show(tables.run_list(runs))
+    show(studies.run_list(runs))
     if trial.curve:
-        show(tables.curve(trial.curve))
+        show(studies.curve(trial.curve))
 
 
 def events(

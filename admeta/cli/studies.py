@@ -24,8 +24,9 @@ from admeta.cli.options import (
     trial_names,
 )
 from admeta.cli.output import emit, emit_list, emit_plain, say, show_comparison
+from admeta.client import formatting
 from admeta.client.states import StudyState
-from admeta.client.terminal import tables
+from admeta.client.terminal.tables import studies
 
 if TYPE_CHECKING:
     from admeta.client import Client, Submission
@@ -47,7 +48,7 @@ def list_studies(
     """List studies, newest first."""
     with connect(url) as client:
         found = client.studies(name=name, state=state, task=task, optimizer=optimizer, tag=tag, limit=limit)
-        emit_list(found, output, table=tables.study_list)
+        emit_list(found, output, table=studies.study_list)
     if found.next_cursor is not None:
         say(f"There are more studies: --limit {10 * limit}", err=True)
 
@@ -64,8 +65,8 @@ def show(study: StudyArgument, url: Url = None, output: OutputOption = Output.TA
             say(f"warning: {warning}", err=True)
         for one in view.extensions:
             by = f" by {one.by}" if one.by else ""
-            say(f"extended {tables.moment(one.at)}{by}: {'; '.join(one.changes) or 'it went on'}")
-    emit(view, output, table=tables.searches)
+            say(f"extended {formatting.moment(one.at)}{by}: {'; '.join(one.changes) or 'it went on'}")
+    emit(view, output, table=studies.searches)
 
 
 def pause(study: StudyArgument, url: Url = None, output: OutputOption = Output.TABLE) -> None:
@@ -113,7 +114,7 @@ def cancel(
             return
         label, number = parse_trial(trial)
         view = client.cancel_trial(study, label, number)
-    emit(view, output, table=lambda cancelled: tables.trial_list([cancelled], metric="value"))
+    emit(view, output, table=lambda cancelled: studies.trial_list([cancelled], metric="value"))
 
 
 def delete(
@@ -140,7 +141,7 @@ def _show_state(study: StudyView, output: Output) -> None:
     if output is Output.TABLE:
         say(f"study {study.name} is {study.state}")
     else:
-        emit(study, output, table=tables.searches)
+        emit(study, output, table=studies.searches)
 
 
 Wait = Annotated[bool, typer.Option("--wait", "-w", help="Follow the study until it ends, then show the comparison.")]
@@ -299,7 +300,7 @@ def _finish(client: Client, study: StudyView, output: Output) -> None:
         show_comparison(client.comparison(study.id))
     else:
         emit(study, output, table=str)
-    lacking = tables.all_failed(study)
+    lacking = studies.all_failed(study)
     if study.state != "COMPLETED" or lacking:
         reason = f": {study.reason}" if study.reason else ""
         say(f"study {study.name} is {study.state}{reason}", err=True)

@@ -18,8 +18,9 @@ import typer
 
 from admeta.cli.options import FAILED, DatabaseUrl, Home, Output, OutputOption, connect
 from admeta.cli.output import emit, emit_plain, say
+from admeta.client import formatting
 from admeta.client.errors import ServiceError
-from admeta.client.terminal import tables
+from admeta.client.terminal.tables import catalog
 from search.states import Scope
 
 if TYPE_CHECKING:
@@ -146,10 +147,10 @@ def create(
             made = tokens.create_token(engine, name=name, scope=scope, lifetime=lifetime)
             where = f" Services on {engine.url.render_as_string()} take it."
     if output is not Output.TABLE:
-        emit(made, output, table=lambda view: tables.token_list([view]))
+        emit(made, output, table=lambda view: catalog.token_list([view]))
         return
     say(made.token)
-    until = "until it is revoked" if made.expires_at is None else f"until {tables.moment(made.expires_at)}"
+    until = "until it is revoked" if made.expires_at is None else f"until {formatting.moment(made.expires_at)}"
     say(f"Token {made.id} ({made.scope}) is valid {until}. Keep it: it cannot be shown again.{where}", err=True)
     say("The client and the command line read it from ADMETA_TOKEN.", err=True)
 
@@ -166,7 +167,7 @@ def show(
             from service.database import tokens
 
             found = tokens.list_tokens(engine)
-    emit(found, output, table=tables.token_list)
+    emit(found, output, table=catalog.token_list)
 
 
 def revoke(
@@ -185,7 +186,7 @@ def revoke(
             from service.database import tokens
 
             ended = tokens.revoke_token(engine, token_id)
-    emit(ended, output, table=lambda view: tables.token_list([view]))
+    emit(ended, output, table=lambda view: catalog.token_list([view]))
 
 
 @contextmanager

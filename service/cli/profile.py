@@ -13,7 +13,7 @@ from admeta.cli.options import Output, OutputOption, Url, connect, study_names, 
 from admeta.cli.output import emit, emit_plain, say, show
 from admeta.client.errors import ServiceError
 from admeta.client.states import Direction, TimeUnit
-from admeta.client.terminal import tables
+from admeta.client.terminal.tables import across
 
 if TYPE_CHECKING:
     from admeta.client.models import ProfilesView
@@ -85,10 +85,10 @@ def _show(view: ProfilesView) -> None:
     if view.group:
         say(f"\n{view.group}")
     if view.optimizers:
-        show(tables.profile_scores(view), tables.profile_tasks(view))
+        show(across.profile_scores(view), across.profile_tasks(view))
     if view.left_out:
         say("")
-        show(tables.left_out(view))
+        show(across.left_out(view))
     say(f"\n{view.sentence}")
 
 

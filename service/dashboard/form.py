@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from admeta.client.terminal import tables
+from admeta.client.formatting import searched_in
 from admeta.registry import known_optimizers
 from admeta.spaces import split_recipe
 from search.definition import StudyDefinition
@@ -232,7 +232,7 @@ def own_spaces(filled: Filled) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for one in json.loads(_first(filled, "base") or '{"optimizers": []}')["optimizers"]:
         if isinstance(space := one.get("space"), Mapping):
-            text = ", ".join(tables.searched_in(name, parameter) for name, parameter in space.items())
+            text = ", ".join(searched_in(name, parameter) for name, parameter in space.items())
             found.setdefault(one["name"], []).append(
                 f"{one['label']}: {text}" if one.get("label", one["name"]) != one["name"] else text
             )

@@ -24,8 +24,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from admeta.client.models import ErrorView, chance
-from admeta.client.terminal import tables
+from admeta.client import formatting
+from admeta.client.models import ErrorView
+from admeta.client.terminal.tables import analyses, studies
 from search import states
 from service.api import optuna_pages
 from service.api.html_pages import COOKIE, prefers_html, root
@@ -93,12 +94,12 @@ def duration(seconds: float | None) -> str:
 
 def number(value: float | None) -> str:
     """Four significant digits; what rounding leaves of zero is 0."""
-    return tables.number(0.0 if value is not None and abs(value) < 1e-12 else value)
+    return formatting.number(0.0 if value is not None and abs(value) < 1e-12 else value)
 
 
 def value(setting: Any) -> str:
     """One setting, as the tables of `admeta` write it."""
-    return tables.settings({"": setting}).removeprefix("=")
+    return formatting.setting(setting)
 
 
 def breakable(text: object) -> Markup:
@@ -122,26 +123,26 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "breakable": breakable,
-        "chance": chance,
+        "chance": formatting.chance,
         "duration": duration,
         "in_page_words": in_page_words,
         "number": number,
         "part": part,
-        "reached": tables.reached,
+        "reached": formatting.reached,
         "searched": lambda values, space: {name: value for name, value in (values or {}).items() if name in space},
-        "searched_in": tables.searched_in,
-        "settings": tables.settings,
-        "spread": tables.spread,
+        "searched_in": formatting.searched_in,
+        "settings": formatting.settings,
+        "spread": formatting.spread,
         "value": value,
     }
     environment.globals |= {
         "asset": asset_address,
-        "good_range": tables.good_range,
+        "good_range": analyses.good_range,
         "has_optuna_pages": optuna_pages.is_installed(),
-        "n_finished": tables.n_finished,
-        "sources": tables.sources,
-        "trials_used": tables.trials_used,
-        "n_runs": tables.n_runs,
+        "n_finished": studies.n_finished,
+        "sources": formatting.sources,
+        "trials_used": studies.trials_used,
+        "n_runs": formatting.n_runs,
     }
     return environment
 

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 
 import search.paper.tables
 import tasks.registry
-from admeta.client import studyfile
+from admeta.client import formatting, studyfile
 from admeta.client.models import (
     OurNumberView,
     PaperCellView,
@@ -28,7 +28,7 @@ from admeta.client.models import (
     ProfilesView,
     RecommendRequest,
 )
-from admeta.client.terminal import tables
+from admeta.client.terminal.tables import across, catalog
 from admeta.client.text import latex, markdown
 from admeta.registry import known_optimizers
 from search.paper.comparison import compare_table
@@ -76,9 +76,9 @@ def get_paper_table(engine: Database, table: str, form: Literal["csv", "json", "
         case "json":
             return JSONResponse(found.model_dump(mode="json"))
         case "tex":
-            return as_text(latex(*tables.paper_rows(found)), name=f"paper-{table}.tex")
+            return as_text(latex(*catalog.paper_rows(found)), name=f"paper-{table}.tex")
         case "md":
-            return as_text(markdown(*tables.paper_rows(found)), name=f"paper-{table}.md")
+            return as_text(markdown(*catalog.paper_rows(found)), name=f"paper-{table}.md")
 
 
 _PAPERS_ORDER = ("sgd", "sgdm", "admetas", "adam", "adamw", "radam", "ranger", "adabelief", "admetar")
@@ -188,7 +188,7 @@ def _result_rows(found: Sequence[BestResult]) -> Iterator[Sequence[Any]]:
         yield (
             best.task, best.model, best.epochs, best.recipe, best.metric, best.direction, best.optimizer, one.variant,
             best.evidence, shown_value(one), best.validation.std, best.validation.n, best.test.mean, best.test.std,
-            best.study, best.label, best.trial, tables.settings(best.chosen),
+            best.study, best.label, best.trial, formatting.settings(best.chosen),
         )  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def _cell_text(cell: Entry | None) -> str:
         return "–"
     validation = cell.result.best.validation
     text = f"{value:.4f}" if validation.std is None else f"{value:.4f} ± {validation.std:.4f}"
-    return f"{text} ({tables.n_runs(validation)})" if validation.n_failed else text
+    return f"{text} ({formatting.n_runs(validation)})" if validation.n_failed else text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,8 +349,8 @@ def profiles_page(request: Request, engine: Database, filters: Annotated[ShownFi
             "optimizer": sorted({one.name for one in found.optimizers} | {*left["optimizer"], *filters.optimizer}),
             "study": sorted(studies | {*left["study"], *filters.study}),
         },
-        groups=tables.group_numbers(found),
-        left_out=tables.left_out_by_reason(found),
+        groups=across.group_numbers(found),
+        left_out=across.left_out_by_reason(found),
         results={(one.recipe, one.optimizer): one for one in found.results},
     )
 
@@ -426,5 +426,5 @@ def _searched(engine: Engine, study: str) -> dict[str, dict[str, Any]]:
 def _told(value: Any) -> str:
     """A field of a definition in words."""
     if isinstance(value, dict) and "type" in value:
-        return tables.searched_in("", value)
+        return formatting.searched_in("", value)
     return "–" if value is None else pages.value(value)

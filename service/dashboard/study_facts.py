@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from admeta.client.formatting import settings
 from admeta.client.models import ComparisonView, StudyView
-from admeta.client.terminal import tables
+from admeta.client.terminal.tables.studies import n_finished
 from search.recipe import own_fields
 from service.dashboard.pages import duration
 
@@ -78,7 +79,7 @@ def _also(definition: dict[str, Any]) -> str | None:
 
 
 def _named(kind: str, values: dict[str, Any]) -> str:
-    others = tables.settings({name: value for name, value in values.items() if name != "name" and value is not None})
+    others = settings({name: value for name, value in values.items() if name != "name" and value is not None})
     return f"{kind} {values['name']}{f' ({others})' if others else ''}" if values.get("name") else ""
 
 
@@ -97,7 +98,7 @@ def _confirmed(confirm: dict[str, Any]) -> str | None:
 
 
 def _spent(study: StudyView, comparison: ComparisonView, budget: dict[str, Any]) -> list[str]:
-    finished, planned = sum(map(tables.n_finished, study.searches)), sum(s.n_trials for s in study.searches)
+    finished, planned = sum(map(n_finished, study.searches)), sum(s.n_trials for s in study.searches)
     counted = all(s.max_epochs is s.max_gpu_hours is None for s in study.searches)
     found = [f"{finished} of {planned} trials used" if counted else f"{_n(finished, 'trial')} used"]
     used = {

@@ -25,7 +25,8 @@ from admeta.client.models import (
     StudyView,
     TrialView,
 )
-from admeta.client.terminal import tables
+from admeta.client.terminal.tables.analyses import speedup_in_words
+from admeta.client.terminal.tables.studies import all_failed
 from admeta.registry import construction, known_optimizers
 from search import run_log
 from search.errors import StudyConflictError
@@ -133,7 +134,7 @@ def study_page(request: Request, engine: Database, study: str) -> Response:
         sensitivity=asked_sensitivity(engine, view),
         objectives=_objectives(view),
         ladder=asked_scale(engine, view),
-        speedup_in_words=tables.speedup_in_words,
+        speedup_in_words=speedup_in_words,
         addable=sorted(set(known_optimizers()) - {search.label for search in view.searches}),
     )
 
@@ -191,7 +192,7 @@ def _extension(filled: Filled) -> ExtendRequest:
 
 def _all_failed(engine: Engine, study: StudyView) -> dict[str, StudyRunView]:
     """By label, the last failure of each search whose finished trials all failed."""
-    labels = tables.all_failed(study)
+    labels = all_failed(study)
     failures = queries.last_failures(engine, study.id) if labels else {}
     return {label: failures[label] for label in labels if label in failures}
 

@@ -20,8 +20,8 @@ import admeta.registry
 import tasks.registry
 from admeta.client import studyfile
 from admeta.client.errors import StudyFileError
+from admeta.client.formatting import searched_in
 from admeta.client.models import DetectableView, FieldError, StudyView
-from admeta.client.terminal import tables
 from search.advice import warnings_for
 from search.definition import StudyDefinition, expand_names
 from search.errors import StudyConflictError, StudyNotFoundError
@@ -284,7 +284,7 @@ def _optimizers() -> list[dict[str, Any]]:
                 "description": info.description,
                 "spaces": [*named_spaces(info), PAPER_BEST],
                 "searched": ", ".join(
-                    tables.searched_in(key, parameter.model_dump(exclude_none=True)) for key, parameter in space.items()
+                    searched_in(key, parameter.model_dump(exclude_none=True)) for key, parameter in space.items()
                 ),
             }
         )

@@ -200,11 +200,6 @@ class RecommendRequest(BaseModel):
         return task if self.model is None else {**task, "model": self.model}
 
 
-def chance(probability: float) -> str:
-    """A probability with two digits, which say neither never nor always."""
-    return "<0.01" if probability < 0.01 else ">0.99" if probability > 0.99 else f"{probability:.2f}"
-
-
 class CandidateView(View):
     """An optimizer that a recommendation was chosen from."""
 

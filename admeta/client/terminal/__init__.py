@@ -1,11 +1,12 @@
-"""A table that never cuts off text: where its columns do not fit, each row is written as a record.
+"""The console of results, and a table that never cuts off text: where columns do not fit, each row is a record.
 
 rich crops columns that must not wrap, without any sign of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -13,7 +14,18 @@ from rich.table import Table
 
 from admeta.client.text import printable
 
+PIPE_WIDTH = 240
 _GAP = 2
+
+
+def console() -> Console:
+    """A console on stdout; where that is not a terminal and COLUMNS is not set, wide enough for most tables."""
+    plain = Console(highlight=False, markup=False, emoji=False)
+    return (
+        plain
+        if plain.is_terminal or "COLUMNS" in os.environ
+        else Console(highlight=False, markup=False, emoji=False, width=PIPE_WIDTH)
+    )
 
 
 class FittedTable:
@@ -21,13 +33,16 @@ class FittedTable:
 
     Args:
         columns: their names.
+        rows: the first rows; `add_row` adds more.
         wrapped: columns whose text may be wrapped between words; default: the last.
     """
 
-    def __init__(self, *columns: str, wrapped: Sequence[str] | None = None) -> None:
+    def __init__(self, *columns: str, rows: Iterable[Sequence[str]] = (), wrapped: Sequence[str] | None = None) -> None:
         self._columns = columns
         self._wrapped = frozenset(columns[-1:] if wrapped is None else wrapped)
         self._rows: list[tuple[str, ...]] = []
+        for row in rows:
+            self.add_row(*row)
 
     def add_row(self, *cells: str) -> None:
         """Add a row, a text for every column."""

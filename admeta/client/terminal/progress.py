@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from admeta.client.errors import ClientError
+from admeta.client.formatting import duration, number, rough_duration
 from admeta.client.models import SearchView, StudyView
-from admeta.client.terminal.tables import duration, n_finished, number, rough_duration, trials_used
+from admeta.client.terminal.tables.studies import n_finished, trials_used
 from admeta.client.text import printable
 
 _BAR_WIDTH = 24

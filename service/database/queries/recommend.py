@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session
 
 import admeta.registry
 import tasks.registry
-from admeta.client.models import CandidateView, CostView, RecommendationView, RecommendRequest, chance
+from admeta.client.formatting import chance
+from admeta.client.models import CandidateView, CostView, RecommendationView, RecommendRequest
 from admeta.errors import AdmetaError
 from admeta.registry import construction
 from admeta.spaces import split_recipe

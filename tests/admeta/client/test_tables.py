@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from admeta.client.models import StudyRunView
-from admeta.client.terminal import FittedTable, tables
+from admeta.client.terminal import FittedTable, console
+from admeta.client.terminal.tables.studies import run_list
 
 
 def test_markup_in_an_error_is_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,7 +20,7 @@ def test_markup_in_an_error_is_text(capsys: pytest.CaptureFixture[str]) -> None:
         created_at=datetime.now(UTC), started_at=None, finished_at=None, attempts=[], study="s", label="a",
         optimizer="a", trial=0, settings={},
     )  # fmt: skip
-    tables.console().print(tables.run_list([run]))
+    console().print(run_list([run]))
     assert "error: ValueError: [/red] [bold] :smile:" in capsys.readouterr().out
 
 
@@ -55,15 +56,3 @@ def test_nothing_is_cut_off_however_narrow_the_terminal() -> None:
     ]
     with pytest.raises(ValueError, match="2 cells for 3 columns"):
         table.add_row("a", "b")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "shown"), [(-1, "0 s"), (59, "59 s"), (61, "1 min"), (7199, "1 h"), (90_000, "1 d")]
-)
-def test_rough_durations(seconds: float, shown: str) -> None:
-    assert tables.rough_duration(seconds) == shown
-
-
-@pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (59.6, "1:00"), (3723, "1:02:03"), (-1, "0:00")])
-def test_durations(seconds: float, shown: str) -> None:
-    assert tables.duration(seconds) == shown

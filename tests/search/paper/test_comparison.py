@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from admeta.client.models import OurNumberView
-from admeta.client.terminal.tables import paper_rows
+from admeta.client.terminal.tables.catalog import paper_rows
 from admeta.client.text import latex, markdown
 from search.errors import SearchError
 from search.paper.comparison import Measured, compare_table, list_tables, number_text

@@ -16,8 +16,7 @@ import typer
 from admeta.cli.app import build
 from admeta.cli.output import say
 from admeta.client import Client
-from admeta.client.terminal import FittedTable
-from admeta.client.terminal.tables import console
+from admeta.client.terminal import FittedTable, console
 from service.settings import Settings
 from tests.service.fakes import live
 

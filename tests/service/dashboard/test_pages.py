@@ -14,7 +14,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 
-from admeta.client.terminal import tables
+from admeta.client import terminal
+from admeta.client.terminal.tables import studies
 from search.records import RunOutcome
 from search.states import FailureKind, RunState, Scope, Stage, StudyState
 from service.app import create_app
@@ -228,8 +229,8 @@ def test_pages_and_tables_show_what_a_warm_start_took(
         assert "1 from earlier studies" in shown
     trial = api.get("/studies/warm/trials/admetar/0", headers={"Accept": "text/html"}).text
     assert "By the warm start taken from earlier/admetar/3, near earlier/admetar/4" in trial
-    tables.console().print(tables.searches(queries.get_study_view(store.engine, "warm")))
-    tables.console().print(tables.trial_list(queries.list_trials(store.engine, "warm").items, metric="value"))
+    terminal.console().print(studies.searches(queries.get_study_view(store.engine, "warm")))
+    terminal.console().print(studies.trial_list(queries.list_trials(store.engine, "warm").items, metric="value"))
     searched, listed = capsys.readouterr().out.split("trial ", 1)
     assert "0/4, 1 from earlier studies" in searched
     assert re.split(r"  +", listed.splitlines()[1].strip())[-2:] == [

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from sqlalchemy import Engine
 
-from admeta.client.models import RecommendationView, RecommendRequest, StudyChanges, chance
+from admeta.client.models import RecommendationView, RecommendRequest, StudyChanges
 from search.definition import StudyDefinition
 from search.recipe import recipe_of
 from search.records import Point, RunOutcome
@@ -89,12 +89,6 @@ def test_equal_means_are_not_decided(store: SqlStore, engine: Engine) -> None:
     found = asked(engine)
     assert found.candidates[1].difference == 0
     assert "The interval holds 0: the results do not decide between the two." in found.how_sure
-
-
-def test_a_probability_is_neither_none_nor_whole() -> None:
-    assert [chance(p) for p in (0.0, 0.004, 0.01, 0.5, 0.99, 0.996, 1.0)] == [
-        *("<0.01", "<0.01", "0.01", "0.50", "0.99", ">0.99", ">0.99")
-    ]
 
 
 def test_near_candidates_get_seeds_and_their_settings(store: SqlStore, engine: Engine) -> None:

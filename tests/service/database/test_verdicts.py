@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import insert
 
-from admeta.client.terminal import tables
+from admeta.client import terminal
+from admeta.client.terminal.tables import comparisons
 from search.definition import StudyDefinition
 from search.records import Point, RunOutcome
 from search.states import FailureKind, RunState, SignificanceTest, Stage, StudyState
@@ -97,7 +98,7 @@ def test_epochs_and_gpu_seconds_of_the_search_stage_stand_beside_the_trials(
     first, second = comparison(store.engine, lease.study_id).rows
     assert (first.n_trials, first.n_epochs, first.search_gpu_s, first.gpu_s) == (2, 4, 6.0, 9.0)
     assert (second.n_epochs, second.search_gpu_s) == (0, 0.0)
-    tables.console().print(tables.comparison(comparison(store.engine, lease.study_id)))
+    terminal.console().print(comparisons.optimizers(comparison(store.engine, lease.study_id)))
     assert "4, 0:06 of GPU" in capsys.readouterr().out
 
 
