@@ -26,7 +26,8 @@ from optuna.distributions import FloatDistribution
 from optuna.terminator import EMMREvaluator, RegretBoundEvaluator
 from optuna.trial import TrialState, create_trial
 
-from benchmarks.verdicts import final_values, show, wilson
+from benchmarks.printing import show, wilson
+from benchmarks.verdicts.samples import final_values
 from search import pruners, samplers
 from search.edge import EDGE, End, gets_better_towards
 from search.importance import importance

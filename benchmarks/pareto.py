@@ -25,8 +25,8 @@ import optuna
 from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState, create_trial
 
+from benchmarks.printing import show
 from benchmarks.rungs import LOGS, PARAMETERS, WEIGHTS
-from benchmarks.verdicts import show
 from search import optuna_samplers, samplers
 from search.objectives import corners, cost_of, hypervolume
 from search.space import FloatParameter

@@ -26,7 +26,7 @@ import optuna
 from optuna.distributions import FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from benchmarks.verdicts import show, wilson
+from benchmarks.printing import show, wilson
 from search import optuna_samplers, pruners, samplers
 from search.space import FloatParameter
 from search.states import Direction

@@ -23,7 +23,7 @@ from numpy.random import Generator
 from scipy.interpolate import PchipInterpolator
 
 from benchmarks.curves import load
-from benchmarks.verdicts import show
+from benchmarks.printing import show
 from search.analysis import GoodRange, good_range
 from search.states import Direction
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.verdicts import PUBLISHED
+from benchmarks.verdicts.across import PUBLISHED
 from tests.tasks.shared_data import shared_public
 
 Say = Callable[..., tuple[int, str, str]]
