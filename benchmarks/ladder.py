@@ -1,13 +1,14 @@
-"""Ladders of a GPT's width through a service: predicted learning rates against swept ones, standard and µP.
+"""Ladders of a model's width through a service: predicted learning rates against swept ones, standard and µP.
 
-    python -m benchmarks.ladder small [--home DIR] [--text FILE …]     widths 32, 64, 128, predicts 256: for a CPU
-    python -m benchmarks.ladder large [--home DIR] [--text FILE …]     widths 128, 256, 512, predicts 1,024: for a GPU
+    python -m benchmarks.ladder small [--text FILE …] [--home DIR]  gpt, widths 32, 64, 128, predicts 256: for a CPU
+    python -m benchmarks.ladder large [--text FILE …] [--home DIR]  gpt, widths 128, 256, 512, predicts 1,024: for a GPU
+    python -m benchmarks.ladder vit --data DIR [--home DIR]         vit, widths 64, 128, 192, predicts 384: for a GPU
 
-Each of the two parametrisations is a study with AdamW and AdmetaR. Without --text the model reads the sources of the
-installed torch, as bytes. A run that was stopped goes on where it was when it is started again with the same --home.
-`admeta scale` is printed of each study; --out writes its answers to a file as JSON. The small one takes a quarter of an
-hour on two free cores: with a third of its 120 steps no width learns more than how frequent each byte is, and losses
-have no minimum over the learning rate.
+Each of the two parametrisations is a study with AdmetaR and AdamW. Without --text a gpt reads the sources of the
+installed torch, as bytes; vit reads CIFAR-10 from --data. A run that was stopped goes on where it was when it is
+started again with the same --home. `admeta scale` is printed of each study; --out writes its answers to a file as
+JSON. The small one takes a quarter of an hour on two free cores: with a third of its 120 steps no width learns more
+than how frequent each byte is, and losses have no minimum over the learning rate.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from admeta.client.terminal.tables import analyses
 from benchmarks.time_to_answer import service
 
 MAX_TEXT = 6 * 2**20
+TEXT = {"name": "gpt", "data_dir": "text"}
 SIZES: dict[str, dict[str, Any]] = {
     "small": {
-        "task": {"model": "nano", "context": 32, "batch_size": 16, "tokens_per_epoch": 10_240, "epochs": 6},
+        "task": {**TEXT, "model": "nano", "context": 32, "batch_size": 16, "tokens_per_epoch": 10_240, "epochs": 6},
         "scale": {"field": "width", "values": [32, 64, 128], "predict": 256, "verify": 5},
         "base_width": 64,
         "lr": {"adamw": (5e-4, 7), "admetar": (2e-3, 7)},
@@ -38,11 +40,19 @@ SIZES: dict[str, dict[str, Any]] = {
         "resources": {"cpus": 1},
     },
     "large": {
-        "task": {"model": "micro", "context": 256, "batch_size": 64, "tokens_per_epoch": 819_200, "epochs": 4},
+        "task": {**TEXT, "model": "micro", "context": 256, "batch_size": 64, "tokens_per_epoch": 819_200, "epochs": 4},
         "scale": {"field": "width", "values": [128, 256, 512], "predict": 1024, "verify": 5},
         "base_width": 128,
         "lr": {"adamw": (2.5e-4, 7), "admetar": (1e-3, 7)},
         "seeds": [0],
+        "resources": {"cpus": 2, "gpus": 0.125},
+    },
+    "vit": {
+        "task": {"name": "cifar10", "model": "vit_tiny", "epochs": 3},
+        "scale": {"field": "width", "values": [64, 128, 192], "predict": 384, "verify": 5},
+        "base_width": 64,
+        "lr": {"adamw": (2.5e-4, 7), "admetar": (1e-3, 7)},
+        "seeds": [],
         "resources": {"cpus": 2, "gpus": 0.125},
     },
 }
@@ -58,7 +68,7 @@ def definition(size: str, parametrization: str) -> dict[str, Any]:
     ]
     return {
         "name": f"ladder-{size}-{parametrization}",
-        "task": {"name": "gpt", "data_dir": "text", **chosen["task"], **mup},
+        "task": {**chosen["task"], **mup},
         "optimizers": optimizers,
         "scale": chosen["scale"],
         "sampler": {"name": "grid"},
@@ -103,13 +113,15 @@ def main() -> None:
     parser.add_argument("size", choices=SIZES)
     parser.add_argument("--home", type=Path)
     parser.add_argument("--text", type=Path, nargs="*", default=[])
+    parser.add_argument("--data", type=Path, help="the folder with CIFAR-10, for vit")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--minutes", type=float, default=600.0, help="then print what there is")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         home = asked.home or Path(scratch) / "home"
-        write_text(home / "data" / "text", asked.text)
-        with service(home, home / "data") as client:
+        if asked.data is None:
+            write_text(home / "data" / "text", asked.text)
+        with service(home, asked.data or home / "data") as client:
             names = [client.submit(definition(asked.size, one)).study.name for one in ("standard", "mup")]
             follow(client, names, minutes=asked.minutes)
             for name in names:
