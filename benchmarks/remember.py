@@ -38,9 +38,10 @@ from scipy import stats
 
 from benchmarks.rungs import LOGS
 from search import optuna_samplers
-from search.definition import Budget, StudyDefinition, WarmStart
+from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
 from search.samplers import TpeSampler
+from search.sections import Budget, WarmStart
 from search.space import CategoricalParameter, FloatParameter, Parameter
 from search.states import Direction
 from search.warm_start import EarlierTrial, Taken, near_best, portfolio

@@ -13,10 +13,11 @@ from typing import Any
 
 from admeta.client.models import DetectableView
 from search.analysis import Decision, Plan, Rules, detectable_difference, replay
-from search.definition import Confirm, StudyDefinition
+from search.definition import StudyDefinition
 from search.extension import alpha_after
 from search.optimizer_search import OptimizerSearch
 from search.records import RunRecord
+from search.sections import Confirm
 from search.states import SETTINGS_FAILURES, Direction, FailureKind, RunState, SignificanceTest, Stage, Verdict
 
 

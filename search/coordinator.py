@@ -17,12 +17,13 @@ from admeta.spaces import split_recipe
 from search.analysis import Decision
 from search.assignment import Assignment, Report, Slot
 from search.confirmation import describe, next_seeds
-from search.definition import N_TRIALS, StudyDefinition
+from search.definition import StudyDefinition
 from search.loop import SearchLoop
 from search.objectives import COSTS, MEMORY
 from search.packing import Packing
 from search.prediction import results_of, verifying_trials, why_not_verified
 from search.records import Capacity, Lease, RunOutcome, RunRecord, StudyRecord
+from search.sections import N_TRIALS
 from search.states import FailureKind, RunState, Stage, StudyState
 from search.store import Store
 from tasks.config import with_recipe

@@ -24,10 +24,10 @@ from admeta.imports import DEFAULT_IMPORTS, check_allowed
 from search import placement
 from search.assignment import NAMESPACE
 from search.coordinator import Coordinator, Workplace, run_folder
-from search.definition import NO_CARD
 from search.errors import LeaseLostError
 from search.records import Capacity, CompetingStudy, Lease, StudyRecord
 from search.retention import Retention
+from search.sections import NO_CARD
 from search.states import RunState, Stage, StudyState
 from search.store import Store
 from tasks.config import TrialRef

@@ -10,8 +10,9 @@ from typing import Any
 from admeta.client.models import ExtendRequest
 from admeta.spaces import RECIPE
 from search.analysis.moderated import N_DRAWS
-from search.definition import Budget, StudyDefinition
+from search.definition import StudyDefinition
 from search.errors import field_error, nearest_hint
+from search.sections import Budget
 
 LIMITS = tuple(name for name in Budget.model_fields if name != "trials_per_optimizer")
 

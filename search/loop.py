@@ -14,7 +14,7 @@ from typing import Any
 
 from search import samplers
 from search.confirmation import choose, sensitivity_runs
-from search.definition import StudyDefinition, WarmStart
+from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
 from search.records import (
     AttemptStart,
@@ -27,6 +27,7 @@ from search.records import (
     copied_points,
     with_points,
 )
+from search.sections import WarmStart
 from search.space import fit
 from search.states import FailureKind, RunState, Stage
 from search.store import Store

@@ -26,11 +26,12 @@ import tasks.registry
 from admeta.builtin import BUILTIN
 from admeta.spaces import RECIPE, split_recipe
 from search.assignment import CARD_KIND
-from search.definition import Resources, StudyDefinition
+from search.definition import StudyDefinition
 from search.optimizer_search import MAX_UNIFORM, OptimizerSearch
 from search.packing import MOST, CardKind, Packing
 from search.recipe import batch_sizes
 from search.records import Capacity, CardFacts, CompetingStudy
+from search.sections import Resources
 from search.space import CategoricalParameter, FloatParameter, IntParameter
 from tasks.config import with_recipe
 from tasks.engine import sharing

@@ -87,7 +87,7 @@ class Store(Protocol):
 
         Args:
             data_fingerprint: of the definition's data. Studies that knew no fingerprint may be of its recipe, too.
-            like: only studies whose recipe is this definition's (`search.definition`).
+            like: only studies whose recipe is this definition's (`search.recipe`).
             studies: only studies of these names; None: any.
         """
         ...

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from search.assignment import Assignment
 from search.confirmation import Spread, detectable_in
-from search.definition import Contrasts, StudyDefinition
+from search.definition import StudyDefinition
 from search.records import Lease, RunOutcome, StudyRecord
+from search.sections import Contrasts
 from search.states import FailureKind, RunState, Stage, StudyState
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define

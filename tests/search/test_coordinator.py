@@ -10,9 +10,9 @@ from optuna.trial import TrialState
 
 from search.assignment import Assignment, Pace, Report
 from search.coordinator import ALONE, OUT_OF_COHORT, Idle
-from search.definition import Budget, WarmStart
 from search.packing import CardKind, Packing
 from search.records import Point, RunOutcome, StudyRecord
+from search.sections import Budget, WarmStart
 from search.states import FailureKind, RunState, Stage, StudyState
 from tasks.engine.protocol import Cost
 from tests.search.memory_store import MemoryStore

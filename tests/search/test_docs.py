@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from search import pruners, samplers
-from search.definition import Budget
+from search.sections import Budget
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "search.md").read_text()

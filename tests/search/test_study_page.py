@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from admeta.client.text import markdown
-from search import definition, objectives, optimizer_search, pruners, samplers, scale, space
+from search import definition, objectives, optimizer_search, pruners, samplers, scale, sections, space
 from tasks.config import Schedule, TaskConfig, TrialRef
 from tasks.registry import TASKS
 from tasks.text.config import Lora
@@ -30,12 +30,12 @@ PARTS: tuple[tuple[str, tuple[type[BaseModel], ...]], ...] = (
     ("`optimizers`", (optimizer_search.OptimizerSearch,)),
     ("A parameter of `space`", (space.FloatParameter, space.IntParameter, space.CategoricalParameter)),
     ("`objective`, and each of `objectives`", (objectives.Objective,)),
-    ("`budget`", (definition.Budget,)),
-    ("`confirm` and `contrasts`", (definition.Confirm, definition.Contrasts)),
+    ("`budget`", (sections.Budget,)),
+    ("`confirm` and `contrasts`", (sections.Confirm, sections.Contrasts)),
     ("`scale`", (scale.Scale,)),
     ("`sensitivity`", (optimizer_search.Sensitivity,)),
-    ("`resources`", (definition.Resources,)),
-    ("`warm_start`", (definition.WarmStart,)),
+    ("`resources`", (sections.Resources,)),
+    ("`warm_start`", (sections.WarmStart,)),
     (
         "`sampler`",
         (

@@ -9,10 +9,10 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from pydantic import ValidationError
 
-from search.definition import Budget, WarmStart
 from search.optimizer_search import OptimizerSearch
 from search.records import RunRecord, StudyRecord
 from search.samplers import TpeSampler
+from search.sections import Budget, WarmStart
 from search.states import Direction, RunState, Stage, StudyState
 from search.trials import Trials
 from search.warm_start import DEGREE, STEP, TAKEN_FROM, EarlierTrial, best_alone, degree, near_best, portfolio

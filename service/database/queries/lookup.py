@@ -14,8 +14,9 @@ from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Engine, Text, select, type_coerce
 from sqlalchemy.orm import Session
 
-from search.definition import Confirm, StudyDefinition
+from search.definition import StudyDefinition
 from search.errors import SearchError, StudyNotFoundError
+from search.sections import Confirm
 from search.states import Direction, StudyState
 from service.database.engine import reading
 from service.database.errors import InvalidCursorError, TrialNotFoundError
