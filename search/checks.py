@@ -20,6 +20,7 @@ from search.optimizer_search import NAME_PATTERN
 from search.recipe import MAX_CHECKED, batch_sizes, check_recipe, why_not_searched
 from search.scale import fitted
 from search.sections import NO_CARD
+from search.sensitivity import n_values
 from tasks.config import with_recipe
 from tasks.registry import ENGINE_RUN, OWN_FIELDS, TaskInfo, why_not_together
 
@@ -204,7 +205,7 @@ def _check_sensitivity(definition: StudyDefinition) -> None:
     if asked.seeds > len(seeds):
         message = f"must be at most the number of confirm seeds, {len(seeds)}; they are its seeds"
         raise field_error("too_few_seeds", message, at=("sensitivity", "seeds"), value=asked.seeds)
-    if not any(optimizer.n_values(asked) for optimizer in definition.optimizers):
+    if not any(n_values(optimizer, asked) for optimizer in definition.optimizers):
         names = tuple(dict.fromkeys(name for one in definition.optimizers for name in (*one.space, *one.fixed)))
         message = f"is no parameter with numbers of any optimizer here; {nearest_hint(asked.parameter, names)}"
         raise field_error("unknown_parameter", message, at=("sensitivity", "parameter"), value=asked.parameter)

@@ -1,24 +1,18 @@
-"""How a study's confirm runs are compared, what they can show and which seeds it trains next.
-
-Also which trial they choose, and which runs show how the result depends on one parameter around it.
-"""
+"""How a study's confirm runs are compared, what they can show, which trial they choose and which seeds come next."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 
 from admeta.client.models import DetectableView
 from search.analysis import Decision, Plan, Rules, detectable_difference, replay
 from search.definition import StudyDefinition
 from search.extension import alpha_after
-from search.optimizer_search import OptimizerSearch
 from search.records import RunRecord
 from search.sections import Confirm
-from search.states import SETTINGS_FAILURES, Direction, FailureKind, RunState, SignificanceTest, Stage, Verdict
+from search.states import Direction, RunState, SignificanceTest, Verdict
 
 
 def rules_of(
@@ -163,63 +157,6 @@ def choose(trials: Sequence[RunRecord], confirm_runs: Sequence[RunRecord], direc
         return not own, failed, not values, cost, trial.trial_number
 
     return min(trials, key=place)
-
-
-def without(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """The other parameters: trials that have the same ones lie on one line of the search space."""
-    return {key: value for key, value in params.items() if key != name}
-
-
-def tells_of_settings(run: RunRecord) -> bool:
-    """Whether the run's end is a result of its settings: a value at full length, or a divergence."""
-    return run.state is RunState.COMPLETE or run.failure in SETTINGS_FAILURES
-
-
-def sensitivity_runs(
-    definition: StudyDefinition, optimizer: OptimizerSearch, runs: Sequence[RunRecord], chosen: RunRecord
-) -> list[tuple[dict[str, Any], int]]:
-    """Parameters and seed of each run that is still to be made around the chosen trial.
-
-    A trial that has the same other parameters and lies within a quarter of the distance between two values takes the
-    place of a run: further seeds are trained at its own value. The chosen trial itself does not, since its value was
-    selected for being good; its confirm runs do.
-
-    Args:
-        runs: of the search, all stages.
-    """
-    asked = definition.sensitivity
-    if asked is None:
-        return []
-    name, at = asked.parameter, optimizer.number(asked.parameter, chosen.params)
-    seeds = definition.confirm.seeds[: asked.seeds]
-    log = optimizer.varies_on_log_scale(name)
-    values = optimizer.values_around(chosen.params, asked)
-    apart = min((_distance(a, b, log=log) for a, b in pairwise(values)), default=0.0)
-    trials = [
-        (value, run)
-        for run in runs
-        if run.stage is Stage.SEARCH and run.id != chosen.id and tells_of_settings(run)
-        and without(name, run.params) == without(name, chosen.params)
-        and (value := optimizer.number(name, run.params)) is not None
-    ]  # fmt: skip
-    wanted: list[tuple[dict[str, Any], int]] = []
-    for value in values:
-        params = {**chosen.params, name: value}
-        if value == at:
-            wanted += [(dict(chosen.params), seed) for seed in seeds if not definition.confirm.top_k]
-            continue
-        near = min(trials, key=lambda one: _distance(one[0], value, log=log), default=None)
-        if near is not None and _distance(near[0], value, log=log) <= apart / 4:
-            wanted += [(dict(near[1].params), seed) for seed in seeds[:-1]]
-        else:
-            wanted += [(params, seed) for seed in seeds]
-    made = [run for run in runs if run.stage is Stage.SENSITIVITY and run.failure is not FailureKind.REPLACED]
-    known = [(run.params, run.seed) for run in made]
-    return [one for one in wanted if one not in known]
-
-
-def _distance(a: float, b: float, *, log: bool) -> float:
-    return abs(math.log(a / b)) if log else abs(a - b)
 
 
 def _plan(confirm: Confirm, n_seen: int) -> Plan | None:

@@ -8,6 +8,7 @@ those of the whole definition by `search.checks`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
@@ -20,10 +21,11 @@ from search.checks import check_definition
 from search.errors import field_error, nearest_hint
 from search.named_spaces import begin_at_papers_best, lift_conditions, with_space
 from search.objectives import MOST, Further, Objective, with_further
-from search.optimizer_search import Name, OptimizerSearch, PlannedSearch, Sensitivity
+from search.optimizer_search import Name, OptimizerSearch
 from search.recipe import RECIPE_SCHEMA, share_recipe
 from search.scale import Scale, at_size
 from search.sections import Budget, Confirm, Contrasts, Resources, WarmStart
+from search.sensitivity import Sensitivity, n_values
 from search.space import Strict
 from tasks.config import Count, Number, TaskConfig
 from tasks.errors import TaskError
@@ -100,6 +102,27 @@ def _known_kind(kind: str, names: tuple[str, ...], kinds: Any) -> BeforeValidato
         return value
 
     return BeforeValidator(check, json_schema_input_type=Annotated[kinds, Field(discriminator="name")] | str)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSearch:
+    """One search that a study makes.
+
+    Attributes:
+        optimizer: as the definition has it, under the label of this search.
+        of: the optimizer's label in the definition.
+        repeat: how many searches of the same optimizer come before it.
+        is_baseline: whether it is one trial of the optimizer's default settings and no search.
+        size: in a study with `scale`, that of the model.
+        is_predicted: whether its trials are those that verify a prediction (search.scale).
+    """
+
+    optimizer: OptimizerSearch
+    of: str
+    repeat: int
+    is_baseline: bool = False
+    size: float | None = None
+    is_predicted: bool = False
 
 
 class StudyDefinition(Strict):
@@ -303,9 +326,9 @@ class StudyDefinition(Strict):
 
     def n_sensitivity_runs_of(self, optimizer: OptimizerSearch) -> int:
         """Sensitivity runs of this optimizer at most; the confirm runs are those at the chosen value."""
-        if self.sensitivity is None or not (n_values := optimizer.n_values(self.sensitivity)):
+        if self.sensitivity is None or not (n_varied := n_values(optimizer, self.sensitivity)):
             return 0
-        return (n_values - (self.confirm.top_k > 0)) * self.sensitivity.seeds
+        return (n_varied - (self.confirm.top_k > 0)) * self.sensitivity.seeds
 
     @property
     def n_runs(self) -> int:

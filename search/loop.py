@@ -13,7 +13,7 @@ from itertools import count
 from typing import Any
 
 from search import samplers
-from search.confirmation import choose, sensitivity_runs
+from search.confirmation import choose
 from search.definition import StudyDefinition
 from search.optimizer_search import OptimizerSearch
 from search.records import (
@@ -28,6 +28,7 @@ from search.records import (
     with_points,
 )
 from search.sections import WarmStart
+from search.sensitivity import sensitivity_runs
 from search.space import fit
 from search.states import FailureKind, RunState, Stage
 from search.store import Store

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Self
 
@@ -33,19 +32,8 @@ from search.errors import field_error, nearest_hint
 from search.named_spaces import ROLES_SCHEMA, as_list, lift_conditions, resolve_roles, resolve_spaces
 from search.recipe import RECIPE_SCHEMA, recipe_parameters
 from search.samplers import configurations, n_configurations
-from search.space import (
-    CategoricalParameter,
-    IntParameter,
-    Space,
-    Strict,
-    as_drawn,
-    check_conditions,
-    encode_choice,
-    fit,
-    ordered,
-    why_not,
-)
-from tasks.config import Count, Number
+from search.space import Space, Strict, check_conditions, encode_choice, fit, ordered, why_not
+from tasks.config import Count
 
 BASELINE = ".defaults"
 """What follows an optimizer's label in that of its baseline."""
@@ -58,7 +46,6 @@ Name = Annotated[
         description="1 to 100 letters, digits, '-', '_' or '.', not starting with a mark.",
     ),
 ]
-
 
 MAX_CONDITIONS = 3
 
@@ -83,35 +70,6 @@ def _show_resolved(schema: dict[str, Any]) -> None:
     """Add the input fields that are resolved before the model sees them."""
     description = "As the study's `recipe`, for this optimizer alone."
     schema["properties"] |= {"roles": ROLES_SCHEMA, "recipe": {"description": description, **RECIPE_SCHEMA}}
-
-
-class Sensitivity(Strict):
-    """Runs that show how each optimizer's result depends on one parameter, the others at what its search chose."""
-
-    parameter: Annotated[str, Field(max_length=100)] = Field(
-        default="lr", description="A parameter that is a number; optimizers without it are left out."
-    )
-    points: Annotated[Count, Field(ge=3, le=51)] = Field(
-        default=7,
-        description="Values of the parameter, the chosen one among them; an odd number. Trials that lie there already "
-        "are not trained again.",
-    )
-    span: Annotated[Number, Field(gt=1, le=1e6)] = Field(
-        default=30,
-        description="The values go from the chosen one / span to the chosen one * span, in equal factors. A searched "
-        "parameter that is not on a log scale has values over its space instead; of choices, those next to the chosen "
-        "one are the values.",
-    )
-    seeds: Annotated[Count, Field(ge=1, le=100)] = Field(
-        default=1, description="Runs at each value, with the first of the confirm seeds."
-    )
-
-    @field_validator("points")
-    @classmethod
-    def _odd(cls, points: int) -> int:
-        if points % 2 == 0:
-            raise ValueError(f"must be odd, with as many values below the chosen one as above; it is {points}")
-        return points
 
 
 class OptimizerSearch(Strict):
@@ -365,73 +323,6 @@ class OptimizerSearch(Strict):
         value = {name: default, **self.fixed, **params}[name]
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
-    def varies_on_log_scale(self, name: str) -> bool:
-        """Whether sensitivity to this parameter is measured in factors rather than in differences."""
-        parameter = self.space.get(name)
-        if isinstance(parameter, CategoricalParameter):
-            return all(choice > 0 for choice in _numbers(parameter))
-        return parameter is None or parameter.log
-
-    def values_around(self, params: Mapping[str, Any], asked: Sensitivity) -> list[float]:
-        """Values of the parameter in question around that of a trial, which is one of them, in ascending order.
-
-        None that the optimizer or `when` would refuse. Empty where the parameter is no number, or decides which others
-        are drawn.
-        """
-        name, half = asked.parameter, asked.points // 2
-        at = self.number(name, params)
-        if at is None or any(name in (parameter.when or ()) for parameter in self.space.values()):
-            return []
-        parameter = self.space.get(name)
-        values: Iterable[float]
-        if isinstance(parameter, CategoricalParameter):
-            choices = sorted(_numbers(parameter))
-            place = choices.index(at)
-            values = choices[max(0, place - half) : place + half + 1]
-        elif parameter is not None and not parameter.log:
-            apart = (parameter.high - parameter.low) / (asked.points - 1)
-            evenly = [parameter.low + i * apart for i in range(asked.points)]
-            values = [as_drawn(parameter, value) for value in evenly if abs(value - at) > apart / 2]
-        elif at > 0:
-            values = [float(f"{at * asked.span ** (i / half):.4g}") for i in range(-half, half + 1) if i]
-        else:
-            return []
-        if self._is_whole(name, at):
-            values = map(round, filter(math.isfinite, values))
-        return sorted({at, *(value for value in values if self._accepts(name, value, params))})
-
-    def _is_whole(self, name: str, at: float) -> bool:
-        """Whether the parameter has whole numbers alone; 1 may also be how a learning rate of 1.0 was written."""
-        if name in self.space:
-            return isinstance(self.space[name], IntParameter)
-        known = admeta.registry.get(self.name).parameters.get(name)
-        return isinstance(at, int) and (known is None or not known.domain.accepts(float(at)))
-
-    def _accepts(self, name: str, value: float, params: Mapping[str, Any]) -> bool:
-        if not self.meets({**params, name: value}):
-            return False
-        if name.startswith(RECIPE):  # the definition's rules hold for what is searched
-            return name in self.space and why_not(self.space[name], value) is None
-        info, settings = admeta.registry.get(self.name), {**self.fixed, **params}
-        try:
-            info.check(name, value)
-        except AdmetaError:
-            return False
-        rules = (rule for rule in info.requirements if rule.parameter == name)
-        return all(rule.domain.accepts(value) for rule in rules if settings.get(rule.where) == rule.value)
-
-    def n_values(self, asked: Sensitivity) -> int:
-        """At most so many values of the parameter in question; 0 where this search has none to vary."""
-        parameter = self.space.get(asked.parameter)
-        if not self.space:
-            return 0
-        if isinstance(parameter, CategoricalParameter):
-            n = len(_numbers(parameter))
-            return min(n, asked.points) if n > 1 else 0
-        if parameter is None and not (self.number(asked.parameter, {}) or 0) > 0:
-            return 0
-        return asked.points
-
     def _when(self, name: str) -> Iterable[tuple[str, JsonValue]]:
         return (self.space[name].when or {}).items()
 
@@ -493,12 +384,6 @@ def _unmet(name: str, values: Mapping[str, JsonValue], space: Space) -> str:
     return ""
 
 
-def _numbers(parameter: CategoricalParameter) -> list[float]:
-    """The choices, where all of them are numbers."""
-    numbers = [one for one in parameter.choices if isinstance(one, int | float) and not isinstance(one, bool)]
-    return numbers if len(numbers) == len(parameter.choices) else []
-
-
 def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
@@ -510,24 +395,3 @@ def _check_parameter(info: OptimInfo, name: str, value: object) -> None:
         info.check(name, value)
     except AdmetaError as error:
         raise field_error("parameter", str(error), at=name, value=value) from None
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedSearch:
-    """One search that a study makes.
-
-    Attributes:
-        optimizer: as the definition has it, under the label of this search.
-        of: the optimizer's label in the definition.
-        repeat: how many searches of the same optimizer come before it.
-        is_baseline: whether it is one trial of the optimizer's default settings and no search.
-        size: in a study with `scale`, that of the model.
-        is_predicted: whether its trials are those that verify a prediction (search.scale).
-    """
-
-    optimizer: OptimizerSearch
-    of: str
-    repeat: int
-    is_baseline: bool = False
-    size: float | None = None
-    is_predicted: bool = False

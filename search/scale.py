@@ -133,8 +133,8 @@ def _kind(name: str, parameter: Parameter) -> Kind | None:
         return "log" if parameter.log else "linear"
     if not isinstance(parameter, CategoricalParameter):
         return None
-    numbers = [one for one in parameter.choices if isinstance(one, int | float) and not isinstance(one, bool)]
-    real = len(numbers) == len(parameter.choices) > 1 and any(isinstance(one, float) for one in numbers)
+    numbers = parameter.numbers
+    real = len(numbers) > 1 and any(isinstance(one, float) for one in numbers)
     return "log" if real and min(numbers) > 0 else None
 
 
@@ -143,7 +143,7 @@ def range_of(parameter: Parameter) -> tuple[float, float]:
     if isinstance(parameter, FloatParameter):
         return parameter.low, parameter.high
     assert isinstance(parameter, CategoricalParameter)
-    numbers = [float(one) for one in parameter.choices if isinstance(one, int | float)]
+    numbers = [float(one) for one in parameter.numbers]
     return min(numbers), max(numbers)
 
 

@@ -212,6 +212,12 @@ class CategoricalParameter(_Parameter):
     def grid_values(self) -> list[Any]:
         return list(self._stored)
 
+    @property
+    def numbers(self) -> list[float]:
+        """The choices, where all of them are numbers; else none."""
+        numbers = [one for one in self.choices if isinstance(one, int | float) and not isinstance(one, bool)]
+        return numbers if len(numbers) == len(self.choices) else []
+
     @cached_property
     def _stored(self) -> tuple[Any, ...]:
         return tuple(encode_choice(choice) for choice in self.choices)

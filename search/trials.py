@@ -18,9 +18,8 @@ from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from search import optuna_samplers, pruners, samplers
-from search.definition import StudyDefinition
+from search.definition import PlannedSearch, StudyDefinition
 from search.objectives import value_of
-from search.optimizer_search import PlannedSearch
 from search.optuna_samplers import FAILURE_KIND
 from search.records import Point, RunRecord
 from search.space import draw, fit

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from search.assignment import Assignment
 from search.definition import StudyDefinition
-from search.optimizer_search import OptimizerSearch, Sensitivity
+from search.optimizer_search import OptimizerSearch
 from search.records import RunRecord, StudyRecord
+from search.sensitivity import Sensitivity, values_around
 from search.states import RunState, Stage
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define
@@ -170,7 +171,7 @@ def test_the_recipe_can_be_varied() -> None:
     space = {"lr": LR, "recipe.batch_size": {"type": "int", "low": 16, "high": 64, "log": True}}
     search = OptimizerSearch.model_validate({"name": "sgdm", "space": space})
     params = {"lr": 0.1, "recipe.batch_size": 32}
-    found = search.values_around(params, Sensitivity(parameter="recipe.batch_size", points=5, span=4))
+    found = values_around(search, params, Sensitivity(parameter="recipe.batch_size", points=5, span=4))
     assert found == [16, 32, 64]  # 8 and 128 are outside what is searched, and may break the task's rules
 
 
@@ -233,7 +234,7 @@ def test_values_around(
     search = OptimizerSearch.model_validate(
         {"name": "admetas" if "beta" in space else "admetar", "space": space, "fixed": fixed}
     )
-    found = search.values_around(params, Sensitivity(parameter=parameter, points=5, span=100))
+    found = values_around(search, params, Sensitivity(parameter=parameter, points=5, span=100))
     assert found == pytest.approx(values)
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from admeta.client.text import markdown
-from search import definition, objectives, optimizer_search, pruners, samplers, scale, sections, space
+from search import definition, objectives, optimizer_search, pruners, samplers, scale, sections, sensitivity, space
 from tasks.config import Schedule, TaskConfig, TrialRef
 from tasks.registry import TASKS
 from tasks.text.config import Lora
@@ -33,7 +33,7 @@ PARTS: tuple[tuple[str, tuple[type[BaseModel], ...]], ...] = (
     ("`budget`", (sections.Budget,)),
     ("`confirm` and `contrasts`", (sections.Confirm, sections.Contrasts)),
     ("`scale`", (scale.Scale,)),
-    ("`sensitivity`", (optimizer_search.Sensitivity,)),
+    ("`sensitivity`", (sensitivity.Sensitivity,)),
     ("`resources`", (sections.Resources,)),
     ("`warm_start`", (sections.WarmStart,)),
     (

@@ -24,11 +24,12 @@ from admeta.client.models import (
     TargetView,
 )
 from search.analysis import BestOfN, GoodRange, best_of_n, good_range, reached_by, spread, time_to_target, typical_std
-from search.confirmation import choosing_seeds, without
+from search.confirmation import choosing_seeds
 from search.edge import Searched, edges, is_near_an_end, widened
 from search.errors import SearchError, nearest_hint
-from search.optimizer_search import OptimizerSearch, Sensitivity
+from search.optimizer_search import OptimizerSearch
 from search.records import Point
+from search.sensitivity import Sensitivity, varies_on_log_scale, without
 from search.states import SETTINGS_FAILURES, Direction, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import CONFIRM, CurvePoint, Run, Search, Study
@@ -314,7 +315,7 @@ def _sensitivity_curve(
     name = tolerance.parameter
     points = {} if trial is None else _on_one_line(session, optimizer, name, trial.run)
     at = None if trial is None else optimizer.number(name, trial.run.params)
-    log = optimizer.varies_on_log_scale(name)
+    log = varies_on_log_scale(optimizer, name)
     found = good_range(
         list(points.items()),
         direction=study.direction,
