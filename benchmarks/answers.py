@@ -32,9 +32,10 @@ from search import pruners, samplers
 from search.edge import EDGE, End, gets_better_towards
 from search.importance import importance
 from search.optimizer_search import OptimizerSearch
-from search.optuna_samplers import FAILURE_KIND, build
+from search.optuna_samplers import build
 from search.space import FloatParameter, draw
 from search.states import Direction, ImportanceMethod
+from search.trial_views import FAILURE_KIND
 
 EPOCHS = 36
 """Length to which the learning curves are scaled."""

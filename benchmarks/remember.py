@@ -44,6 +44,7 @@ from search.samplers import TpeSampler
 from search.sections import Budget, WarmStart
 from search.space import CategoricalParameter, FloatParameter, Parameter
 from search.states import Direction
+from search.trial_views import FAILURE_KIND
 from search.warm_start import EarlierTrial, Taken, near_best, portfolio
 
 N_TRIALS = 20
@@ -202,7 +203,7 @@ def search(
                 distributions=bounds,
                 user_attrs={
                     **({} if taken is None else taken.attributes),
-                    **({optuna_samplers.FAILURE_KIND: "diverged"} if is_lost else {}),
+                    **({FAILURE_KIND: "diverged"} if is_lost else {}),
                 },
             )
         )

@@ -30,6 +30,7 @@ from benchmarks.printing import show, wilson
 from search import optuna_samplers, pruners, samplers
 from search.space import FloatParameter
 from search.states import Direction
+from search.trial_views import FAILURE_KIND
 
 EPOCHS = 36
 """Length to which the learning curves are scaled; a ninth and a third of it are epochs."""
@@ -141,7 +142,7 @@ def _trial(
         params=dict(run.params),
         distributions=dict(bounds),
         intermediate_values=dict(curve),
-        user_attrs={optuna_samplers.FAILURE_KIND: "diverged"} if state is TrialState.FAIL else {},
+        user_attrs={FAILURE_KIND: "diverged"} if state is TrialState.FAIL else {},
     )
 
 

@@ -35,6 +35,7 @@ from search.definition import StudyDefinition
 from search.records import Point, RunOutcome
 from search.space import Space
 from search.states import FailureKind, RunState
+from search.trial_views import with_last_value, worst_where_diverged
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import coordinator_for
 
@@ -323,12 +324,12 @@ def wins(ours: Sequence[float], others: Sequence[float]) -> str:
     return f"{better} : {worse}"
 
 
-VIEW = optuna_samplers.worst_where_diverged
+VIEW = worst_where_diverged
 
 
 def with_pruned(trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection]) -> list[FrozenTrial]:
     """CMA-ES's view of the trials, with pruned ones at their last value."""
-    return VIEW([optuna_samplers.with_last_value(trial) for trial in trials], directions)
+    return VIEW([with_last_value(trial) for trial in trials], directions)
 
 
 def compare_views(*, first_seed: int, n_seeds: int) -> None:

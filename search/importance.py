@@ -68,7 +68,7 @@ def importance(study: optuna.Study, *, method: ImportanceMethod | None = None, s
     """
     from optuna.trial import TrialState
 
-    from search.optuna_samplers import as_complete, of_first_objective
+    from search.trial_views import as_complete, of_first_objective
 
     found, directions = [*map(of_first_objective, study.get_trials(deepcopy=False))], study.directions[:1]
     n_complete = sum(trial.state is TrialState.COMPLETE for trial in found)

@@ -20,10 +20,10 @@ from optuna.trial import TrialState
 from search import optuna_samplers, pruners, samplers
 from search.definition import PlannedSearch, StudyDefinition
 from search.objectives import value_of
-from search.optuna_samplers import FAILURE_KIND
 from search.records import Point, RunRecord
 from search.space import draw, fit
 from search.states import FailureKind, RunState
+from search.trial_views import FAILURE_KIND
 from search.warm_start import TAKEN_FROM, near_best
 
 _STATES = {
@@ -196,7 +196,7 @@ class Trials:
         return found
 
     def tell(self, run: RunRecord) -> None:
-        """Tell how the run ended, and why it failed: samplers learn from a divergence (search.optuna_samplers)."""
+        """Tell how the run ended, and why it failed: samplers learn from a divergence (search.trial_views)."""
         try:
             trial = self._trial(run)
             if run.failure is not None and run.state is RunState.FAIL:

@@ -10,8 +10,8 @@ import pytest
 
 from search.errors import TooFewTrialsError
 from search.importance import importance
-from search.optuna_samplers import FAILURE_KIND
 from search.states import FailureKind, ImportanceMethod
+from search.trial_views import FAILURE_KIND
 
 
 def study_of(

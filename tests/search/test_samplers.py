@@ -265,8 +265,8 @@ def test_what_diverged_is_avoided(sampler: dict[str, Any]) -> None:
 
 def test_an_accident_is_no_evidence() -> None:
     """A worker's death is recorded as FAIL like a divergence, but says nothing of the settings."""
-    from search.optuna_samplers import FAILURE_KIND, as_complete, by_last_value
     from search.states import FailureKind
+    from search.trial_views import FAILURE_KIND, as_complete, by_last_value
 
     study = optuna.create_study(direction="maximize")
     for kind in (*FailureKind, None):
@@ -286,7 +286,7 @@ def test_an_accident_is_no_evidence() -> None:
 
 @pytest.mark.parametrize(("direction", "worst"), [("maximize", 0.25), ("minimize", 0.75)])
 def test_numeric_samplers_see_last_values_and_the_worst(direction: str, worst: float) -> None:
-    from search.optuna_samplers import FAILURE_KIND, as_complete
+    from search.trial_views import FAILURE_KIND, as_complete
 
     study = optuna.create_study(direction=direction)
     complete, pruned, silent, diverged = (study.ask() for _ in range(4))
@@ -302,7 +302,7 @@ def test_numeric_samplers_see_last_values_and_the_worst(direction: str, worst: f
 
 
 def test_tpe_sees_pruned_trials_with_their_last_value_and_diverged_ones_below_all() -> None:
-    from search.optuna_samplers import FAILURE_KIND, by_last_value
+    from search.trial_views import FAILURE_KIND, by_last_value
 
     study = optuna.create_study(direction="maximize")
     complete, pruned, silent, diverged = (study.ask() for _ in range(4))
@@ -320,7 +320,7 @@ def test_tpe_sees_pruned_trials_with_their_last_value_and_diverged_ones_below_al
 
 
 def test_cmaes_sees_no_pruned_trial_and_diverged_ones_as_the_worst() -> None:
-    from search.optuna_samplers import FAILURE_KIND, worst_where_diverged
+    from search.trial_views import FAILURE_KIND, worst_where_diverged
 
     study = optuna.create_study(direction="maximize")
     good, poor, pruned, diverged = (study.ask() for _ in range(4))
@@ -340,7 +340,7 @@ def test_cmaes_sees_no_pruned_trial_and_diverged_ones_as_the_worst() -> None:
 
 
 def test_of_very_many_trials_tpe_sees_the_latest_the_best_and_those_that_run() -> None:
-    from search.optuna_samplers import MAX_SHOWN, N_BEST, by_last_value
+    from search.trial_views import MAX_SHOWN, N_BEST, by_last_value
 
     state = optuna.trial.TrialState
     study = optuna.create_study(direction="minimize")
@@ -458,7 +458,7 @@ def test_what_a_grid_begins_with_takes_one_point_each() -> None:
 
 
 def test_a_grid_point_lost_by_accident_comes_again_last() -> None:
-    from search.optuna_samplers import FAILURE_KIND
+    from search.trial_views import FAILURE_KIND
 
     space = TypeAdapter(Space).validate_python({"lr": FINITE["lr"]})
     grid = optuna_samplers.build(samplers.GridSampler(name="grid"), space, label="a", trial_number=0)

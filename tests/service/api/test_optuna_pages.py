@@ -15,9 +15,9 @@ from optuna.trial import TrialState
 
 from search.definition import StudyDefinition
 from search.loop import SearchLoop
-from search.optuna_samplers import FAILURE_KIND
 from search.records import Point, RunOutcome
 from search.states import FailureKind, RunState, Scope
+from search.trial_views import FAILURE_KIND
 from service.app import create_app
 from service.database import SqlStore, tokens
 from service.database.engine import make_engine
