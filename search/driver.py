@@ -23,9 +23,10 @@ from admeta.errors import ImportPathError
 from admeta.imports import DEFAULT_IMPORTS, check_allowed
 from search import placement
 from search.assignment import NAMESPACE
-from search.coordinator import Coordinator, Workplace, run_folder
+from search.coordinator import Coordinator
 from search.errors import LeaseLostError
-from search.records import Capacity, CompetingStudy, Lease, StudyRecord
+from search.places import Workplace
+from search.records import Capacity, CompetingStudy, Lease, StudyRecord, run_folder
 from search.retention import Retention
 from search.sections import NO_CARD
 from search.states import RunState, Stage, StudyState

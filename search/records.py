@@ -184,6 +184,11 @@ class Lease:
     ttl_s: float
 
 
+def run_folder(study_id: str, label: str, run: RunRecord) -> str:
+    """The run's folder for checkpoints and logs, relative to the storage."""
+    return f"{study_id}/{label}/{run.trial_number:05d}/{run.stage.value}-{run.seed}"
+
+
 def changed_points(points: Sequence[Point], *, stored: Sequence[Point]) -> list[Point]:
     """The reported points, by epoch, that are not stored yet or come from another training than the stored one.
 

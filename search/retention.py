@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Self
 
-from search.coordinator import run_folder
 from search.definition import StudyDefinition
 from search.loop import best_first
-from search.records import RunRecord
+from search.records import RunRecord, run_folder
 from search.states import RunState, Stage
 from search.store import Store
 from tasks.engine.folders import find_unneeded, inside, open_folder

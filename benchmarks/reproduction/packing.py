@@ -18,8 +18,7 @@ from typing import Any
 from sqlalchemy import Engine, select
 
 from benchmarks.reproduction.work import SESSIONS, database_url
-from search.coordinator import run_folder
-from search.records import RunRecord
+from search.records import RunRecord, run_folder
 from search.states import RunState
 from service.database.engine import make_engine, reading
 from service.database.models import Run, Search

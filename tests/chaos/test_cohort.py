@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 
 from admeta.client import Client
 from admeta.client.models import StudyRunView
-from search.coordinator import OUT_OF_COHORT
+from search.places import OUT_OF_COHORT
 from tests.chaos.installation import Service
 from tests.chaos.ledger import Expected, Snapshot, audit, look
 from tests.chaos.processes import descendants, is_alive, kill, titled

@@ -22,7 +22,7 @@ from admeta.client import Client
 from admeta.client.models import StudyRunView
 from benchmarks.side_by_side import measure_together
 from benchmarks.time_to_answer import without_mps
-from search.coordinator import ALONE
+from search.places import ALONE
 from tasks.engine import sharing
 from tasks.registry import parse_config
 from tests.chaos.installation import Service

@@ -24,9 +24,9 @@ from torch import nn
 from admeta.spaces import split_recipe
 from search import cohorts
 from search.cohorts import FIRST_RUN_S, LINGER_S, _is_alive
-from search.coordinator import OUT_OF_COHORT
 from search.driver import DriverOptions, drive
 from search.placement import place
+from search.places import OUT_OF_COHORT
 from search.records import RunRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 from tasks.config import with_recipe

@@ -9,8 +9,9 @@ import pytest
 from optuna.trial import TrialState
 
 from search.assignment import Assignment, Pace, Report
-from search.coordinator import ALONE, OUT_OF_COHORT, Idle
+from search.coordinator import Idle
 from search.packing import CardKind, Packing
+from search.places import ALONE, OUT_OF_COHORT
 from search.records import Point, RunOutcome, StudyRecord
 from search.sections import Budget, WarmStart
 from search.states import FailureKind, RunState, Stage, StudyState

@@ -12,8 +12,8 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError, RuntimeEnvSetupError
 
-from search.assignment import Report
-from search.coordinator import FREE_FALSE_STARTS, Assignment, Coordinator, Idle
+from search.assignment import Assignment, Report
+from search.coordinator import FREE_FALSE_STARTS, Coordinator, Idle
 from search.errors import LeaseLostError
 from search.records import Point, RunOutcome, RunRecord, StudyRecord
 from search.states import FailureKind, RunState

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from search import retention
-from search.coordinator import run_folder
-from search.records import Lease, RunOutcome, RunRecord, SearchRecord, StudyRecord
+from search.records import Lease, RunOutcome, RunRecord, SearchRecord, StudyRecord, run_folder
 from search.retention import Retention, clear_up
 from search.states import RunState, Stage
 from tasks.engine.folders import LocalFolder

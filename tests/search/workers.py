@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 from search.assignment import Assignment, Report
-from search.coordinator import Coordinator, Idle, Workplace
+from search.coordinator import Coordinator, Idle
 from search.definition import StudyDefinition
 from search.packing import Packing
+from search.places import Workplace
 from search.records import Capacity, Lease, Point, RunOutcome, StudyRecord
 from search.states import FailureKind, RunState, Stage
 from tests.search.memory_store import MemoryStore

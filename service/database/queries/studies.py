@@ -280,7 +280,7 @@ def _counts() -> Select[*tuple[Any, ...]]:
     confirms = Run.stage == Stage.CONFIRM
     created = func.count().filter(confirms).label("n_confirm_created")
     finished = func.count().filter(confirms, Run.state.in_(FINISHED_STATES)).label("n_confirm_finished")
-    searched = (Run.stage == Stage.SEARCH) & (Run.attempt > 0)  # as `search.coordinator` counts what is spent
+    searched = (Run.stage == Stage.SEARCH) & (Run.attempt > 0)  # as `search.spending` counts what is spent
     n_epochs = func.coalesce(func.sum(Run.n_epochs).filter(searched), 0).label("n_epochs")
     gpu_hours = (func.coalesce(func.sum(Run.gpu_s).filter(searched), 0.0) / 3600).label("gpu_hours")
     varies, is_finished = Run.stage == Stage.SENSITIVITY, Run.state.in_(FINISHED_STATES)

@@ -13,8 +13,7 @@ from sqlalchemy import ColumnElement, Engine, Select, and_, case, func, or_, sel
 from sqlalchemy.orm import Session, contains_eager, joinedload, load_only, selectinload
 
 from admeta.client.models import Page, PointView, StudyRunView, TrialView
-from search.coordinator import run_folder
-from search.records import RunRecord
+from search.records import RunRecord, run_folder
 from search.states import AttemptState, Direction, FailureKind, RunState, Stage
 from service.database.engine import reading
 from service.database.errors import RunNotFoundError, TrialNotFoundError

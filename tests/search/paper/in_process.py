@@ -10,9 +10,10 @@ from pathlib import Path
 
 import tasks.runs
 from search.assignment import Assignment, Report
-from search.coordinator import Coordinator, Idle, Workplace
+from search.coordinator import Coordinator, Idle
 from search.definition import StudyDefinition
 from search.driver import _origin_folders
+from search.places import Workplace
 from search.records import Capacity, Lease, StudyRecord
 from search.states import StudyState
 from search.trainable import TrialWorker

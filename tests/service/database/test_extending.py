@@ -13,10 +13,11 @@ import pytest
 from sqlalchemy import Engine
 
 from admeta.client.models import ExtendRequest, StudyView
-from search.coordinator import Coordinator, Workplace
+from search.coordinator import Coordinator
 from search.definition import StudyDefinition
 from search.errors import StudyConflictError
 from search.extension import extended
+from search.places import Workplace
 from search.recipe import recipe_of
 from search.records import Capacity, Lease, SearchRecord
 from search.states import FailureKind, RunState, Stage, StudyState

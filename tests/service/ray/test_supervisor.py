@@ -17,9 +17,8 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError, 
 from sqlalchemy import Engine, make_url, update
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from search.coordinator import run_folder
 from search.definition import StudyDefinition
-from search.records import Lease
+from search.records import Lease, run_folder
 from search.states import RunState, Stage, StudyState
 from service.database.engine import make_engine, sqlite_path
 from service.database.errors import DatabaseUnavailableError
