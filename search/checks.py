@@ -205,9 +205,15 @@ def _check_sensitivity(definition: StudyDefinition) -> None:
     if asked.seeds > len(seeds):
         message = f"must be at most the number of confirm seeds, {len(seeds)}; they are its seeds"
         raise field_error("too_few_seeds", message, at=("sensitivity", "seeds"), value=asked.seeds)
-    if not any(n_values(optimizer, asked) for optimizer in definition.optimizers):
-        names = tuple(dict.fromkeys(name for one in definition.optimizers for name in (*one.space, *one.fixed)))
-        message = f"is no parameter with numbers of any optimizer here; {nearest_hint(asked.parameter, names)}"
+    varied = {
+        name
+        for one in definition.optimizers
+        for name in one.parameter_names
+        if n_values(one, asked.model_copy(update={"parameter": name}))
+    }
+    if asked.parameter not in varied:
+        hint = nearest_hint(asked.parameter, tuple(varied))
+        message = f"is no parameter with numbers of any optimizer here; {hint}"
         raise field_error("unknown_parameter", message, at=("sensitivity", "parameter"), value=asked.parameter)
 
 

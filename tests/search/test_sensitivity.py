@@ -242,6 +242,7 @@ def test_values_around(
     ("sensitivity", "told"),
     [
         ({"parameter": "learning_rate"}, "is no parameter with numbers of any optimizer here"),
+        ({"parameter": "epsilon"}, "did you mean 'eps'"),  # which is at its default
         ({"points": 4}, "must be odd"),
         ({"seeds": 3}, "must be at most the number of confirm seeds, 2"),
         ({"span": 1}, "greater than 1"),
