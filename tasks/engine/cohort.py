@@ -1,10 +1,8 @@
 """A cohort: several runs of one study trained as one stacked model, by one forward and backward pass for all.
 
-Each parameter of the stacked model is (slots, …), and a slot's model has its part of it as its own parameter, in place;
-so has each gradient. Everything else of a run is its own: optimizer, settings, learning rate, batches, seed, loss,
-evaluation, checkpoint, and when it begins an epoch. `torch.func` makes the stacked pass from the task's own loss:
-convolutions become grouped ones and matrix products batched ones. A slot that is free or between two epochs is computed
-too, and changes nothing: its weights move only in its own update, and its norms' statistics are put back.
+Here are the slots, the runs in them, and which of several runs that became NaN has diverged. `stacked_model` makes the
+model and its loss, `stacked_step` its steps. Everything but the model is a run's own: optimizer, settings, learning
+rate, batches, seed, loss, evaluation, checkpoint, and when it begins an epoch.
 
 Where a slot diverges, its infinite values may make others NaN: some kernels of grouped convolutions multiply them by
 zeros for the other groups. Only the run that became non-finite first has diverged then; see `Cohort.why_uncertain`.
@@ -15,31 +13,26 @@ Dropout's noise is drawn for all slots at once. So a run with dropout draws othe
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tasks.config import TaskConfig
-from tasks.engine.device import first_words, is_out_of_memory
-from tasks.engine.graph import GraphStep, capture
-from tasks.engine.optimizers import first_batch, state_tensors
+from tasks.engine.graph import GraphStep
+from tasks.engine.optimizers import state_tensors
 from tasks.engine.protocol import Evaluation
 from tasks.engine.run import Epoch, TrainingRun
+from tasks.engine.stacked_model import StackedTask, stack_model, why_not_stacked
+from tasks.engine.stacked_step import SlotUpdate, SlotUpdates, Stack
 from tasks.engine.step import EagerStep, LossMeter, StepParts
-from tasks.engine.task import Batch, Task
+from tasks.engine.task import Batch
 from tasks.errors import CannotStackError, Diverged, NanFromAnotherRun, NanInSeveralRuns, OutOfMemory, TaskError
 from tasks.registry import OWN_FIELDS, why_not_together
 
-N_SAMPLES = 4  # of a batch, for the pass that tries whether a model can be stacked
-TOLERANCE = 0.02  # of its losses; bf16 rounds to 3 digits
 UNKNOWN = 0  # the step in which a slot's values became NaN or infinite, where its losses are finite
 
 
@@ -71,7 +64,7 @@ class Cohort:
         self._config = config
         self._where: dict[str, Any] = {"data_dir": data_dir, "device": device, "threads": threads}
         self._members: list[CohortMember | None] = [None] * n_slots
-        self._stack: _Stack | None = None
+        self._stack: Stack | None = None
         self._past: list[tuple[int, int]] = []  # a slot's bad step, and the step after which it reached no other
         self._restore_torch: Callable[[], None] = lambda: None
 
@@ -114,7 +107,7 @@ class Cohort:
         training = [member for member in training if member.slot in batches]
         try:
             with training[0].guard():
-                self._stack.step(batches, training)
+                self._stack.step(batches, {member.slot: member.update for member in training})
         except Exception as error:  # noqa: BLE001 - `finish` of each raises it
             for member in training:
                 member.fail(error)
@@ -141,7 +134,7 @@ class Cohort:
             self._restore_torch()
             self._restore_torch = configure()
 
-    def place(self, member: CohortMember, model: nn.Module) -> _Stack:
+    def place(self, member: CohortMember, model: nn.Module) -> Stack:
         """Move a model's parameters into its slot, keeping their values.
 
         Raises:
@@ -339,7 +332,7 @@ class CohortMember(TrainingRun):
                 return self.counts_since + first
             return None if self._is_finite() else UNKNOWN
 
-    def build_stack(self, model: nn.Module, *, n_slots: int) -> _Stack:
+    def build_stack(self, model: nn.Module, *, n_slots: int) -> Stack:
         """The stacked model of the cohort of which this is the first member."""
         with _own_noise(self._device):
             if refusal := why_not_stacked(self._task, model, autocast=self._autocast):
@@ -347,9 +340,9 @@ class CohortMember(TrainingRun):
         stacked = stack_model(model, n_slots)
         compiled = self._stream is not None and self._config.acceleration == "compile"
         meter = LossMeter(self._device, shape=(n_slots,))
-        updates = _Updates([parameter for parameter in stacked.parameters() if parameter.requires_grad])
+        updates = SlotUpdates([parameter for parameter in stacked.parameters() if parameter.requires_grad])
         parts = StepParts(
-            task=_StackedTask(self._task, stacked, compiled=compiled),  # type: ignore[arg-type]
+            task=StackedTask(self._task, stacked, compiled=compiled),  # type: ignore[arg-type]
             model=stacked,
             optimizer=updates,  # type: ignore[arg-type]
             config=self._config.model_copy(update={"grad_clip": None}),
@@ -362,7 +355,7 @@ class CohortMember(TrainingRun):
         else:
             why = "no GPU" if self._stream is None else "acceleration is 'eager'"
             step = EagerStep(parts, status=f"eager: {why}")
-        return _Stack(self._task, stacked, step, updates, meter)
+        return Stack(self._task, stacked, step, updates, meter)
 
     @torch.no_grad()
     def _is_finite(self) -> bool:
@@ -400,289 +393,11 @@ class CohortMember(TrainingRun):
             meter=self._meter,
             autocast=self._autocast,
         )
-        self._update = _SlotUpdate(parts, self._stack.stepper, stream=self._stream, refused=refused)
+        self._update = SlotUpdate(parts, self._stack.stepper, stream=self._stream, refused=refused)
         return self._update
 
     def _seed_noise(self) -> None:
         """Nothing: the noise is all slots'."""
-
-
-class _SlotUpdate(EagerStep):
-    """Clips and moves one slot's parameters, in a graph of its own where the optimizer can be captured.
-
-    Args:
-        parts: of the slot's own run.
-        shared: the cohort's step, in whose memory to capture, if it captures.
-        refused: why the update must not be captured; empty: capture it.
-    """
-
-    def __init__(
-        self, parts: StepParts, shared: EagerStep, *, stream: torch.cuda.Stream | None, refused: str = ""
-    ) -> None:
-        super().__init__(parts, status=refused)
-        self.refused = refused
-        self._shared = shared
-        self._stream = stream
-        self._own_setup_s = 0.0
-        self._places = [parameter.data for parameter in self._trained]
-        self._gradients: Sequence[Tensor | None] = ()
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self.count_setup()
-
-    def count_setup(self) -> None:
-        """Take over what the cohort's steps have spent on their set-up."""
-        self.setup_s, self.setup_steps = self._shared.setup_s + self._own_setup_s, self._shared.setup_steps
-
-    def move(self, gradients: Sequence[Tensor | None]) -> None:
-        """Update by these gradients of the parameters."""
-        if self._graph is not None:
-            with self._clock.timing():
-                self._graph.replay()
-            return
-        if gradients is not self._gradients:
-            self._gradients = gradients
-            for parameter, gradient in zip(self._trained, gradients, strict=True):
-                parameter.grad = gradient
-        with self._clock.timing():
-            self._update()
-        self._put_back()
-        step = self._shared
-        if isinstance(step, GraphStep) and step.has_fixed_gradients and self._stream is not None and not self.refused:
-            begin = time.perf_counter()
-            self._graph, self.refused = capture(self._update, stream=self._stream, pool=step.pool)
-            self._own_setup_s += time.perf_counter() - begin
-            self.setup_s += time.perf_counter() - begin
-
-    def close(self) -> None:
-        """Release the graph."""
-        if self._stream is not None:
-            self._stream.synchronize()
-        self._graph, self._gradients = None, ()
-        for parameter in self._trained:
-            parameter.grad = None
-
-    def _put_back(self) -> None:
-        """Copy weights to the slot to which the optimizer gave other memory (``p.data = …``)."""
-        for parameter, place in zip(self._trained, self._places, strict=True):
-            if parameter.data_ptr() != place.data_ptr():
-                place.copy_(parameter.data)
-                parameter.data = place
-                self.refused = "the optimizer gives the weights new memory in each step"
-
-
-class _Updates:
-    """In place of an optimizer in `StepParts`: a step is the updates of the members that train."""
-
-    takes_narrow_gradients = False  # whether those of later members do is not known
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.members: Sequence[CohortMember] = ()
-        self._parameters = parameters
-        self._whole: list[Tensor | None] = []
-        self._parts: list[list[Tensor | None]] = []
-
-    def step(self) -> None:
-        whole = [parameter.grad for parameter in self._parameters]
-        if len(whole) != len(self._whole) or any(a is not b for a, b in zip(whole, self._whole, strict=True)):
-            n_slots = len(self._parameters[0])
-            parts = [(None,) * n_slots if gradient is None else gradient.unbind(0) for gradient in whole]
-            self._whole, self._parts = whole, [list(of_slot) for of_slot in zip(*parts, strict=True)]
-        for member in self.members:
-            member.update(self._parts[member.slot])
-
-    def zero_grad(self, *, set_to_none: bool = True) -> None:
-        assert set_to_none
-        self._whole = []
-        for parameter in self._parameters:
-            parameter.grad = None
-
-
-class _Stack:
-    """The stacked model and its step.
-
-    Attributes:
-        meter: the slots' losses.
-        stepper: makes the steps.
-    """
-
-    def __init__(
-        self, task: Task[Any, Any], model: nn.Module, step: EagerStep, updates: _Updates, meter: LossMeter
-    ) -> None:
-        self.meter = meter
-        self.stepper = step
-        self._task = task
-        self._model = model
-        self._updates = updates
-        self._n_slots = len(next(model.parameters()))
-
-    def step(self, batches: Mapping[int, Batch], members: Sequence[CohortMember]) -> None:
-        """Make one step of these members from a batch for each of their slots."""
-        aligned = dict(zip(batches, self._task.align(list(batches.values())), strict=True))
-        spare = next(iter(aligned.values()))
-        rows = [aligned.get(slot, spare) for slot in range(self._n_slots)]
-        self._updates.members = members
-        self.stepper.run([{name: torch.stack([row[name] for row in rows]) for name in spare}])
-
-    @torch.no_grad()
-    def take_in(self, model: nn.Module, slot: int) -> None:
-        """Move a model's parameters into a slot, with their values.
-
-        Raises:
-            CannotStackError: it is another model, or has other constants.
-        """
-        stacked = dict(self._model.named_parameters())
-        if [(name, p.shape) for name, p in model.named_parameters()] != [(n, p.shape[1:]) for n, p in stacked.items()]:
-            raise CannotStackError("the run's model has other parameters than the cohort's")
-        constants = {name: buffer for name, buffer in model.named_buffers() if not buffer.is_floating_point()}
-        shared = dict(self._model.named_buffers())
-        if other := [name for name, buffer in constants.items() if not torch.equal(buffer, shared[name])]:
-            raise CannotStackError(f"the runs' models have different constants {other[0]!r}")
-        for name, parameter in model.named_parameters():
-            place = stacked[name].data[slot]
-            place.copy_(parameter)
-            parameter.data = place
-
-    @torch.no_grad()
-    def load_buffers(self, model: nn.Module, slot: int) -> None:
-        """Copy a model's norm statistics into the slot: before it trains."""
-        for own, place in self._buffers(model, slot):
-            place.copy_(own)
-
-    @torch.no_grad()
-    def store_buffers(self, model: nn.Module, slot: int) -> None:
-        """Copy a slot's norm statistics to the model: after it has trained."""
-        for own, place in self._buffers(model, slot):
-            own.copy_(place)
-
-    @torch.no_grad()
-    def clear(self, slot: int) -> None:
-        """Set the weights and statistics of a slot to zero."""
-        for tensor in [*self._model.parameters(), *self._model.buffers()]:
-            if tensor.is_floating_point():
-                tensor[slot].zero_()
-
-    def close(self) -> None:
-        """Release the graphs."""
-        self.stepper.close()
-
-    def _buffers(self, model: nn.Module, slot: int) -> Iterator[tuple[Tensor, Tensor]]:
-        stacked = dict(self._model.named_buffers())
-        for name, own in model.named_buffers():
-            if own.is_floating_point():
-                yield own, stacked[name][slot]
-
-
-class _LossOf(nn.Module):
-    """A task's loss as a module, for `functional_call`."""
-
-    def __init__(self, task: Task[Any, Any], model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self._task = task
-
-    def forward(self, batch: Batch) -> Tensor:
-        return self._task.loss(self.model, batch)
-
-
-class _StackedTask:
-    """In place of a task in `StepParts`: its loss is that of every slot, (slots,)."""
-
-    def __init__(self, task: Task[Any, Any], model: nn.Module, *, compiled: bool = False) -> None:
-        self._task = task
-        self._whole = whole = _LossOf(task, model)
-
-        def loss(own: dict[str, Tensor], shared: dict[str, Tensor], batch: Batch) -> Tensor:
-            found: Tensor = functional_call(whole, (own, shared), (batch,))
-            return found
-
-        self._losses = torch.vmap(loss, in_dims=(0, None, 0), randomness="different")
-        if compiled:
-            # Each width by itself: vmap's rules for embeddings, norms and attention fix the sizes they see.
-            self._losses = torch.compile(self._losses, dynamic=False)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss of each slot's batch."""
-        assert model is self._whole.model
-        own: dict[str, Tensor] = dict(self._whole.named_parameters())
-        shared: dict[str, Tensor] = {}
-        for name, buffer in self._whole.named_buffers():
-            (own if buffer.is_floating_point() else shared)[name] = buffer
-        # Under vmap the memory-efficient attention does not see that gradients are asked for, and keeps nothing for its
-        # backward pass; cuDNN's asks for a layout that vmap does not know (torch 2.11).
-        with self._task.in_a_stack(), sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
-            losses: Tensor = self._losses(own, shared, batch)
-        return losses
-
-    def loss_terms(self, batch: Batch) -> None:
-        """None: a cohort takes no micro-batches."""
-
-
-def stack_model(model: nn.Module, n_slots: int) -> nn.Module:
-    """A model of the same modules whose parameters and floating buffers are (n_slots, …), each slot a copy.
-
-    In memory a slot has the layout of the model's own parameter (channels last, for example).
-    """
-    stacked = copy.deepcopy(model).train()
-    wide: dict[int, nn.Parameter] = {}
-    for module in stacked.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            module.forward = _without_cudnn(module.forward)  # type: ignore[assignment]
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                new = nn.Parameter(_widen(parameter.detach(), n_slots), requires_grad=parameter.requires_grad)
-                module._parameters[name] = wide.setdefault(id(parameter), new)
-        for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.is_floating_point():
-                module._buffers[name] = _widen(buffer, n_slots)
-    return stacked
-
-
-def _without_cudnn(norm: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A batch norm by torch's own kernel in float32, which is what cuDNN computes in.
-
-    Under vmap cuDNN's asks for a layout that vmap does not know, and torch's own takes no bf16 beside statistics in
-    float32 (torch 2.11).
-    """
-
-    def forward(x: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():  # which has kernels of its own
-            return norm(x)
-        with torch.backends.cudnn.flags(enabled=False):
-            return norm(x.float()).to(x.dtype)
-
-    return forward
-
-
-def _widen(tensor: Tensor, n_slots: int) -> Tensor:
-    strides = torch.empty_like(tensor).stride()  # dense, in the tensor's layout
-    size, stride = (n_slots, *tensor.shape), (tensor.numel(), *strides)
-    return torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
-
-
-def why_not_stacked(
-    task: Task[Any, Any],
-    model: nn.Module,
-    *,
-    autocast: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
-) -> str:
-    """Why this model cannot be stacked, by a pass of two slots on a few samples; empty: it can. Changes nothing."""
-    batch = {name: tensor[:N_SAMPLES] for name, tensor in first_batch(task).items()}
-    stacked = stack_model(model, 2).eval()
-    try:
-        with autocast():
-            losses = _StackedTask(task, stacked).loss(stacked, {name: torch.stack([t, t]) for name, t in batch.items()})
-            alone = task.loss(copy.deepcopy(model).eval(), batch)
-        stacked.train()
-        with autocast():
-            trained = _StackedTask(task, stacked).loss(stacked, {n: torch.stack([t, t]) for n, t in batch.items()})
-        trained.backward(torch.ones_like(trained))  # type: ignore[no-untyped-call]
-    except Exception as error:  # of torch, or of the model's code
-        if is_out_of_memory(error):
-            raise
-        return f"the model cannot be stacked ({first_words(error)})"
-    if not torch.allclose(losses, alone.expand(2), rtol=TOLERANCE):
-        return f"the stacked model's losses {losses.tolist()} are not the model's own, {float(alone):.6g}"
-    return ""
 
 
 @contextlib.contextmanager

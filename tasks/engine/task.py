@@ -108,7 +108,7 @@ class Task(ABC, Generic[ConfigT, DataT]):
         return batches
 
     def in_a_stack(self) -> contextlib.AbstractContextManager[None]:
-        """A context in which `loss` is of a stacked model (`tasks.engine.cohort`)."""
+        """A context in which `loss` is of a stacked model (`tasks.engine.stacked_model`)."""
         return contextlib.nullcontext()
 
     @abstractmethod

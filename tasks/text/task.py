@@ -211,7 +211,8 @@ class TextTask(Task[TextConfigT, TextDataT], Generic[TextConfigT, TextDataT]):
         """The model's answer to a batch, in transformers' form: `.logits` and so on."""
         inputs = {name: batch[name] for name in self.data.inputs}
         width = batch["attention_mask"].shape[-1]
-        # The compiler takes no such switch; a compiled stack has its kernels chosen around it (`tasks.engine.cohort`).
+        # The compiler takes no such switch; a compiled stack has its kernels chosen around it, in
+        # `tasks.engine.stacked_model`.
         with contextlib.nullcontext() if torch.compiler.is_compiling() else attention_for(width):
             return model(**inputs, attention_mask=batch["attention_mask"])
 

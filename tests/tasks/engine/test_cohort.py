@@ -572,7 +572,8 @@ def test_the_texts_of_a_compiled_cohort_are_padded_further(
 
 COMPILES = """
 import json, sys, torch
-from tasks.engine.cohort import Cohort, _StackedTask
+from tasks.engine.cohort import Cohort
+from tasks.engine.stacked_model import StackedTask
 from tasks.registry import parse_config
 from torch._dynamo.utils import counters  # it sets a folder for compiled code itself
 
@@ -585,7 +586,7 @@ else:  # where a cohort does not compile
     [batch, *_] = member._task.train_batches(seed=0, epoch=0)
     model = member._stack._model
     rows = {name: torch.stack([tensor, tensor]) for name, tensor in batch.items()}
-    _StackedTask(member._task, model, compiled=True).loss(model, rows).sum().backward()
+    StackedTask(member._task, model, compiled=True).loss(model, rows).sum().backward()
 print(json.dumps(counters["inductor"]))
 """
 
