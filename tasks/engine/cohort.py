@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,81 +25,43 @@ from tasks.config import TaskConfig
 from tasks.engine.graph import GraphStep
 from tasks.engine.optimizers import state_tensors
 from tasks.engine.protocol import Evaluation
-from tasks.engine.run import Epoch, TrainingRun
+from tasks.engine.run import Epoch
+from tasks.engine.slots import SlotRun, Slots
 from tasks.engine.stacked_model import StackedTask, stack_model, why_not_stacked
 from tasks.engine.stacked_step import SlotUpdate, SlotUpdates, Stack
 from tasks.engine.step import EagerStep, LossMeter, StepParts
 from tasks.engine.task import Batch
-from tasks.errors import CannotStackError, Diverged, NanFromAnotherRun, NanInSeveralRuns, OutOfMemory, TaskError
+from tasks.errors import CannotStackError, Diverged, NanFromAnotherRun, NanInSeveralRuns, OutOfMemory
 from tasks.registry import OWN_FIELDS, why_not_together
 
 UNKNOWN = 0  # the step in which a slot's values became NaN or infinite, where its losses are finite
 
 
-class Cohort:
-    """Holds up to `n_slots` runs. For one thread.
+class Cohort(Slots["CohortMember"]):
+    """The slots of one stacked model. Each costs its part of the work even while it is free.
 
     Args:
         config: of the first run; the others' must be equal but for `tasks.registry.OWN_FIELDS`.
-        n_slots: runs at once. Each costs its part of the work even while it is free.
-        data_dir, device, threads: as of `tasks.runs.open_run`.
+        options: of `Slots`.
+
+    Attributes:
+        n_steps: made so far.
     """
 
-    is_one_network: ClassVar[bool] = True
-    """Whether what one run lacks, memory for example, all lack."""
+    is_one_network = True
+    name = "slots of the cohort"
 
-    def __init__(
-        self,
-        config: TaskConfig,
-        *,
-        n_slots: int,
-        data_dir: Path | None = None,
-        device: str | None = None,
-        threads: int = 1,
-    ) -> None:
+    def __init__(self, config: TaskConfig, **options: Any) -> None:
         if refusal := why_not_together(config):
             raise CannotStackError(refusal)
-        self.n_slots = n_slots
+        super().__init__(config, **options)
         self.n_steps = 0
-        self._config = config
-        self._where: dict[str, Any] = {"data_dir": data_dir, "device": device, "threads": threads}
-        self._members: list[CohortMember | None] = [None] * n_slots
         self._stack: Stack | None = None
         self._past: list[tuple[int, int]] = []  # a slot's bad step, and the step after which it reached no other
-        self._restore_torch: Callable[[], None] = lambda: None
-
-    @property
-    def n_free(self) -> int:
-        """Slots that a run may take."""
-        return self._members.count(None)
-
-    def open(
-        self, config: TaskConfig, *, optimizer: str, params: Mapping[str, Any], seed: int, init_from: Path | None = None
-    ) -> CohortMember:
-        """A run at epoch 0 in a free slot; arguments as of `tasks.runs.open_run`.
-
-        Raises:
-            CannotStackError: the model cannot be stacked, or the run does not fit the cohort.
-            TaskError: as `open_run`; or no slot is free.
-        """
-        if not self.n_free:
-            raise TaskError(f"all {self.n_slots} slots of the cohort are taken; close a run first")
-        differing = [field for field, value in config if field not in OWN_FIELDS and value != self._value(field)]
-        if config.name != self._config.name or differing:
-            raise CannotStackError(f"the run differs from the cohort's in {', '.join(differing)}")
-        slot = self._members.index(None)
-        member = CohortMember(
-            self, slot, config, optimizer=optimizer, params=params, seed=seed, init_from=init_from, **self._where
-        )
-        self._members[slot] = member
-        return member
-
-    def _value(self, field: str) -> Any:
-        return getattr(self._config, field, None)
 
     def step(self) -> None:
         """Make one optimizer step of every run that is within an epoch; a run's error ends its own epoch alone."""
-        training = [member for member in self._members if member is not None and member.is_training]
+        training = [member for member in self._members if member.is_training]
         batches = {member.slot: batch for member in training if (batch := member.next_batch()) is not None}
         if not batches:
             return
@@ -115,24 +77,19 @@ class Cohort:
         for member in training:
             member.end_step()
 
-    def close(self) -> None:
-        """Close all runs, and release what the cohort holds."""
-        for member in self._members:
-            if member is not None:
-                member.close()
+    def _open(self, slot: int, config: TaskConfig, **options: Any) -> CohortMember:
+        own = self._config
+        differing = [name for name, value in config if name not in OWN_FIELDS and value != getattr(own, name, None)]
+        if config.name != own.name or differing:
+            raise CannotStackError(f"the run differs from the cohort's in {', '.join(differing)}")
+        return CohortMember(self, slot, config, **options)
+
+    def _release(self) -> None:
         if self._stack is not None:
             self._stack.close()
             self._stack = None
-        self._restore_torch()
-        self._restore_torch = lambda: None
 
     # What the members call.
-
-    def configure(self, configure: Callable[[], Callable[[], None]]) -> None:
-        """Set torch as the first member asks; the settings last as long as the cohort."""
-        if self._stack is None:
-            self._restore_torch()
-            self._restore_torch = configure()
 
     def place(self, member: CohortMember, model: nn.Module) -> Stack:
         """Move a model's parameters into its slot, keeping their values.
@@ -155,7 +112,7 @@ class Cohort:
         Args:
             bad_step: as of `CohortMember.bad_step`.
         """
-        others = [other.bad_step() for other in self._members if other is not None and other is not member]
+        others = [other.bad_step() for other in self._members if other is not member]
         others += [step for step, until in self._past if until > member.counts_since]
         found = [step for step in others if step is not None and (not bad_step or step <= bad_step)]
         if not found:
@@ -172,7 +129,7 @@ class Cohort:
 
     def note_bad(self, bad_step: int) -> None:
         """Keep a slot's bad step, which its meter forgets now, for the members that are within an epoch."""
-        oldest = min(member.counts_since for member in self._members if member is not None)
+        oldest = min(member.counts_since for member in self._members)
         self._past = [(step, until) for step, until in self._past if until > oldest] + [(bad_step, self.n_steps)]
 
     def clear(self, slot: int) -> None:
@@ -181,38 +138,24 @@ class Cohort:
             self._stack.clear(slot)
 
     def free(self, slot: int) -> None:
-        """Give a slot back."""
-        self._members[slot] = None
+        super().free(slot)
         self.clear(slot)
 
 
-class CohortMember(TrainingRun):
-    """A `tasks.engine.protocol.Run` in a slot of a cohort.
-
-    `advance` trains whatever other members have begun an epoch along with this one. To train several at once: call
-    `begin` of each, the cohort's `step` until none `is_training`, and `finish` of each.
+class CohortMember(SlotRun):
+    """A run in a slot of a cohort. `advance` trains whatever other members have begun an epoch along with this one.
 
     Attributes:
-        slot: its place in the cohort.
         counts_since: the cohort's step after which the slot's losses count: where its epoch began, or the last ended.
     """
 
     def __init__(self, cohort: Cohort, slot: int, config: TaskConfig, **options: Any) -> None:
         self._cohort = cohort
-        self.slot = slot
-        self._training: Epoch | None = None
-        self._steps_left = 0
-        self._error: Exception | None = None
-        super().__init__(config, **options)
+        super().__init__(cohort, slot, config, **options)
         self._meter = self._stack.meter.of(slot)
         self._meter.reset()
         self.counts_since = cohort.n_steps
         self._ended = False
-
-    @property
-    def is_training(self) -> bool:
-        """Whether the run is within an epoch."""
-        return self._steps_left > 0
 
     @property
     def step_status(self) -> str:
@@ -226,26 +169,12 @@ class CohortMember(TrainingRun):
             self._cohort.step()
         return self.finish()
 
-    def begin(self) -> None:
-        """Begin an epoch; the cohort's steps train it."""
-        with self.guard():
-            self._update.count_setup()
-            self._training = self._begin_epoch()
-            self._stack.load_buffers(self._model, self.slot)
-            if first := self._meter.first_bad():  # in another run's batch, while the slot was idle
-                self._cohort.note_bad(self.counts_since + first)
-            self._meter.reset()
-            self.counts_since = self._cohort.n_steps
-        self._error, self._steps_left = None, self._steps_per_epoch
-
     def finish(self) -> Evaluation:
         """Evaluate after the epoch's last step.
 
         Raises what ended the epoch early, Diverged, NanFromAnotherRun or OutOfMemory.
         """
-        assert self._training is not None
-        assert not self.is_training
-        epoch, self._training = self._training, None
+        epoch = self._take_epoch()
         if isinstance(self._error, OutOfMemory):
             raise self._error
         with self.guard():
@@ -316,10 +245,6 @@ class CohortMember(TrainingRun):
         """Count a step that was made."""
         self._steps_left = max(0, self._steps_left - 1)
 
-    def fail(self, error: Exception) -> None:
-        """End the epoch by an error."""
-        self._error, self._steps_left = error, 0
-
     def bad_step(self) -> int | None:
         """The cohort's step whose loss was the first that is NaN or infinite in this slot; None if all is finite.
 
@@ -368,9 +293,15 @@ class CohortMember(TrainingRun):
 
     # What the run does otherwise in a cohort.
 
-    def _configure_torch(self) -> Callable[[], None]:
-        self._cohort.configure(super()._configure_torch)
-        return lambda: None
+    def _begin_epoch(self) -> Epoch:
+        self._update.count_setup()
+        epoch = super()._begin_epoch()
+        self._stack.load_buffers(self._model, self.slot)
+        if first := self._meter.first_bad():  # in another run's batch, while the slot was idle
+            self._cohort.note_bad(self.counts_since + first)
+        self._meter.reset()
+        self.counts_since = self._cohort.n_steps
+        return epoch
 
     def _initial_model(self, init_from: Path | None) -> nn.Module:
         with _own_noise(self._device):

@@ -9,92 +9,38 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from tasks.config import TaskConfig
 from tasks.engine.protocol import Evaluation
-from tasks.engine.run import Epoch, TrainingRun
-from tasks.errors import TaskError
+from tasks.engine.slots import SlotRun, Slots
 
 AHEAD = 3
 """Steps of a run that are launched before the first of them has ended."""
 
 
-class SideBySide:
-    """Holds up to `n_slots` runs. For one thread.
+class SideBySide(Slots["SideRun"]):
+    """Slots of which each has a stream. All runs must have the first one's precision and its `deterministic`."""
 
-    Args:
-        config: of the first run; all runs must have its precision and its `deterministic`.
-        n_slots: runs at once.
-        data_dir, device, threads: as of `tasks.runs.open_run`.
+    is_one_network = False
+    name = "places of the process"
 
-    Attributes:
-        most: the most runs at once so far.
-    """
-
-    is_one_network: ClassVar[bool] = False
-    """Whether what one run lacks, memory for example, all lack."""
-
-    def __init__(
-        self,
-        config: TaskConfig,
-        *,
-        n_slots: int,
-        data_dir: Path | None = None,
-        device: str | None = None,
-        threads: int = 1,
-    ) -> None:
-        self._where: dict[str, Any] = {"data_dir": data_dir, "device": device, "threads": threads}
-        self._members: list[SideRun | None] = [None] * n_slots
+    def __init__(self, config: TaskConfig, **options: Any) -> None:
+        super().__init__(config, **options)
         self._streams: dict[int, torch.cuda.Stream] = {}
-        self.most = 0
-        self._restore_torch: Callable[[], None] | None = None
-
-    @property
-    def n_free(self) -> int:
-        """Slots that a run may take."""
-        return self._members.count(None)
-
-    def open(
-        self, config: TaskConfig, *, optimizer: str, params: Mapping[str, Any], seed: int, init_from: Path | None = None
-    ) -> SideRun:
-        """A run at epoch 0 in a free slot; arguments and errors as of `tasks.runs.open_run`."""
-        if not self.n_free:
-            raise TaskError(f"all {len(self._members)} places of the process are taken; close a run first")
-        slot = self._members.index(None)
-        member = SideRun(
-            self, slot, config, optimizer=optimizer, params=params, seed=seed, init_from=init_from, **self._where
-        )
-        self._members[slot] = member
-        self.most = max(self.most, len(self._members) - self.n_free)
-        return member
 
     def step(self) -> None:
         """Launch one more step of every run that is within an epoch and not far ahead; wait where all are."""
-        training = [member for member in self._members if member is not None and member.is_training]
+        training = [member for member in self._members if member.is_training]
         launched = [member.launch_step() for member in training]
         if training and not any(launched):
             training[0].wait_for_step()
 
-    def close(self) -> None:
-        """Close all runs, and restore torch's settings."""
-        for member in self._members:
-            if member is not None:
-                member.close()
-        if self._restore_torch is not None:
-            self._restore_torch()
-            self._restore_torch = None
-
-    # What the members call.
-
-    def configure(self, configure: Callable[[], Callable[[], None]]) -> None:
-        """Set torch as the first member asks, for all: a member that is closed must not take that from the others."""
-        if self._restore_torch is None:
-            self._restore_torch = configure()
+    def _open(self, slot: int, config: TaskConfig, **options: Any) -> SideRun:
+        return SideRun(self, slot, config, **options)
 
     def stream(self, slot: int, device: torch.device) -> torch.cuda.Stream:
         """The slot's stream. Libraries keep a workspace for each stream, so that the next run of the slot has it."""
@@ -102,31 +48,14 @@ class SideBySide:
             self._streams[slot] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return self._streams[slot]
 
-    def free(self, slot: int) -> None:
-        """Give a slot back."""
-        self._members[slot] = None
 
-
-class SideRun(TrainingRun):
-    """A `tasks.engine.protocol.Run` beside others.
-
-    `advance` trains it alone. To train several at once: call `begin` of each, `SideBySide.step` until none
-    `is_training`, and `finish` of each.
-    """
+class SideRun(SlotRun):
+    """A run beside others. `advance` trains it alone."""
 
     def __init__(self, place: SideBySide, slot: int, config: TaskConfig, **options: Any) -> None:
         self._side_by_side = place
-        self._slot = slot
-        self._training: Epoch | None = None
-        self._steps_left = 0
-        self._error: Exception | None = None
         self._launched: deque[torch.cuda.Event] = deque()
-        super().__init__(config, **options)
-
-    @property
-    def is_training(self) -> bool:
-        """Whether the run has steps of its epoch to launch."""
-        return self._steps_left > 0
+        super().__init__(place, slot, config, **options)
 
     def advance(self) -> Evaluation:
         self.begin()
@@ -134,12 +63,6 @@ class SideRun(TrainingRun):
             if not self.launch_step():
                 self.wait_for_step()
         return self.finish()
-
-    def begin(self) -> None:
-        """Begin an epoch."""
-        with self._guard("training"):
-            self._training = self._begin_epoch()
-        self._error, self._steps_left = None, self._steps_per_epoch
 
     def launch_step(self) -> bool:
         """Launch the epoch's next step, and return True; False where `AHEAD` are under way. An error ends the epoch."""
@@ -158,7 +81,7 @@ class SideRun(TrainingRun):
                     self._launched[-1].record()
             self._steps_left -= 1
         except Exception as error:  # noqa: BLE001 - `finish` raises it
-            self._error, self._steps_left = error, 0
+            self.fail(error)
         return True
 
     def wait_for_step(self) -> None:
@@ -167,14 +90,8 @@ class SideRun(TrainingRun):
             self._launched.popleft().synchronize()
 
     def finish(self) -> Evaluation:
-        """Evaluate after the epoch's last step; raises what ended the epoch early, Diverged or OutOfMemory."""
-        assert self._training is not None
-        assert not self.is_training
-        epoch, self._training = self._training, None
         self._launched.clear()
-        if self._error is not None:
-            raise self._error
-        return self._finish_epoch(epoch)
+        return super().finish()
 
     def environment(self) -> dict[str, Any]:
         """As of any run, and that its process trains others."""
@@ -187,18 +104,14 @@ class SideRun(TrainingRun):
             self._launched.clear()
             with self._guard("closing"):
                 super().close()
-            self._side_by_side.free(self._slot)
+            self._side_by_side.free(self.slot)
 
     # What the run does otherwise beside others.
-
-    def _configure_torch(self) -> Callable[[], None]:
-        self._side_by_side.configure(super()._configure_torch)
-        return lambda: None
 
     def _open_stream(self) -> torch.cuda.Stream | None:
         self._noise = _Noise(self._device)
         on_card = self._device.type == "cuda"
-        return self._side_by_side.stream(self._slot, self._device) if on_card else None
+        return self._side_by_side.stream(self.slot, self._device) if on_card else None
 
     @contextlib.contextmanager
     def _guard(self, phase: str) -> Iterator[None]:

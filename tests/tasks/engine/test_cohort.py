@@ -21,7 +21,7 @@ from torch import nn
 
 from tasks.engine.cohort import Cohort, CohortMember
 from tasks.engine.protocol import Evaluation
-from tasks.engine.side_by_side import SideBySide, SideRun
+from tasks.engine.slots import SlotRun, Slots
 from tasks.engine.task import release_data
 from tasks.errors import CannotStackError, Diverged, NanFromAnotherRun, NanInSeveralRuns, TaskError
 from tasks.gpt import GptTask
@@ -77,7 +77,7 @@ def cohort_of() -> Iterator[Callable[..., Cohort]]:
         cohort.close()
 
 
-def join(cohort: Cohort | SideBySide, cfg: Any, job: tuple[str, dict[str, Any], int]) -> Any:
+def join(cohort: Slots[Any], cfg: Any, job: tuple[str, dict[str, Any], int]) -> Any:
     optimizer, params, seed = job
     return cohort.open(cfg, optimizer=optimizer, params=params, seed=seed)
 
@@ -87,7 +87,7 @@ def alone(cfg: Any, job: tuple[str, dict[str, Any], int], **where: Any) -> Any:
     return open_run(cfg, optimizer=optimizer, params=params, seed=seed, **{"device": "cpu", **where})
 
 
-def train(cohort: Cohort | SideBySide, *members: CohortMember | SideRun) -> list[Evaluation]:
+def train(cohort: Slots[Any], *members: SlotRun) -> list[Evaluation]:
     """An epoch of each, together."""
     for member in members:
         member.begin()
