@@ -14,7 +14,7 @@ from search.states import Stage
 from tasks.engine.protocol import Cost
 
 NAMESPACE = "admeta"
-"""Of the named actors in Ray: drivers and cohorts' hosts."""
+"""Of the named actors in Ray: drivers and shared trainers."""
 CARD_KIND = "accelerator_type:"
 """What Ray's resources that name a node's cards begin with."""
 

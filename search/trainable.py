@@ -26,7 +26,7 @@ from typing import Any, cast
 import ray
 from ray import tune
 
-from search import cohorts
+from search import shared_trainer
 from search.assignment import CARD_KIND, Assignment, Curve, Pace, Report
 from search.records import AttemptStart, Point, RunOutcome
 from search.run_log import start_log
@@ -303,13 +303,13 @@ def open_assigned(assignment: Assignment, config: TaskConfig, *, init_from: Path
     from tasks.runs import open_run
 
     if assignment.cohort > 1:
-        return cohorts.join(assignment, config, init_from=init_from), {}
+        return shared_trainer.join(assignment, config, init_from=init_from), {}
     notes: dict[str, Any] = {}
     if assignment.n_beside > 1 and (no_service := _share_card(1 / assignment.n_beside)):
         reason = assignment.own_process or why_not_side_by_side(config)
         if not reason:
             notes["sharing"] = f"{no_service}: the runs that share this card are trained by one process"
-            return cohorts.join(assignment, config, init_from=init_from, side_by_side=True), notes
+            return shared_trainer.join(assignment, config, init_from=init_from, side_by_side=True), notes
         notes["sharing"] = f"{no_service}: this run and others take turns on the card ({reason})"
     run = open_run(
         config,

@@ -1,4 +1,4 @@
-"""A cohort through the product: its host or driver is killed, its study paused and resumed, a trial cancelled."""
+"""A cohort through the product: its trainer or driver is killed, its study paused and resumed, a trial cancelled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.chaos.ledger import Expected, Snapshot, audit, look
 from tests.chaos.processes import descendants, is_alive, kill, titled
 from tests.chaos.studies import quiet_study
 from tests.machine import wait_until
-from tests.search.test_cohorts import slow, two_that_become_nan
+from tests.search.test_shared_trainer import slow, two_that_become_nan
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -38,12 +38,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 def training(client: Client, study: str) -> list[StudyRunView]:
-    """The runs that a host trains now and that have told an epoch of this attempt."""
+    """The runs that a trainer trains now and that have told an epoch of this attempt."""
     ids = [run.id for trial in client.trials(study) for run in trial.runs if run.state == "RUNNING"]
-    return [run for run in map(client.run, ids) if run.attempts and _host(run) is not None]
+    return [run for run in map(client.run, ids) if run.attempts and _trainer(run) is not None]
 
 
-def _host(run: StudyRunView) -> int | None:
+def _trainer(run: StudyRunView) -> int | None:
     """The process that trains the run, of its last attempt; None while that has told nothing."""
     last = run.attempts[-1]
     environment = last.environment or {}
@@ -79,14 +79,14 @@ def test_nothing_is_lost_and_nothing_repeated(service: Service, engine: Engine, 
         wait_until(lambda: any(trial.state == "COMPLETE" for trial in client.trials(view.id)), what="a trial is done")
         wait_until(lambda: len(training(client, view.id)) == 2, what="two trials train")
         before = training(client, view.id)
-        [host] = {_host(run) for run in before}
-        assert host is not None
-        os.kill(host, signal.SIGKILL)
+        [trainer] = {_trainer(run) for run in before}
+        assert trainer is not None
+        os.kill(trainer, signal.SIGKILL)
         note()
 
         def train_elsewhere() -> bool:
-            hosts = [_host(run) for run in training(client, view.id)]
-            return len(hosts) == 2 and host not in hosts
+            trainers = [_trainer(run) for run in training(client, view.id)]
+            return len(trainers) == 2 and trainer not in trainers
 
         wait_until(train_elsewhere, what="two trials train again, in another process")
 
@@ -95,8 +95,8 @@ def test_nothing_is_lost_and_nothing_repeated(service: Service, engine: Engine, 
         note()
         states = {run.state for trial in client.trials(view.id) for run in trial.runs}
         assert states <= {"COMPLETE", "WAITING"}
-        hosts = titled(descendants(service.pid), "ray::CohortHost")
-        wait_until(lambda: not any(map(is_alive, hosts)), what="the host without runs has ended")
+        trainers = titled(descendants(service.pid), "ray::SharedTrainer")
+        wait_until(lambda: not any(map(is_alive, trainers)), what="the trainer without runs has ended")
         client.resume(view.id)
 
         wait_until(lambda: bool(training(client, view.id)), what="a trial trains")
@@ -121,7 +121,7 @@ def test_nothing_is_lost_and_nothing_repeated(service: Service, engine: Engine, 
     assert outcomes.pop(cancelled.id) == ("FAIL", "cancelled")
     assert set(outcomes.values()) == {("COMPLETE", None)}
     lost = [attempt for run in ended for attempt in run.attempts if "cohort died" in str(attempt.error)]
-    assert 1 <= len(lost) <= 2  # a run may have ended as its host was killed
+    assert 1 <= len(lost) <= 2  # a run may have ended as its trainer was killed
     resumed = [attempt.resumed_from_epoch for run in ended for attempt in run.attempts[1:]]
     assert resumed
     assert min(epoch for epoch in resumed if epoch is not None) > 0

@@ -308,7 +308,7 @@ def test_cancelling_frees_the_cards_memory(one_process: bool, tmp_path: Path) ->
         wait_until(lambda: used_mib() > before + 400, timeout_s=60, what="they hold memory of the card")
         held = used_mib()
         of_ray = titled(descendants(service.pid), "ray::")
-        workers = [pid for pid in of_ray if "TrialWorker" in title(pid) or "CohortHost" in title(pid)]
+        workers = [pid for pid in of_ray if "TrialWorker" in title(pid) or "SharedTrainer" in title(pid)]
         assert len(workers) == (3 if one_process else 2)
         client.cancel(view.id)
         gone_s = wait_until(lambda: not any(map(is_alive, workers)), timeout_s=30, what="the workers are gone")

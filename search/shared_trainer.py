@@ -1,13 +1,13 @@
-"""Runs of a study that one process trains: as one stacked model (`tasks.engine.cohort`), or side by side on a card.
+"""One process that trains several runs of a study: as one stacked model (`tasks.engine.cohort`), or side by side.
 
 Side by side (`tasks.engine.side_by_side`) are runs that share a card where NVIDIA's multi-process service, under which
-each has a process, cannot be started. Here are the process, the host, and a run in it.
+each has a process, cannot be started. Here are that process, the shared trainer, and a run in it.
 
-Each run keeps its own worker in Ray Tune, a light process, which joins the host of its card (or of its node, where
-there is none) and asks it for every epoch. The host trains whatever runs are within an epoch; a stacked model's steps
-are no faster for fewer of them. It holds no resources of Ray: its runs hold theirs, an equal part each. A host that
-dies is a lost worker for each of its runs. A worker that dies, or is killed because its run was cancelled, leaves its
-slot to the next run.
+Each run keeps its own worker in Ray Tune, a light process, which joins the trainer of its card (or of its node, where
+there is none) and asks it for every epoch. The trainer trains whatever runs are within an epoch; a stacked model's
+steps are no faster for fewer of them. It holds no resources of Ray: its runs hold theirs, an equal part each. A trainer
+that dies is a lost worker for each of its runs. A worker that dies, or is killed because its run was cancelled, leaves
+its slot to the next run.
 """
 
 from __future__ import annotations
@@ -40,27 +40,26 @@ from tasks.errors import CannotStackError, OutOfMemory, TaskError
 from tasks.registry import COHORT, SIDE_BY_SIDE, load_target, parse_config, shared_part
 
 if TYPE_CHECKING:
-    from tasks.engine.cohort import Cohort, CohortMember
-    from tasks.engine.side_by_side import SideBySide, SideRun
+    from tasks.engine.slots import SlotRun, Slots
 
 LINGER_S = 10.0
-"""For which a host without runs waits for the next one."""
+"""For which a trainer without runs waits for the next one."""
 FIRST_RUN_S = 120.0
-"""For which a new host waits for its first run, whose worker started it, on a busy machine."""
+"""For which a new trainer waits for its first run, whose worker started it, on a busy machine."""
 GRACE_S = 25.0
-"""For which a host works on after SIGTERM, so that its runs' workers can save them."""
+"""For which a trainer works on after SIGTERM, so that its runs' workers can save them."""
 TELL_S = 1.0
-"""For which a host whose card is broken goes on, so that the run that broke it is told."""
+"""For which a trainer whose card is broken goes on, so that the run that broke it is told."""
 LOOK_S = 0.5
 """Between two looks for workers that died."""
 N_TRIES = 20
-MOST_HOSTS = 64
+MOST_TRAINERS = 64
 """On one card or node, for one study and recipe."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Where a run in a cohort stands, as its worker is told with each answer."""
+    """Where a run stands, as its worker is told with each answer."""
 
     epoch: int
     step: int
@@ -68,11 +67,11 @@ class Status:
     step_status: str
 
 
-class CohortRun:
-    """A `tasks.engine.protocol.Run` that a host trains."""
+class RemoteRun:
+    """A `tasks.engine.protocol.Run` that a shared trainer trains."""
 
-    def __init__(self, host: Any, ticket: int, status: Status) -> None:
-        self._host = host
+    def __init__(self, trainer: Any, ticket: int, status: Status) -> None:
+        self._trainer = trainer
         self._ticket = ticket
         self._status = status
         self._closed = False
@@ -106,7 +105,7 @@ class CohortRun:
         return metrics
 
     def environment(self) -> dict[str, Any]:
-        """As of any run; `cohort` also names the host's process."""
+        """As of any run; `cohort` or `side_by_side` also names the trainer's process."""
         found: dict[str, Any] = self._ask("environment")
         return found
 
@@ -126,17 +125,17 @@ class CohortRun:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._host.leave.remote(self._ticket)  # not waited for: the host may be gone
+            self._trainer.leave.remote(self._ticket)  # not waited for: the trainer may be gone
 
     def _ask(self, what: str, *arguments: Any) -> Any:
-        answer, self._status = _answer(self._host.ask.remote(self._ticket, what, *arguments))
+        answer, self._status = _answer(self._trainer.ask.remote(self._ticket, what, *arguments))
         return answer
 
 
 def join(
     assignment: Assignment, config: TaskConfig, *, init_from: Path | None, side_by_side: bool = False
-) -> CohortRun:
-    """Take a free slot of a host beside this worker; start one where there is none.
+) -> RemoteRun:
+    """Take a free slot of a trainer beside this worker; start one where there is none.
 
     Args:
         side_by_side: in a network of its own; otherwise as a slot of one stacked model.
@@ -145,7 +144,7 @@ def join(
         CannotStackError: the model cannot be trained in a cohort.
         OutOfMemory: the card has no room for the cohort.
         TaskError: as `tasks.runs.open_run`.
-        ray.exceptions.RayActorError: the host died.
+        ray.exceptions.RayActorError: the trainer died.
     """
     request = {
         "task": dict(assignment.task),
@@ -155,24 +154,24 @@ def join(
         "init_from": init_from,
         "pid": os.getpid(),
     }
-    for index in range(MOST_HOSTS):
+    for index in range(MOST_TRAINERS):
         taken = None
         for attempt in range(N_TRIES):
-            host = _host(assignment, config, index, side_by_side=side_by_side)
+            trainer = _trainer(assignment, config, index, side_by_side=side_by_side)
             try:
-                taken = _answer(host.join.remote(**request))
+                taken = _answer(trainer.join.remote(**request))
                 break
             except RayActorError:  # it was about to end
                 if attempt == N_TRIES - 1:
                     raise
                 time.sleep(LOOK_S)
         if taken is not None:
-            return CohortRun(host, *taken)
-    raise TaskError(f"all {MOST_HOSTS} hosts of such runs on one node are full; let fewer run at once")
+            return RemoteRun(trainer, *taken)
+    raise TaskError(f"all {MOST_TRAINERS} hosts of such runs on one node are full; let fewer run at once")
 
 
-def _host(assignment: Assignment, config: TaskConfig, index: int, *, side_by_side: bool) -> Any:
-    """The host of that number beside this worker."""
+def _trainer(assignment: Assignment, config: TaskConfig, index: int, *, side_by_side: bool) -> Any:
+    """The trainer of that number beside this worker."""
     target, n_slots = (SIDE_BY_SIDE, MOST) if side_by_side else (COHORT, assignment.cohort)
     # Networks of their own share torch's settings alone.
     in_common = f"{config.precision}/{config.deterministic}" if side_by_side else shared_part(config)
@@ -181,7 +180,7 @@ def _host(assignment: Assignment, config: TaskConfig, index: int, *, side_by_sid
     kind = f"{target}/{n_slots}/{assignment.threads}/{in_common}"
     digest = hashlib.sha256(kind.encode()).hexdigest()[:12]
     return (
-        ray.remote(CohortHost)
+        ray.remote(SharedTrainer)
         .options(
             name=f"cohort-{assignment.study_id}-{digest}-{node}-{cards}-{index}",
             namespace=NAMESPACE,
@@ -214,9 +213,9 @@ def _answer(asked: Any) -> Any:
 
 @dataclass
 class _Seat:
-    """A run in the host: its member, its worker's process, and the epoch that the worker waits for."""
+    """A run in the trainer: its member, its worker's process, and the epoch that the worker waits for."""
 
-    member: CohortMember | SideRun
+    member: SlotRun
     pid: int
     waits: Future[Any] | None = None
 
@@ -253,7 +252,7 @@ class _Seat:
         self.member.load_state_dict(torch.load(io.BytesIO(state), map_location="cpu", weights_only=True))
 
 
-class CohortHost:
+class SharedTrainer:
     """The actor that trains runs together. One thread of its own does all that needs torch.
 
     Args:
@@ -276,7 +275,7 @@ class CohortHost:
         self._where: dict[str, Any] = {"data_dir": data_dir, "device": device, "threads": threads}
         self._target = target
         self._n_slots = n_slots
-        self._cohort: Cohort | SideBySide | None = None
+        self._slots: Slots[Any] | None = None
         self._refusal: TaskError | None = None
         self._gives_way = False
         self._seats: dict[int, _Seat] = {}
@@ -287,7 +286,7 @@ class CohortHost:
         self._own_handle = ray.get_runtime_context().current_actor
         # Ray calls an actor's constructor on the main thread, the only one for signals, unless its methods are async.
         signal.signal(signal.SIGTERM, self._prepare_to_end)
-        threading.Thread(target=self._work, name="cohort", daemon=True).start()
+        threading.Thread(target=self._work, name="trainer", daemon=True).start()
 
     def join(self, *, pid: int, **run: Any) -> tuple[int, Status] | None:
         """A run at epoch 0 in a free slot, for the worker of that process; None where none is free."""
@@ -329,8 +328,8 @@ class CohortHost:
             try:
                 call, answer = self._commands.get(block=not waiting, timeout=LOOK_S)
             except queue.Empty:
-                if waiting and self._cohort is not None:
-                    self._cohort.step()
+                if waiting and self._slots is not None:
+                    self._slots.step()
                     for seat in waiting:
                         if not seat.member.is_training:
                             self._resolve(seat.take_waits(), partial(self._finish, seat))
@@ -353,7 +352,7 @@ class CohortHost:
         if self._seats:
             self._empty_since = now
         gives_way = self._gives_way or self._end_by < math.inf
-        linger_s = 0.0 if gives_way else FIRST_RUN_S if self._cohort is None else LINGER_S
+        linger_s = 0.0 if gives_way else FIRST_RUN_S if self._slots is None else LINGER_S
         return now > self._end_by or now - self._empty_since > linger_s
 
     def _join(
@@ -365,12 +364,12 @@ class CohortHost:
         config = parse_config(task)
         if self._refusal is not None:
             raise self._refusal
-        if self._cohort is None:
-            self._cohort = load_target(self._target)(config, n_slots=self._n_slots, **self._where)
-        if not self._cohort.n_free:
+        if self._slots is None:
+            self._slots = load_target(self._target)(config, n_slots=self._n_slots, **self._where)
+        if not self._slots.n_free:
             return None
         try:
-            member = self._cohort.open(config, optimizer=optimizer, params=params, seed=seed, init_from=init_from)
+            member = self._slots.open(config, optimizer=optimizer, params=params, seed=seed, init_from=init_from)
         except (CannotStackError, OutOfMemory) as error:
             self._refuse(error)
             raise
@@ -393,7 +392,7 @@ class CohortHost:
 
     def _refuse(self, error: CannotStackError | OutOfMemory) -> None:
         self._gives_way = isinstance(error, OutOfMemory)
-        if self._cohort is not None and self._cohort.is_one_network:
+        if self._slots is not None and self._slots.is_one_network:
             self._refusal = error  # it holds for every run
 
     def _call(self, ticket: int, what: str, *arguments: Any) -> tuple[Any, Status]:

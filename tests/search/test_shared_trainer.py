@@ -1,4 +1,4 @@
-"""Cohorts over a real Ray: light workers, one host that trains their runs, and the death of either."""
+"""Shared trainers over a real Ray: light workers, one process that trains their runs, and the death of either."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from pydantic import ValidationError
 from torch import nn
 
 from admeta.spaces import split_recipe
-from search import cohorts
-from search.cohorts import FIRST_RUN_S, LINGER_S, _is_alive
+from search import shared_trainer
 from search.driver import DriverOptions, drive
 from search.placement import place
 from search.places import OUT_OF_COHORT
 from search.records import RunRecord
+from search.shared_trainer import FIRST_RUN_S, LINGER_S, SharedTrainer, _is_alive
 from search.states import FailureKind, RunState, Stage, StudyState
 from tasks.config import with_recipe
 from tasks.engine import sharing
@@ -102,7 +102,7 @@ def environments(store: MemoryStore, study_id: str) -> list[dict[str, Any]]:
     return [dict(start.environment) for run in store.runs(study_id) for start in store.starts[run.id]]
 
 
-def host_of(environment: Mapping[str, Any]) -> int:
+def trainer_of(environment: Mapping[str, Any]) -> int:
     """The process that trains the run."""
     shared = environment.get("cohort") or environment["side_by_side"]
     return int(shared["pid"])
@@ -133,7 +133,7 @@ def definition_id(store: MemoryStore) -> str:
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_a_study_is_trained_by_one_process(tmp_path: Path) -> None:
-    """Six trials and two confirm runs in four slots; each is what it would be alone. The host ends after them."""
+    """Six trials and two confirm runs in four slots; each is what it would be alone. The trainer ends after them."""
     store, definition = MemoryStore(), digits()
     study = store.add_study(definition)
     drive(study.id, store=store, options=DriverOptions(owner="test", storage=str(tmp_path)))
@@ -144,11 +144,11 @@ def test_a_study_is_trained_by_one_process(tmp_path: Path) -> None:
     assert {one["cohort"]["slots"] for one in found} == {4}
     assert len({one["cohort"]["slot"] for one in found}) > 1
     assert all(one["placement"] == "4 runs are trained as one stacked model by one process" for one in found)
-    [host] = {one["cohort"]["pid"] for one in found}
+    [trainer] = {one["cohort"]["pid"] for one in found}
     assert all(run.test_metrics for run in runs if run.stage is Stage.CONFIRM)
     for run in (runs[0], runs[-1]):
         assert_trained_alone(store, run, definition)
-    wait_until(lambda: not _is_alive(host), what=f"the host ends {LINGER_S:g} s after its last run")
+    wait_until(lambda: not _is_alive(trainer), what=f"the trainer ends {LINGER_S:g} s after its last run")
 
 
 @pytest.mark.ray
@@ -166,13 +166,13 @@ def test_runs_on_a_card_without_its_service_are_trained_by_one_process(tmp_path:
     runs = store.runs(study.id)
     assert [run.state for run in runs] == [RunState.COMPLETE] * 8
     found = environments(store, study.id)
-    [host] = {one["side_by_side"]["pid"] for one in found}
+    [trainer] = {one["side_by_side"]["pid"] for one in found}
     why = "nvidia-cuda-mps-control did not start (no service here)"
     assert {one["sharing"] for one in found} == {f"{why}: the runs that share this card are trained by one process"}
     assert all(run.test_metrics for run in runs if run.stage is Stage.CONFIRM)
     for run in (runs[0], runs[-1]):
         assert_trained_alone(store, run, definition, exactly=True)
-    wait_until(lambda: not _is_alive(host), what=f"the host ends {LINGER_S:g} s after its last run")
+    wait_until(lambda: not _is_alive(trainer), what=f"the trainer ends {LINGER_S:g} s after its last run")
 
     second = digits(
         optimizers=[{"name": "sgdm"}],
@@ -197,7 +197,7 @@ def test_runs_on_a_card_without_its_service_are_trained_by_one_process(tmp_path:
     [{"cpus": 1, "gpus": 0, "cohort": 4}, {"cpus": 0.25, "gpus": 0.25}],
     ids=["cohort", "side by side"],
 )
-def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(resources: dict[str, Any], tmp_path: Path) -> None:
+def test_the_death_of_the_trainer_or_of_a_worker_costs_an_attempt(resources: dict[str, Any], tmp_path: Path) -> None:
     """Every run goes on from its last checkpoint, and the study ends as if nothing had happened.
 
     Of runs side by side each goes on in a process of its own: one of them may end its process each time.
@@ -222,12 +222,12 @@ def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(resources: dict[s
     with ThreadPoolExecutor(1) as pool:
         driven = pool.submit(drive, study.id, store=store, options=options)
         wait_until(lambda: len(epochs()) == 4 and min(epochs()) >= 2, what="all four train")
-        host = host_of(environments(store, study.id)[-1])
-        os.kill(host, signal.SIGKILL)
+        trainer = trainer_of(environments(store, study.id)[-1])
+        os.kill(trainer, signal.SIGKILL)
         wait_until(lambda: sum(len(one) for one in store.starts.values()) >= 8, what="all four start again")
         last = store.starts[store.runs(study.id)[0].id][-1]
         if "cohort" in last.environment:
-            assert host_of(last.environment) != host
+            assert trainer_of(last.environment) != trainer
         else:
             assert last.environment["sharing"].endswith("take turns on the card (an attempt of it failed)")
         os.kill(last.pid, signal.SIGKILL)
@@ -246,7 +246,7 @@ def test_the_death_of_the_host_or_of_a_worker_costs_an_attempt(resources: dict[s
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 def test_a_machine_that_leaves_costs_no_attempt(tmp_path: Path) -> None:
-    """SIGTERM to the host and all workers, as before a machine is taken away: every run is saved first."""
+    """SIGTERM to the trainer and all workers, as before a machine is taken away: every run is saved first."""
     store, hurry = MemoryStore(), tmp_path / "hurry"
     definition = digits(
         task={"name": "digits", "model": MODEL, "epochs": 60},
@@ -296,7 +296,7 @@ class Hungry(nn.Module):
     ("model", "refusal"),
     [
         ("tests.tasks.engine.test_cohort:Reading", r"the model cannot be stacked \(vmap"),
-        ("tests.search.test_cohorts:Hungry", r"out of memory on \S+ during training: CUDA out of memory"),
+        ("tests.search.test_shared_trainer:Hungry", r"out of memory on \S+ during training: CUDA out of memory"),
     ],
     ids=["cannot be stacked", "no memory"],
 )
@@ -433,18 +433,18 @@ def test_a_cohort_has_no_more_slots_than_runs_at_once() -> None:
     assert placed.reason == "2 runs are trained as one stacked model by one process"
 
 
-def test_a_host_waits_for_its_first_run_and_for_the_next_after_a_long_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_waits_for_its_first_run_and_the_next_after_a_long_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine the worker that started it asks late; and reading the data of a run may take minutes."""
     clock = [0.0]
-    monkeypatch.setattr(cohorts, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    host: Any = object.__new__(cohorts.CohortHost)
-    host._end_by, host._gives_way, host._seats, host._cohort, host._empty_since = math.inf, False, {}, None, 0.0
-    host._looked_at = math.inf  # it looks for no dead workers
+    monkeypatch.setattr(shared_trainer, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    trainer: Any = object.__new__(SharedTrainer)
+    trainer._end_by, trainer._gives_way, trainer._seats, trainer._slots = math.inf, False, {}, None
+    trainer._empty_since, trainer._looked_at = 0.0, math.inf  # it looks for no dead workers
     clock[0] = FIRST_RUN_S - 1
-    assert not host._is_over()
+    assert not trainer._is_over()
 
     def read_for_long() -> None:
-        host._cohort = object()
+        trainer._slots = object()
         clock[0] += 10 * LINGER_S
 
     asked: list[Any] = [(read_for_long, Future())]
@@ -453,24 +453,24 @@ def test_a_host_waits_for_its_first_run_and_for_the_next_after_a_long_command(mo
     def get(**_: Any) -> Any:
         if asked:
             return asked.pop()
-        lingered_s.append(clock[0] - host._empty_since)
+        lingered_s.append(clock[0] - trainer._empty_since)
         clock[0] += 1.0
         raise queue.Empty
 
-    host._commands = SimpleNamespace(get=get)
-    host._train()
+    trainer._commands = SimpleNamespace(get=get)
+    trainer._train()
     assert lingered_s == [float(n) for n in range(int(LINGER_S) + 1)]
 
 
-def test_a_host_ends_once_its_card_is_broken_and_tells_the_run_that_broke_it() -> None:
-    host: Any = object.__new__(cohorts.CohortHost)
-    host._end_by = math.inf
+def test_a_trainer_ends_once_its_card_is_broken_and_tells_the_run_that_broke_it() -> None:
+    trainer: Any = object.__new__(SharedTrainer)
+    trainer._end_by = math.inf
 
     def raises(error: Exception) -> None:
         raise error
 
     for error, ends in ((ValueError("of one run"), False), (torch.AcceleratorError("an illegal address"), True)):
         answer: Future[None] = Future()
-        host._resolve(answer, lambda error=error: raises(error))
+        trainer._resolve(answer, lambda error=error: raises(error))
         assert answer.exception() is error
-        assert (host._end_by < math.inf) == ends
+        assert (trainer._end_by < math.inf) == ends
