@@ -30,12 +30,12 @@ from search.records import RunRecord
 from search.shared_trainer import FIRST_RUN_S, LINGER_S, SharedTrainer, _is_alive
 from search.states import FailureKind, RunState, Stage, StudyState
 from tasks.config import with_recipe
-from tasks.engine import sharing
 from tasks.registry import parse_config
 from tasks.runs import open_run
 from tests.machine import PATIENCE_S, wait_until
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import define
+from tests.tasks.engine.test_sharing import write_refusing_control
 
 MODEL = "mlp"
 STEP_S = 0.02
@@ -45,12 +45,11 @@ STEP_S = 0.02
 @pytest.fixture(scope="module")
 def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Told of a card, whether there is one or not, for which NVIDIA's multi-process service does not start."""
-    refusing = tmp_path_factory.mktemp("bin") / sharing.CONTROL
-    refusing.write_text("#!/bin/sh\necho no service here\nexit 1\n")
-    refusing.chmod(0o755)
+    folder = tmp_path_factory.mktemp("bin")
+    write_refusing_control(folder, reason="no service here")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{refusing.parent}{os.pathsep}{os.environ['PATH']}")
+        patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
         ray.init(
             address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
         )

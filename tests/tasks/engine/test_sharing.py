@@ -11,6 +11,13 @@ import pytest
 from tasks.engine import sharing
 
 
+def write_refusing_control(folder: Path, *, reason: str) -> None:
+    """Write a control program that starts no service into a folder, and tells why."""
+    program = folder / sharing.CONTROL
+    program.write_text(f"#!/bin/sh\necho {reason}\nexit 1\n")
+    program.chmod(0o755)
+
+
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A control program that notes how it is called; it runs once -d was given."""
@@ -51,9 +58,9 @@ def test_without_the_program_it_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     assert environment == {}
 
 
-def test_a_failed_start_is_told(control: Path) -> None:
-    program = Path(os.environ["PATH"].split(":")[0]) / sharing.CONTROL
-    program.write_text("#!/bin/sh\necho no such device; exit 1\n")
+@pytest.mark.usefixtures("control")
+def test_a_failed_start_is_told(tmp_path: Path) -> None:
+    write_refusing_control(tmp_path / "bin", reason="no such device")
     assert "did not start (no such device)" in sharing.join({}, share=0.5)
 
 
