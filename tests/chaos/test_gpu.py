@@ -117,6 +117,31 @@ def leaving(n_bytes: int) -> Iterator[None]:
         holder.communicate()
 
 
+def train_crowded(
+    home: Path,
+    data: Path,
+    free_bytes: float,
+    *,
+    n_trials: int = 2,
+    max_failures: int = 0,
+    one_process: bool = False,
+    **fields: Any,
+) -> list[StudyRunView]:
+    """The runs of a study of `LARGE` that completed on a card with so much free memory; `fields` are more of it."""
+    study = quiet_study(
+        task=LARGE,
+        optimizers=[SGDM],
+        budget={"trials_per_optimizer": n_trials},
+        confirm={"top_k": 0},
+        max_failures=max_failures,
+        **fields,
+    )
+    with leaving(int(free_bytes)), installed(home, data, one_process=one_process) as (service, client):
+        submitted = client.submit(study).study
+        service.completed(submitted.id, timeout_s=240)
+        return runs_of(client, submitted.id)
+
+
 def greatest_overlap(runs: list[StudyRunView]) -> int:
     """How many attempts ran at once, at most."""
     marks: list[tuple[Any, int]] = []
@@ -164,19 +189,9 @@ def test_the_service_packs_trials_on_the_card(tmp_path: Path) -> None:
 
 def test_a_trial_without_room_is_tried_again_alone(tmp_path: Path, data_dir: Path, alone_bytes: int) -> None:
     """The card has room for one and a half: of two trials at once at least one fails, and both complete at last."""
-    study = quiet_study(
-        "crowded",
-        task=LARGE,
-        optimizers=[SGDM],
-        budget={"trials_per_optimizer": 2},
-        confirm={"top_k": 0},
-        resources={"cpus": 1, "gpus": 0.5},
-        max_failures=2,
+    runs = train_crowded(
+        tmp_path, data_dir, 1.5 * alone_bytes, name="crowded", resources={"cpus": 1, "gpus": 0.5}, max_failures=2
     )
-    with leaving(int(1.5 * alone_bytes)), installed(tmp_path, data_dir) as (service, client):
-        submitted = client.submit(study).study
-        service.completed(submitted.id, timeout_s=240)
-        runs = runs_of(client, submitted.id)
     assert [run.state for run in runs] == ["COMPLETE", "COMPLETE"]
     retried = [run for run in runs if len(run.attempts) > 1]
     assert retried
@@ -194,23 +209,16 @@ def test_with_auto_a_trial_without_room_has_not_failed(
     one_process: bool, tmp_path: Path, data_dir: Path, alone_bytes: int
 ) -> None:
     """Two begin where one and a half have room: the number is lowered, and the study needs no retries of its own."""
-    study = quiet_study(
-        "crowded-auto",
-        task=LARGE,
-        optimizers=[SGDM],
-        budget={"trials_per_optimizer": 3},
-        confirm={"top_k": 0},
+    runs = train_crowded(
+        tmp_path,
+        data_dir,
+        1.5 * alone_bytes,
+        n_trials=3,
+        one_process=one_process,
+        name="crowded-auto",
         resources={"cpus": 1, "gpus": "auto"},
         max_concurrent_trials=2,  # a large card begins with four
-        max_failures=0,
     )
-    with (
-        leaving(int(1.5 * alone_bytes)),
-        installed(tmp_path, data_dir, one_process=one_process) as (service, client),
-    ):
-        submitted = client.submit(study).study
-        service.completed(submitted.id, timeout_s=240)
-        runs = runs_of(client, submitted.id)
     assert [run.state for run in runs] == ["COMPLETE"] * 3
     retried = [run for run in runs if len(run.attempts) > 1]
     assert retried
@@ -222,19 +230,8 @@ def test_with_auto_a_trial_without_room_has_not_failed(
 
 def test_a_cohort_without_room_becomes_processes(tmp_path: Path, data_dir: Path, alone_bytes: int) -> None:
     """Four slots have no room where two processes have: no failure counts, and the records say why."""
-    study = quiet_study(
-        "crowded-cohort",
-        task=LARGE,
-        optimizers=[SGDM],
-        budget={"trials_per_optimizer": 2},
-        confirm={"top_k": 0},
-        resources={"cpus": 1, "gpus": "auto", "cohort": 4},
-        max_failures=0,
-    )
-    with leaving(int(2.5 * alone_bytes)), installed(tmp_path, data_dir) as (service, client):
-        submitted = client.submit(study).study
-        service.completed(submitted.id, timeout_s=240)
-        runs = runs_of(client, submitted.id)
+    resources = {"cpus": 1, "gpus": "auto", "cohort": 4}
+    runs = train_crowded(tmp_path, data_dir, 2.5 * alone_bytes, name="crowded-cohort", resources=resources)
     assert [run.state for run in runs] == ["COMPLETE"] * 2
     refused = [str(run.attempts[0].error) for run in runs if len(run.attempts) > 1]
     assert refused
