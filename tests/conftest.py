@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -43,16 +44,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _own_environment() -> Iterator[None]:
-    """What a module's tests, and the product in their process, set in the environment ends with the module.
+def _own_process() -> Iterator[None]:
+    """A module's variables and signal handlers, and those that the product and Ray set in its process, end with it.
 
-    Services that later modules start would inherit it.
+    Services that later modules start would inherit the variables.
     """
     before = _environment()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for name in _environment().keys() - before.keys():
         del os.environ[name]
     os.environ.update(before)
+    for number, handler in handlers.items():
+        if handler is not None:  # what was there before Python
+            signal.signal(number, handler)
 
 
 def _environment() -> dict[str, str]:

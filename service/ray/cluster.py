@@ -1,8 +1,7 @@
 """The Ray that studies run on: one that this process starts for itself, or a cluster that it joins.
 
 Owns its start and its end, who may use it, its nodes, and whether it was lost: Ray's core ends a process that has
-stayed connected to a dead Ray for a minute. Whether its machines can train is checked once for each, before a study
-starts: a node on which trials would fail is named with what to do about it, and studies wait.
+stayed connected to a dead Ray for a minute.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,12 @@ import psutil
 import ray
 from ray._private import ray_constants, services
 from ray._private.accelerators import get_accelerator_manager_for_resource
+from ray._private.node import Node
 from ray._private.runtime_env import packaging
 from ray._private.runtime_env.working_dir import upload_working_dir_if_needed  # by actor: there is no public way
 from ray._private.state import available_resources_per_node  # Ray has no public way to ask what each node has free
 from ray._private.utils import estimate_available_memory  # psutil does not know a container's limit
-from ray.exceptions import RayError, RuntimeEnvSetupError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.exceptions import RuntimeEnvSetupError
 
 from admeta.client.models import NodeView
 from search.assignment import NAMESPACE
@@ -140,7 +139,7 @@ def start_embedded(**options: Any) -> None:
     _folder = node.make_ray_folder()
     os.environ[node.RAY_FOLDER] = str(_folder)  # for what Ray starts, and for nothing that this process starts later
     try:
-        with _bound_to_loopback(), _patient_with_its_node():
+        with _bound_to_loopback(), _patient_with_its_node(), _without_what_nothing_asks():
             ray.init(
                 address="local",
                 _node_ip_address="127.0.0.1",
@@ -264,6 +263,23 @@ def _patient_with_its_node() -> Iterator[None]:
         yield
     finally:
         services.get_node = ask
+
+
+@contextmanager
+def _without_what_nothing_asks() -> Iterator[None]:
+    """Let Ray leave out three Python processes of a head node, for the first of which it waits.
+
+    They are the dashboard's, which without its pages only reports its use to Ray's makers, an autoscaler's without
+    machines to start, and one that sends what workers write to drivers, which have no use for it.
+    """
+    starts = {name: getattr(Node, name) for name in ("start_api_server", "start_monitor", "start_log_monitor")}
+    for name in starts:
+        setattr(Node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, start in starts.items():
+            setattr(Node, name, start)
 
 
 @contextmanager
@@ -416,138 +432,3 @@ def _handlers_kept(*signals: signal.Signals) -> Iterator[None]:
     finally:
         for number, action in kept.items():
             libc.sigaction(int(number), action, None)
-
-
-CHECK_TIMEOUT_S = 60.0
-"""For the check of a node: its first process imports torch, perhaps from a slow disk."""
-PREPARE_TIMEOUT_S = 600.0
-"""The same if Ray prepares a runtime environment first; Ray's own limit for that."""
-CHECK_AGAIN_S = 60.0
-"""After a node had a problem: a package index or a network disk may have been away, or someone has corrected it."""
-_PACKAGES = ("admeta-search", "torch", "ray", "numpy", "pydantic")
-
-
-class Nodes:
-    """The nodes that trials may run on. Each is checked by a task in the background, once, or until it can train.
-
-    Args:
-        prepares: whether the connection has a runtime environment, which takes time to prepare on a node.
-    """
-
-    def __init__(self, *, prepares: bool = False) -> None:
-        self._timeout_s = PREPARE_TIMEOUT_S if prepares else CHECK_TIMEOUT_S
-        self._problems: dict[str, str] = {}
-        self._checked_at: dict[str, float] = {}
-        self._asked: dict[str, tuple[Any, float]] = {}
-
-    def problems(self) -> list[str]:
-        """Why studies should not start yet, one sentence for each such node; empty if every node can train.
-
-        A node that does not answer in time is left out: Ray will declare it dead, or it answers later.
-        """
-        living = {
-            node["NodeID"]: str(node["NodeManagerAddress"])
-            for node in ray.nodes()
-            if node["Alive"] and (node["Resources"].get("CPU", 0) > 0 or node["Resources"].get("GPU", 0) > 0)
-        }
-        self._problems = {node: problem for node, problem in self._problems.items() if node in living}
-        self._asked = {node: asked for node, asked in self._asked.items() if node in living}
-        for node_id, address in living.items():
-            if node_id not in self._asked and self._is_due(node_id):
-                self._asked[node_id] = (_ask(node_id), time.monotonic())
-            if node_id in self._asked:
-                self._read(node_id, address)
-        first = {node: at for node, (_, at) in self._asked.items() if node not in self._problems}
-        silent = [living[node] for node, at in first.items() if time.monotonic() - at < self._timeout_s]
-        waits = [f"node {address} is being checked" for address in silent]
-        return [problem for problem in self._problems.values() if problem] + waits
-
-    def _is_due(self, node: str) -> bool:
-        """Whether to check a node: a new one, or one that had a problem a while ago."""
-        problem = self._problems.get(node)
-        return problem is None or (problem != "" and time.monotonic() - self._checked_at[node] > CHECK_AGAIN_S)
-
-    def _read(self, node: str, address: str) -> None:
-        answer, _ = self._asked[node]
-        if not ray.wait([answer], timeout=0)[0]:
-            return
-        del self._asked[node]
-        difference = ""
-        try:
-            problem, difference = judge(address, ray.get(answer), expected=installed(_PACKAGES))
-        except RuntimeEnvSetupError as error:
-            problem = f"node {address} cannot prepare the runtime environment: {str(error).strip()[-500:]}"
-        except RayError as error:
-            log.warning("node %s could not be checked: %s", address, error)
-            problem = ""
-        for words in filter(None, (problem, difference)):
-            if self._problems.get(node) != words:
-                log.warning("%s", words)
-        self._problems[node], self._checked_at[node] = problem, time.monotonic()
-
-
-def _ask(node: str) -> Any:
-    where = NodeAffinitySchedulingStrategy(node, soft=False)
-    check = ray.remote(_make_check()).options(num_cpus=0, max_retries=0, scheduling_strategy=where)
-    return check.remote(_PACKAGES, ("search.trainable", "torch"))
-
-
-def judge(address: str, found: Mapping[str, str], *, expected: Mapping[str, str]) -> tuple[str, str]:
-    """The problem of a node and a warning about it; each is empty if there is none.
-
-    Args:
-        found, expected: version by package, `python` too; empty where the package is missing; `error`: of an import.
-    """
-    missing = [name for name in _PACKAGES if not found.get(name)]
-    advice = (
-        "; install the service's release of admeta-search[server] there, as on every node, or let Ray do it "
-        "(ADMETA_RUNTIME_ENV)"
-    )
-    if missing:
-        return f"node {address} has no {' and no '.join(missing)}{advice}", ""
-    if found.get("error"):
-        return f"node {address} cannot load what a trial needs: {found['error']}{advice}", ""
-    exact = [name for name in ("admeta-search", "ray", "python") if _release(name, found) != _release(name, expected)]
-    if exact:
-        differences = ", ".join(f"{name} {found[name]} (the service: {expected[name]})" for name in exact)
-        return f"node {address} has {differences}{advice}", ""
-    others = [name for name in ("torch", "numpy") if found[name] != expected[name]]
-    differences = ", ".join(f"{name} {found[name]} (the service: {expected[name]})" for name in others)
-    return "", f"node {address} has {differences}: trials may differ between nodes" if others else ""
-
-
-def installed(packages: tuple[str, ...]) -> dict[str, str]:
-    """Version by package of this process, and Python's; empty if a package is missing."""
-    return _make_check()(packages, ())
-
-
-def _release(name: str, versions: Mapping[str, str]) -> str:
-    """The part of a version that must be equal: Python's major and minor, a package's without the local suffix."""
-    version = versions.get(name, "")
-    return ".".join(version.split(".")[:2]) if name == "python" else version.partition("+")[0]
-
-
-def _make_check() -> Callable[[tuple[str, ...], tuple[str, ...]], dict[str, str]]:
-    """A function that reads the versions of packages and imports modules.
-
-    It is made here so that Ray sends it by value: a node may lack our packages.
-    """
-
-    def check(packages: tuple[str, ...], modules: tuple[str, ...]) -> dict[str, str]:
-        import contextlib
-        import importlib
-        import platform
-        from importlib import metadata
-
-        versions = {"python": platform.python_version(), **dict.fromkeys(packages, "")}
-        for name in packages:
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                versions[name] = metadata.version(name)
-        try:
-            for module in modules:
-                importlib.import_module(module)
-        except Exception as error:  # noqa: BLE001 - whatever an import raises is the answer
-            versions["error"] = f"{type(error).__name__}: {error}"
-        return versions
-
-    return check

@@ -34,8 +34,8 @@ from service.database.store import SqlStore
 from service.database.studies import runnable_studies, set_waiting_reason, study_progress
 from service.logs import about, configure_driver
 from service.ray import cluster
-from service.ray.cluster import Nodes
 from service.ray.node import ClockWatch, JoinError
+from service.ray.node_checks import CHECK_AGAIN_S, PREPARE_TIMEOUT_S, Nodes
 from service.settings import Settings, SettingsError
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ OUTAGE_RETRY_S = 5.0
 SILENCE_S = 120.0
 """How long a driver may run without a lease, as in an outage of the database. Then it is killed, and the next one of
 the study may take twice as long: this machine may be slow."""
-START_S = cluster.PREPARE_TIMEOUT_S
+START_S = PREPARE_TIMEOUT_S
 """How long its process may take to start, on a slow disk, a busy machine, or while Ray prepares its environment. It
 doubles likewise."""
 MOST_DOUBLINGS = 5
@@ -342,7 +342,7 @@ class Supervisor:
         logger.warning("study %s: its driver failed: %s", study_id, error)
         before = self._crashes.get(study_id) or Crashes(0, -1, 0.0)
         if isinstance(cause, RuntimeEnvSetupError):  # a package index may be away or slow
-            retry_at = time.monotonic() + cluster.CHECK_AGAIN_S
+            retry_at = time.monotonic() + CHECK_AGAIN_S
             waits = f"waits, because Ray cannot prepare the runtime environment: {str(cause).strip()[-500:]}"
             self._crashes[study_id] = Crashes(before.n, before.progress, retry_at, waits)
             return

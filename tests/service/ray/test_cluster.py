@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import torch
 from ray._private.accelerators import NvidiaGPUAcceleratorManager
+from ray._private.node import Node
 from ray._private.runtime_env import packaging
 
 from service.ray import cluster
@@ -370,6 +371,16 @@ def test_ray_waits_for_its_node_as_long_as_that_starts(
         cluster.start_embedded()
     assert set(asked) == {("gcs", "id")}
     assert cluster.services.get_node is ask
+
+
+def test_ray_starts_as_elsewhere_once_the_embedded_one_has_started(
+    monkeypatch: pytest.MonkeyPatch, init_options: dict[str, Any]
+) -> None:
+    names = ("start_api_server", "start_monitor", "start_log_monitor")
+    before = [getattr(Node, name) for name in names]
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(init=lambda **_: [getattr(Node, name)(None) for name in names]))
+    cluster.start_embedded()
+    assert [getattr(Node, name) for name in names] == before
 
 
 @pytest.mark.parametrize("slow", [0, 1, 2, 3])

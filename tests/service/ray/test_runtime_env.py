@@ -24,6 +24,7 @@ SCRIPT = """
 import json, sys, time
 from pathlib import Path
 from service.ray import cluster
+from service.ray.node_checks import Nodes
 from service.database.studies import create_study
 from service.settings import load
 from service.ray.supervisor import Supervisor, open_store
@@ -34,7 +35,7 @@ home, file = Path(sys.argv[1]), Path(sys.argv[2])
 settings = load({}, home=home, runtime_env_file=file)
 home.mkdir()
 cluster.join(settings)
-nodes = cluster.Nodes(prepares=True)
+nodes = Nodes(prepares=True)
 while any("is being checked" in problem for problem in nodes.problems()):
     time.sleep(0.2)
 problems = nodes.problems()

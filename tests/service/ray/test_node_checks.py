@@ -12,8 +12,8 @@ import pytest
 from ray import cloudpickle
 from ray.exceptions import RuntimeEnvSetupError
 
-from service.ray import cluster
-from service.ray.cluster import Nodes, installed, judge
+from service.ray import node_checks
+from service.ray.node_checks import Nodes, installed, judge
 
 OURS = {
     "python": "3.12.4",
@@ -66,7 +66,7 @@ def test_a_node_without_our_packages_understands_the_question() -> None:
         "ask = pickle.load(sys.stdin.buffer)\n"
         "print(json.dumps(ask(('ray', 'no-such-package'), ('search.trainable',))))\n"
     )
-    told = cloudpickle.dumps(cluster._make_check())
+    told = cloudpickle.dumps(node_checks._make_check())
     done = subprocess.run([sys.executable, "-c", script], input=told, capture_output=True, check=True)
     found = json.loads(done.stdout)
     assert found.pop("error").startswith("ModuleNotFoundError")
@@ -75,7 +75,7 @@ def test_a_node_without_our_packages_understands_the_question() -> None:
 
 def test_a_node_that_cannot_prepare_the_environment_is_named_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     node = {"NodeID": "n1", "NodeManagerAddress": "10.0.0.2", "Alive": True, "Resources": {"CPU": 4.0}}
-    answers: list[Any] = [RuntimeEnvSetupError("pip found no admeta-search"), installed(cluster._PACKAGES)]
+    answers: list[Any] = [RuntimeEnvSetupError("pip found no admeta-search"), installed(node_checks._PACKAGES)]
 
     def get(asked: int) -> dict[str, str]:
         if isinstance(answers[asked], Exception):
@@ -84,8 +84,8 @@ def test_a_node_that_cannot_prepare_the_environment_is_named_and_asked_again(mon
         return versions
 
     numbers = iter(range(2))
-    monkeypatch.setattr(cluster, "CHECK_AGAIN_S", 3600.0)
-    monkeypatch.setattr(cluster, "_ask", lambda node: next(numbers))
+    monkeypatch.setattr(node_checks, "CHECK_AGAIN_S", 3600.0)
+    monkeypatch.setattr(node_checks, "_ask", lambda node: next(numbers))
     monkeypatch.setattr("ray.nodes", lambda: [node])
     monkeypatch.setattr("ray.wait", lambda asked, timeout: (asked, []))
     monkeypatch.setattr("ray.get", get)
@@ -94,7 +94,7 @@ def test_a_node_that_cannot_prepare_the_environment_is_named_and_asked_again(mon
         (problem,) = nodes.problems()
         assert problem.startswith("node 10.0.0.2 cannot prepare the runtime environment: ")
         assert "pip found no admeta-search" in problem
-    monkeypatch.setattr(cluster, "CHECK_AGAIN_S", -1.0)
+    monkeypatch.setattr(node_checks, "CHECK_AGAIN_S", -1.0)
     assert nodes.problems() == []
 
 
@@ -103,28 +103,28 @@ def test_a_node_with_a_problem_is_checked_again_and_can_train_once_that_has_pass
 ) -> None:
     """A network disk was away for a moment: all studies of the cluster waited until the node was restarted."""
     node = {"NodeID": "n1", "NodeManagerAddress": "10.0.0.2", "Alive": True, "Resources": {"CPU": 4.0}}
-    good = installed(cluster._PACKAGES)
+    good = installed(node_checks._PACKAGES)
     answers = [{**good, "error": "OSError: [Errno 116] Stale file handle"}, good]
     asked: list[int] = []
     clock, answered = [0.0], [True]
-    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(node_checks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 
     def ask(_: str) -> int:
         asked.append(len(asked))
         return asked[-1]
 
-    monkeypatch.setattr(cluster, "_ask", ask)
+    monkeypatch.setattr(node_checks, "_ask", ask)
     monkeypatch.setattr("ray.nodes", lambda: [node])
     monkeypatch.setattr("ray.wait", lambda asked, timeout: (asked, []) if answered[0] else ([], asked))
     monkeypatch.setattr("ray.get", lambda asked: answers[asked])
     nodes = Nodes()
-    for clock[0] in (0.0, cluster.CHECK_AGAIN_S):
+    for clock[0] in (0.0, node_checks.CHECK_AGAIN_S):
         assert ["Stale file handle" in problem for problem in nodes.problems()] == [True]
     assert asked == [0]
-    clock[0], answered[0] = 2 * cluster.CHECK_AGAIN_S, False
+    clock[0], answered[0] = 2 * node_checks.CHECK_AGAIN_S, False
     assert ["Stale file handle" in problem for problem in nodes.problems()] == [True]  # known until the node answers
     answered[0] = True
-    for clock[0] in (3 * cluster.CHECK_AGAIN_S, 9 * cluster.CHECK_AGAIN_S):
+    for clock[0] in (3 * node_checks.CHECK_AGAIN_S, 9 * node_checks.CHECK_AGAIN_S):
         assert nodes.problems() == []
     assert asked == [0, 1]
 
@@ -133,14 +133,14 @@ def test_studies_wait_for_a_slow_check_for_a_while_only(monkeypatch: pytest.Monk
     """What it finds counts whenever it comes."""
     node = {"NodeID": "n1", "NodeManagerAddress": "10.0.0.2", "Alive": True, "Resources": {"CPU": 4.0}}
     clock, answered = [0.0], [False]
-    monkeypatch.setattr(cluster, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(cluster, "_ask", lambda node: 0)
+    monkeypatch.setattr(node_checks, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(node_checks, "_ask", lambda node: 0)
     monkeypatch.setattr("ray.nodes", lambda: [node])
     monkeypatch.setattr("ray.wait", lambda asked, timeout: (asked, []) if answered[0] else ([], asked))
-    monkeypatch.setattr("ray.get", lambda asked: {**installed(cluster._PACKAGES), "torch": ""})
+    monkeypatch.setattr("ray.get", lambda asked: {**installed(node_checks._PACKAGES), "torch": ""})
     nodes = Nodes()
     assert nodes.problems() == ["node 10.0.0.2 is being checked"]
-    clock[0] = cluster.CHECK_TIMEOUT_S + 1
+    clock[0] = node_checks.CHECK_TIMEOUT_S + 1
     assert nodes.problems() == []
     answered[0] = True
     assert ["no torch" in problem for problem in nodes.problems()] == [True]
