@@ -167,7 +167,7 @@ def join(
                 time.sleep(LOOK_S)
         if taken is not None:
             return RemoteRun(trainer, *taken)
-    raise TaskError(f"all {MOST_TRAINERS} hosts of such runs on one node are full; let fewer run at once")
+    raise TaskError(f"all {MOST_TRAINERS} processes for such runs on one node are full; let fewer run at once")
 
 
 def _trainer(assignment: Assignment, config: TaskConfig, index: int, *, side_by_side: bool) -> Any:
