@@ -139,7 +139,6 @@ def _environment() -> Environment:
         "asset": asset_address,
         "good_range": analyses.good_range,
         "has_optuna_pages": optuna_pages.is_installed(),
-        "n_finished": studies.n_finished,
         "sources": formatting.sources,
         "trials_used": studies.trials_used,
         "n_runs": formatting.n_runs,

@@ -8,7 +8,6 @@ from typing import Any
 
 from admeta.client.formatting import settings
 from admeta.client.models import ComparisonView, StudyView
-from admeta.client.terminal.tables.studies import n_finished
 from search.recipe import own_fields
 from service.dashboard.pages import duration
 
@@ -98,7 +97,7 @@ def _confirmed(confirm: dict[str, Any]) -> str | None:
 
 
 def _spent(study: StudyView, comparison: ComparisonView, budget: dict[str, Any]) -> list[str]:
-    finished, planned = sum(map(n_finished, study.searches)), sum(s.n_trials for s in study.searches)
+    finished, planned = sum(s.n_finished for s in study.searches), sum(s.n_trials for s in study.searches)
     counted = all(s.max_epochs is s.max_gpu_hours is None for s in study.searches)
     found = [f"{finished} of {planned} trials used" if counted else f"{_n(finished, 'trial')} used"]
     used = {

@@ -48,6 +48,11 @@ class SearchView(View):
     max_epochs: int | None = Field(default=None, description="Its budget, where that is in epochs and not in trials.")
     max_gpu_hours: float | None = Field(default=None, description="The same in GPU hours.")
 
+    @property
+    def n_finished(self) -> int:
+        """Trials of the search stage that have ended, in whatever way."""
+        return self.n_complete + self.n_pruned + self.n_failed
+
 
 class DetectableView(View):
     """The difference between two optimizers that a study shows with a probability of 80 %."""

@@ -17,7 +17,7 @@ from rich.text import Text
 from admeta.client.errors import ClientError
 from admeta.client.formatting import duration, number, rough_duration
 from admeta.client.models import SearchView, StudyView
-from admeta.client.terminal.tables.studies import n_finished, trials_used
+from admeta.client.terminal.tables.studies import trials_used
 from admeta.client.text import printable
 
 _BAR_WIDTH = 24
@@ -113,7 +113,7 @@ def _headline(study: StudyView, now: float) -> Text:
 
 def starting(study: StudyView) -> str:
     """How far a study is that has no result yet, in words; empty where it has one, ends, or tells a reason itself."""
-    n_ended = sum(map(n_finished, study.searches))
+    n_ended = sum(search.n_finished for search in study.searches)
     if study.reason or n_ended:
         return ""
     if study.state == "QUEUED":
@@ -168,7 +168,7 @@ def _total(search: SearchView) -> int:
 
 
 def _done(search: SearchView) -> int:
-    return n_finished(search) + search.n_confirm_finished + search.n_sensitivity_finished
+    return search.n_finished + search.n_confirm_finished + search.n_sensitivity_finished
 
 
 def _told(search: SearchView, *, n_running: int = 0) -> str:

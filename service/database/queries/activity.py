@@ -11,7 +11,6 @@ from statistics import fmean
 from sqlalchemy import ColumnElement, Engine, Select, func, select
 
 from admeta.client.models import ActiveRunView, QueuedStudyView, SearchView, StudyView
-from admeta.client.terminal.tables.studies import n_finished
 from search.optimizer_search import BASELINE
 from search.states import AttemptState, RunState, Stage, StudyState
 from service.database.engine import reading
@@ -206,7 +205,7 @@ def remaining(
         found = next(known)
         return found[-max(8, len(found) // 2) :]  # the latest: pruning begins when there is something to compare with
 
-    n_trials = {s.label: max(0, s.n_trials - n_finished(s)) for s in study.searches}
+    n_trials = {s.label: max(0, s.n_trials - s.n_finished) for s in study.searches}
     n_confirms = {s.label: max(0, s.n_confirm_runs - s.n_confirm_finished) for s in study.searches}
     n_varied = {s.label: _n_to_vary(study, s) for s in study.searches}
     n_active = Counter((span.label, span.stage) for span in active)

@@ -25,7 +25,7 @@ def study_list(studies: Iterable[StudyView]) -> FittedTable:
     table = FittedTable("study", "state", "task", "model", "optimizers", "trials", "age", wrapped=["optimizers"])
     now = datetime.now(UTC)
     for study in studies:
-        finished = sum(n_finished(search) for search in study.searches)
+        finished = sum(search.n_finished for search in study.searches)
         planned = sum(search.n_trials for search in study.searches)
         labels = ", ".join(search.label for search in study.searches)
         age = rough_duration((now - study.created_at).total_seconds())
@@ -134,11 +134,6 @@ def curve(points: Iterable[PointView]) -> FittedTable:
     return table
 
 
-def n_finished(search: SearchView) -> int:
-    """Trials of the search stage that have ended, in whatever way."""
-    return search.n_complete + search.n_pruned + search.n_failed
-
-
 def trials_used(search: SearchView) -> str:
     """Trials that have ended of those planned, 12/20; of a budget that counts their cost: 12 trials, 90/400 epochs."""
     spent = []
@@ -146,10 +141,10 @@ def trials_used(search: SearchView) -> str:
         spent.append(f"{search.n_epochs}/{search.max_epochs} epochs")
     if search.max_gpu_hours is not None:
         spent.append(f"{search.gpu_hours:.3g}/{search.max_gpu_hours:g} GPU hours")
-    n = n_finished(search)
+    n = search.n_finished
     return ", ".join([f"{n} trials", *spent]) if spent else f"{n}/{search.n_trials}"
 
 
 def all_failed(study: StudyView) -> list[str]:
     """Labels of the searches whose finished trials all failed: they have no result."""
-    return [search.label for search in study.searches if search.n_failed and search.n_failed == n_finished(search)]
+    return [search.label for search in study.searches if search.n_failed and search.n_failed == search.n_finished]
