@@ -14,7 +14,7 @@ from torch import nn
 from tasks.engine.side_by_side import AHEAD, SideBySide
 from tasks.errors import Diverged, TaskError
 from tasks.registry import parse_config, why_not_side_by_side
-from tests.tasks.engine.test_cohort import JOBS, alone, join, train, write_reviews
+from tests.tasks.engine.slots import JOBS, alone, join, train, write_reviews
 
 on_a_card = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
 DEVICES = [pytest.param("cpu"), pytest.param("cuda", marks=[pytest.mark.gpu, on_a_card])]
