@@ -21,6 +21,7 @@ from tests.chaos.processes import descendants, is_alive, kill, titled
 from tests.chaos.studies import quiet_study
 from tests.machine import wait_until
 from tests.search.test_shared_trainer import slow, two_that_become_nan
+from tests.tasks.engine.models import Reading, import_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
@@ -131,7 +132,7 @@ def test_a_study_whose_model_cannot_be_stacked_says_so(service: Service, engine:
     """In its reason while it runs, and in the records of the attempt that was refused and of the process after it."""
     study = quiet_study(
         "apart",
-        task={"name": "digits", "model": "tests.tasks.engine.test_cohort:Reading", "epochs": 2},
+        task={"name": "digits", "model": import_path(Reading), "epochs": 2},
         optimizers=[{"name": "sgdm"}],
         budget={"trials_per_optimizer": 2},
         confirm={"top_k": 0},

@@ -35,6 +35,7 @@ from tasks.runs import open_run
 from tests.machine import PATIENCE_S, wait_until
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import define
+from tests.tasks.engine.models import Leaking, Reading, import_path
 from tests.tasks.engine.test_sharing import write_refusing_control
 
 MODEL = "mlp"
@@ -294,8 +295,8 @@ class Hungry(nn.Module):
 @pytest.mark.parametrize(
     ("model", "refusal"),
     [
-        ("tests.tasks.engine.test_cohort:Reading", r"the model cannot be stacked \(vmap"),
-        ("tests.search.test_shared_trainer:Hungry", r"out of memory on \S+ during training: CUDA out of memory"),
+        (import_path(Reading), r"the model cannot be stacked \(vmap"),
+        (import_path(Hungry), r"out of memory on \S+ during training: CUDA out of memory"),
     ],
     ids=["cannot be stacked", "no memory"],
 )
@@ -338,7 +339,7 @@ def two_that_become_nan(flag: Path, *, hurry: Path, epochs: int) -> dict[str, An
     Both are slow until `hurry` is there.
     """
     return {
-        "task": {"name": "digits", "model": "tests.tasks.engine.test_cohort:Leaking", "epochs": epochs},
+        "task": {"name": "digits", "model": import_path(Leaking), "epochs": epochs},
         "optimizers": [
             {
                 **slow(hurry),

@@ -8,71 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from tasks.engine.cohort import Cohort, CohortMember
 from tasks.engine.protocol import Evaluation
 from tasks.errors import Diverged, NanFromAnotherRun, NanInSeveralRuns, TaskError
+from tests.tasks.engine.models import Leaking, LeakingLater, import_path
 from tests.tasks.engine.slots import JOBS, alone, assert_equal, config, join
 
 log = logging.getLogger(__name__)
-
-
-class Zeros(torch.autograd.Function):
-    """Adds the other slots' values times zero, as some kernels of grouped convolutions do."""
-
-    @staticmethod
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Nothing is needed."""
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int], x: torch.Tensor) -> tuple[torch.Tensor, int]:
-        x = x.movedim(in_dims[0], 0)
-        return x + 0 * x.sum(0, keepdim=True), 0
-
-
-class ZerosInBackward(Zeros):
-    """As `Zeros`, of the gradients alone: they are NaN after one step, and the losses in the next."""
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int], x: torch.Tensor) -> tuple[torch.Tensor, int]:
-        x = x.movedim(in_dims[0], 0).clone()
-        if x.requires_grad:
-            x.register_hook(lambda gradient: gradient + 0 * gradient.sum(0, keepdim=True))
-        return x, 0
-
-
-class Leaking(nn.Module):
-    """A model of which what is infinite in one slot makes all others NaN in the same step."""
-
-    def __init__(self, n_classes: int) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(64, 32), nn.Linear(32, n_classes)
-        self.root = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = Zeros.apply(self.score(x) + self.root.sqrt())  # type: ignore[no-untyped-call]
-        return out
-
-    def score(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.last(torch.relu(self.first(x.flatten(1))))
-        return out
-
-
-class LeakingLater(Leaking):
-    """As `Leaking`, but in the next step. Where `root` is 0, its gradient is infinite though the loss is not."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        mixed: torch.Tensor = ZerosInBackward.apply(self.root)  # type: ignore[no-untyped-call]
-        return self.score(x) + mixed.sqrt()
 
 
 BAD: tuple[str, dict[str, Any], int] = ("sgdm", {"lr": 1e30}, 0)
@@ -96,7 +39,7 @@ def outcome(member: CohortMember) -> Evaluation | TaskError:
 
 def test_of_slots_that_are_nan_at_once_none_has_diverged(cohort_of: Callable[..., Cohort]) -> None:
     """And the one that joins after them is what it would be alone."""
-    cfg = config(model=f"{__name__}:Leaking")
+    cfg = config(model=import_path(Leaking))
     cohort = cohort_of(cfg, n_slots=3)
     members = [join(cohort, cfg, job) for job in (JOBS[0], BAD, JOBS[2])]
     assert [type(one) for one in outcomes(cohort, *members)] == [NanInSeveralRuns] * 3
@@ -112,7 +55,7 @@ def test_of_slots_that_are_nan_in_turn_the_first_has_diverged(
     order: tuple[int, ...], cohort_of: Callable[..., Cohort]
 ) -> None:
     """In whatever order they end their epochs; and a slot that begins one meanwhile goes on from its checkpoint too."""
-    cfg = config(model=f"{__name__}:LeakingLater")
+    cfg = config(model=import_path(LeakingLater))
     cohort = cohort_of(cfg, n_slots=4)
     members = [join(cohort, cfg, job) for job in (JOBS[0], BAD, JOBS[2], JOBS[1])]
     late = members.pop()
@@ -134,7 +77,7 @@ def test_of_slots_that_are_nan_in_turn_the_first_has_diverged(
 
 def test_nan_of_the_last_step_is_not_saved(cohort_of: Callable[..., Cohort]) -> None:
     """Its losses are finite and its weights are not; the run that diverged has no bad loss yet either."""
-    cfg = config(model=f"{__name__}:LeakingLater")
+    cfg = config(model=import_path(LeakingLater))
     cohort = cohort_of(cfg, n_slots=2)
     good, bad = join(cohort, cfg, JOBS[0]), join(cohort, cfg, ("sgdm", {"lr": 0.05}, 1))
     good.begin()
@@ -153,7 +96,7 @@ def test_nan_of_the_last_step_is_not_saved(cohort_of: Callable[..., Cohort]) -> 
 
 def test_a_slot_between_epochs_may_be_what_made_others_nan(cohort_of: Callable[..., Cohort]) -> None:
     """Its loss on another's batch is infinite, which is forgotten as it begins an epoch; so is one that was closed."""
-    cfg = config(model=f"{__name__}:Leaking")
+    cfg = config(model=import_path(Leaking))
     for ends in ("begins", "closed"):
         cohort = cohort_of(cfg, n_slots=2)
         good, idle = join(cohort, cfg, JOBS[0]), join(cohort, cfg, JOBS[2])
@@ -174,7 +117,7 @@ def test_a_slot_between_epochs_may_be_what_made_others_nan(cohort_of: Callable[.
 
 
 def test_an_optimizer_that_raises_on_nan_may_have_it_from_another_run(cohort_of: Callable[..., Cohort]) -> None:
-    cfg = config(model=f"{__name__}:Leaking")
+    cfg = config(model=import_path(Leaking))
     cohort = cohort_of(cfg, n_slots=2)
     careful = (f"{__name__}:Careful", {"lr": 0.1}, 0)
     members = [join(cohort, cfg, job) for job in (careful, BAD)]

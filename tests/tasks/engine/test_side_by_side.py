@@ -128,7 +128,7 @@ class Refusing(torch.optim.SGD):
 def test_a_run_that_fails_or_diverges_ends_alone(device: str, together: Callable[..., SideBySide]) -> None:
     cfg = config(model="convnet", deterministic=True)
     place = together(cfg, device=device)
-    raising = ("tests.tasks.engine.test_side_by_side:Refusing", {"lr": 0.1}, 0)
+    raising = (f"{__name__}:Refusing", {"lr": 0.1}, 0)
     members = [join(place, cfg, job) for job in (JOBS[0], ("sgdm", {"lr": 1e30}, 0), raising)]
     for member in members:
         member.begin()

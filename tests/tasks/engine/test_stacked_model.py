@@ -23,21 +23,10 @@ from tasks.errors import CannotStackError
 from tasks.registry import parse_config
 from tasks.text.task import compiled_width
 from tasks.text.tokens import BUCKET, bucket_widths
+from tests.tasks.engine.models import Reading, import_path
 from tests.tasks.engine.slots import JOBS, alone, assert_equal, config, join, train, write_reviews
 
 log = logging.getLogger(__name__)
-
-
-class Reading(nn.Module):
-    """A model that branches on a value."""
-
-    def __init__(self, n_classes: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, n_classes)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.linear(x.flatten(1))
-        return out if out.sum() > 0 else -out
 
 
 class Noting(nn.Module):
@@ -69,7 +58,7 @@ def test_a_stack_takes_no_attention_kernel_that_vmap_breaks(cohort_of: Callable[
 
 
 def test_what_cannot_be_stacked_says_why(cohort_of: Callable[..., Cohort]) -> None:
-    cfg = config(model=f"{__name__}:Reading")
+    cfg = config(model=import_path(Reading))
     with pytest.raises(CannotStackError, match=r"the model cannot be stacked .*data-dependent control flow"):
         join(cohort_of(cfg, n_slots=2), cfg, JOBS[0])
     with pytest.raises(CannotStackError, match="accumulation is 2"):
