@@ -30,7 +30,7 @@ from admeta.client.models import (
 from admeta.client.terminal.tables import analyses
 from admeta.client.text import latex, latex_list, markdown
 from search.space import Space
-from service.database.queries.best import test_metric
+from service.database.queries.summaries import test_metric
 
 BATCH = 1000
 _CHUNK_BYTES = 1 << 20

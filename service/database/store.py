@@ -51,7 +51,7 @@ from service.database.lease import (
 from service.database.models import Attempt, CurvePoint, FactsOfCard, Run, Search, Study
 from service.database.optuna_storage import optuna_storage
 from service.database.queries.activity import driven_studies
-from service.database.queries.best import best_settings, earlier_trials
+from service.database.queries.earlier import best_settings, earlier_trials
 from service.database.queries.lookup import definition_of
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from service.database.idempotency import Answer, IdempotencyKey
 from service.database.lease import close_attempt, lease_is_free
 from service.database.models import CONFIRM, RUN_IS_UNFINISHED, Run, Search, Study
 from service.database.queries import detectable, get_study_view, get_trial
-from service.database.queries.best import WITHDRAWN
 from service.database.queries.lookup import by_name, find_study
 from service.database.queries.studies import study_view
+from service.database.queries.summaries import WITHDRAWN
 from service.database.retry import REQUEST, retried
 
 _UNFINISHED = tuple(state for state in StudyState if not state.is_terminal)

@@ -7,7 +7,7 @@ the smallest share of failed seeds come first, then the mean over the seeds deci
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -20,99 +20,14 @@ from sqlalchemy.orm import Session, aliased, contains_eager, selectinload
 import tasks.registry
 from admeta.client.models import BestView, OurNumberView, SpreadView
 from search.analysis import spread
-from search.definition import StudyDefinition
 from search.paper.comparison import FINETUNED, Measured, number_text, variant_of
 from search.recipe import LADDER
-from search.states import TERMINAL_STATES, Direction, FailureKind, RunState, Stage
-from search.warm_start import BEST_OF_EACH, MAX_SEARCHES, EarlierTrial
+from search.states import Direction, RunState, Stage
 from service.database.engine import reading
 from service.database.models import CONFIRM, Run, Search, Study
-from service.database.queries.lookup import VOID_TAG, has_tag
+from service.database.queries.summaries import WITHDRAWN, TrialSummary, summarize, test_metric
 from service.database.retry import REQUEST, retried
 from tasks.config import with_recipe
-
-WITHDRAWN = tuple(kind for kind in FailureKind if kind.is_withdrawn)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialSummary:
-    """One trial and what its runs showed. Fields but the first three are those of the views that it is part of.
-
-    Attributes:
-        run: its run of stage search.
-        counted: its confirm runs that were not cancelled; its search run if there are none.
-        score: what the trial is ranked by: the mean over its confirm runs, or else the value of the search run. None
-            where every confirm run failed.
-        validation: over its confirm runs; over the search run alone where it has none.
-        test: of the same runs.
-        confirmed: whether confirm runs count, failed ones included.
-    """
-
-    run: Run
-    counted: Sequence[Run]
-    score: float | None
-    validation: SpreadView
-    test: SpreadView
-    confirmed: bool
-
-    @property
-    def failed_share(self) -> float:
-        """Share of the counted runs that failed. A failed run is the worst result."""
-        return self.validation.n_failed / len(self.counted)
-
-    @property
-    def evidence(self) -> str:
-        """How sure the result is: "confirmed", "2 of 3 confirm runs failed" or "single run"."""
-        if not self.confirmed:
-            return "single run"
-        n_failed = self.validation.n_failed
-        return f"{n_failed} of {len(self.counted)} confirm runs failed" if n_failed else "confirmed"
-
-    @property
-    def shown(self) -> dict[str, Any]:
-        """What a comparison and `best` show of the trial."""
-        return {
-            "trial": self.run.trial_number,
-            "settings": self.run.settings,
-            "training": self.run.training,
-            "taken_from": self.run.taken_from,
-            "search_value": self.run.value,
-            "validation": self.validation,
-            "test": self.test,
-        }
-
-
-def summarize(run: Run, confirm_runs: Sequence[Run], *, metric: str) -> TrialSummary:
-    """A trial's summary from its search run and its confirm runs.
-
-    Runs that are not finished, or were cancelled, are not results of the settings.
-    """
-    finished = [one for one in confirm_runs if is_result(one)]
-    counted = finished or [run]
-    validation = spread([one.value if one.state == RunState.COMPLETE else None for one in counted])
-    name = test_metric(metric)
-    tested = [one for one in counted if name in one.test_metrics or one.state == RunState.FAIL]
-    return TrialSummary(
-        run=run,
-        counted=counted,
-        score=validation.mean if finished else run.value,
-        validation=validation,
-        test=spread([one.test_metrics.get(name) if one.state == RunState.COMPLETE else None for one in tested]),
-        confirmed=bool(finished),
-    )
-
-
-def is_result(confirm_run: Run) -> bool:
-    """Whether the run is finished and was not cancelled."""
-    return confirm_run.state.is_finished and not (confirm_run.failure and confirm_run.failure.is_withdrawn)
-
-
-def test_metric(metric: str) -> str:
-    """The test set's name of a validation metric, as `tasks.registry.TaskInfo.test_name` gives it.
-
-    Not asked there: a study may outlive the installation of its task.
-    """
-    return "test_" + metric.removeprefix("val_")
 
 
 @cache  # an expression never changes, and making this one costs more than the query
@@ -413,109 +328,6 @@ def _result(run: Run, *, task: Mapping[str, Any], variant: str | None, recipe_us
             if one.state == RunState.COMPLETE and one.value is not None
         },
         recipe_used_at=recipe_used_at,
-    )
-
-
-def best_settings(
-    session: Session,
-    optimizer: str,
-    *,
-    recipes: Collection[str],
-    direction: Direction,
-    studies: Sequence[str] | None,
-    limit: int,
-) -> list[EarlierTrial]:
-    """See `search.store.Store.best_settings`."""
-    searches = _ended_searches(optimizer, studies).where(Study.recipe.in_(recipes), Study.direction == direction)
-    trials = _ranked(searches).subquery()
-    in_order = (trials.c.is_single, trials.c.cost, trials.c.id)
-    found: list[EarlierTrial] = []
-    for row in session.execute(select(trials).order_by(*in_order)).yield_per(100):
-        one = _earlier(row, recipes)
-        if all(one.settings != other.settings for other in found):
-            found.append(one)
-        if len(found) == limit:
-            break
-    return found
-
-
-def earlier_trials(
-    session: Session,
-    optimizer: str,
-    *,
-    like: StudyDefinition,
-    recipes: Collection[str],
-    studies: Sequence[str] | None,
-) -> list[EarlierTrial]:
-    """See `search.store.Store.earlier_trials`."""
-    likeness = case(
-        (Study.recipe.in_(recipes), 0),
-        ((Study.task == like.task.name) & (Study.model == like.task.model), 1),
-        (Study.task == like.task.name, 2),
-        else_=3,
-    )
-    searches = _ended_searches(optimizer, studies).where(~has_tag(VOID_TAG))
-    searches = searches.order_by(likeness, Study.created_at.desc(), Search.id).limit(MAX_SEARCHES)
-    trials = _ranked(searches).subquery()
-    query = select(trials).where(trials.c.place <= BEST_OF_EACH).order_by(trials.c.search_id.desc(), trials.c.place)
-    return [_earlier(row, recipes) for row in session.execute(query)]
-
-
-def _ended_searches(optimizer: str, studies: Sequence[str] | None) -> Select[int]:
-    """Ids of the optimizer's searches in ended studies."""
-    ended = Study.state.in_(TERMINAL_STATES)
-    query = select(Search.id).join(Search.study).where(Search.optimizer == optimizer, ended)
-    return query if studies is None else query.where(Study.name.in_(studies))
-
-
-def _ranked(searches: Select[int]) -> Select[*tuple[Any, ...]]:
-    """The complete trials of these searches without failed confirm runs, and their places in their searches."""
-    of_searches = select(searches.subquery().c.id)
-    confirm = (
-        select(
-            Run.search_id,
-            Run.trial_number,
-            func.avg(Run.value).label("mean"),
-            func.count().filter(Run.state != RunState.COMPLETE).label("n_failed"),
-        )
-        .where(Run.stage == CONFIRM, Run.search_id.in_(of_searches))
-        .where(Run.failure.is_(None) | Run.failure.not_in(WITHDRAWN))
-        .group_by(Run.search_id, Run.trial_number)
-        .subquery()
-    )
-    trial = aliased(Run)
-    value = func.coalesce(confirm.c.mean, trial.value)
-    cost = case((Study.direction == Direction.MAXIMIZE, -value), else_=value).label("cost")
-    is_single = case((confirm.c.mean.is_(None), 1), else_=0).label("is_single")
-    place = func.row_number().over(partition_by=trial.search_id, order_by=(is_single, cost, trial.id)).label("place")
-    of_study = Study.name.label("study"), Study.task, Study.model, Study.metric, Study.recipe
-    of_search = Search.label, Search.fixed, trial.search_id
-    return (
-        select(*of_study, *of_search, trial.id, trial.trial_number, trial.params, is_single, cost, place)
-        .join(Search, Search.id == trial.search_id)
-        .join(Study, Study.id == Search.study_id)
-        .outerjoin(confirm, (confirm.c.search_id == trial.search_id) & (confirm.c.trial_number == trial.trial_number))
-        .where(
-            trial.search_id.in_(of_searches),
-            trial.stage == Stage.SEARCH,
-            trial.state == RunState.COMPLETE,
-            trial.value.is_not(None),
-            func.coalesce(confirm.c.n_failed, 0) == 0,
-        )
-    )
-
-
-def _earlier(row: Any, recipes: Collection[str]) -> EarlierTrial:
-    return EarlierTrial(
-        study=row.study,
-        label=row.label,
-        trial=row.trial_number,
-        task=row.task,
-        model=row.model,
-        metric=row.metric,
-        settings={**row.fixed, **row.params},
-        same_recipe=row.recipe in recipes,
-        place=row.place,
     )
 
 

@@ -33,8 +33,9 @@ from search.sensitivity import Sensitivity, varies_on_log_scale, without
 from search.states import SETTINGS_FAILURES, Direction, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import CONFIRM, CurvePoint, Run, Search, Study
-from service.database.queries.best import TrialSummary, best_run_id, is_result, summarize
+from service.database.queries.best import best_run_id
 from service.database.queries.lookup import confirm_of, definition_of, find_study
+from service.database.queries.summaries import TrialSummary, is_result, summarize
 from service.database.retry import REQUEST, retried
 from tasks.engine.protocol import Cost
 from tasks.errors import TaskError

@@ -39,7 +39,6 @@ from search.scale import sizes_of
 from search.states import SETTINGS_FAILURES, Direction, FailureKind, RunState, SignificanceTest, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import CONFIRM, Run, Search, Study
-from service.database.queries.best import TrialSummary, test_metric
 from service.database.queries.chosen import (
     best_by_search,
     chosen_trials,
@@ -49,6 +48,7 @@ from service.database.queries.chosen import (
     trial_values,
 )
 from service.database.queries.lookup import confirm_of, find_study
+from service.database.queries.summaries import TrialSummary, test_metric
 from service.database.retry import REQUEST, retried
 from tasks.engine.protocol import Cost
 

@@ -31,10 +31,11 @@ from search.states import Direction, RunState, StudyState, TimeUnit
 from service.database.engine import reading
 from service.database.errors import NoProfileError
 from service.database.models import Search, Study
-from service.database.queries.best import TrialSummary, best_run_id, of_one_size, preset_name, variant_name
+from service.database.queries.best import best_run_id, of_one_size, preset_name, variant_name
 from service.database.queries.chosen import chosen_trials, curves_of, target_of
 from service.database.queries.comparison import place_in_definition
 from service.database.queries.lookup import VOID_TAG, find_study, has_tag
+from service.database.queries.summaries import TrialSummary
 from service.database.retry import REQUEST, retried
 
 MAX_STUDIES = 500

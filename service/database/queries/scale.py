@@ -28,10 +28,10 @@ from search.scale import Scale
 from search.states import Direction, RunState, Stage, StudyState
 from service.database.engine import reading
 from service.database.models import Run, Search, Study
-from service.database.queries.best import TrialSummary
 from service.database.queries.chosen import chosen_trials, curves_of, searches_with_best
 from service.database.queries.comparison import place_in_definition
 from service.database.queries.lookup import definition_of, find_study
+from service.database.queries.summaries import TrialSummary
 from service.database.retry import REQUEST, retried
 
 Trials = Mapping[int, Sequence[tuple[Mapping[str, Any], float]]]

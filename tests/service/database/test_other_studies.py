@@ -141,7 +141,7 @@ def test_a_portfolio_is_from_the_best_of_each_search_whatever_its_recipe(store: 
 def test_of_many_searches_the_most_alike_and_then_the_newest_are_read(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["service.database.queries.best"], "MAX_SEARCHES", 2)
+    monkeypatch.setattr(sys.modules["service.database.queries.earlier"], "MAX_SEARCHES", 2)
     task = definition().task.model_dump(mode="json")
     for name, change in (("same", {}), ("old", {"epochs": 3}), ("new", {"epochs": 4})):
         lease, (admetar, _) = leased(store, definition(name, task={**task, **change}))
