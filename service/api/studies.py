@@ -48,7 +48,7 @@ from service.api.requests import (
     check_in_thread,
     parse_body,
 )
-from service.database import queries, studies
+from service.database import extending, queries, studies
 from service.database.errors import RunNotFoundError
 from service.database.idempotency import IdempotencyKey
 from service.logs import driver_log
@@ -267,7 +267,7 @@ def extend(
     before = view.definition or {}
     definition = _extended_definition(before, wanted)
     check_limits(definition, limits)
-    return studies.extend_study(
+    return extending.extend_study(
         engine, view.id, definition, before=before, request=asked, by=by, max_queued=limits.max_queued, key=key
     )
 

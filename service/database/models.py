@@ -219,7 +219,7 @@ class Study(Timed, Base):
     `origin` is what its training starts from, a file or STUDY/LABEL/TRIAL; None: fresh weights. `recipe` is the hash of
     what makes results comparable (search.recipe); None where an earlier release's definition cannot be read. It has
     `data_fingerprint`, that of the data's files, where a worker has found it (search.placement). `extensions` has what
-    `service.database.studies.extend_study` kept of each time that it was extended after its end, the last one last.
+    `service.database.extending.extend_study` kept of each time that it was extended after its end, the last one last.
     `run_cpus` and `run_gpus` are what each of its runs holds, as its driver told other studies' drivers last.
     """
 

@@ -1,4 +1,4 @@
-"""What requests and the supervisor do with studies: create, extend, cancel, pause, resume, delete, find those to drive.
+"""What requests and the supervisor do with studies: create, cancel, pause, resume, delete, find those to drive.
 
 A driver sees a changed state when it next renews its lease. The functions hold no state, and wait a few seconds for a
 database that cannot be used.
@@ -9,19 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from optuna.storages._rdb import models as optuna_models
 from pydantic import ValidationError
-from sqlalchemy import Engine, Select, case, delete, func, select, text, update
+from sqlalchemy import Engine, Select, case, delete, func, select, text
 from sqlalchemy.orm import Session
 
-from admeta.client.models import ExtendRequest, StudyChanges, StudyView, TrialView
+from admeta.client.models import StudyChanges, StudyView, TrialView
 from search.definition import StudyDefinition
 from search.errors import StudyConflictError
-from search.extension import changes_in_words
 from search.recipe import recipe_of
 from search.states import FINISHED_STATES, AttemptState, FailureKind, RunState, Stage, StudyState
 from service.database import events, idempotency
@@ -30,18 +29,14 @@ from service.database.errors import QueueFullError
 from service.database.events import EventKind
 from service.database.idempotency import Answer, IdempotencyKey
 from service.database.lease import close_attempt, lease_is_free
-from service.database.models import CONFIRM, RUN_IS_UNFINISHED, Run, Search, Study
+from service.database.models import RUN_IS_UNFINISHED, Run, Search, Study
 from service.database.queries import detectable, get_study_view, get_trial
 from service.database.queries.lookup import by_name, find_study
 from service.database.queries.studies import study_view
-from service.database.queries.summaries import WITHDRAWN
 from service.database.retry import REQUEST, retried
 
 _UNFINISHED = tuple(state for state in StudyState if not state.is_terminal)
 _QUEUE_LOCK_KEY = 0x61646D657471  # on PostgreSQL: one submission at a time counts the queue and adds to it
-
-MAX_EXTENSIONS = 50
-"""Of one study: each is kept with the definition before it, which a submission under the study's name looks at."""
 
 
 @retried(REQUEST)
@@ -72,11 +67,11 @@ def create_study(
         is_new = row is None
         if row is None:
             if max_queued is not None:
-                _check_queue(session, max_queued)
+                check_queue(session, max_queued)
             row = _study_row(definition, content, digest)
             session.add(row)
             session.flush()
-            session.add_all(_search_rows(row.id, definition))
+            session.add_all(search_rows(row.id, definition))
             session.flush()
             events.record_study(session, EventKind.STUDY_CREATED, row)
         elif row.definition_sha256 != digest and not any(_is_same(one, definition) for one in _definitions_of(row)):
@@ -90,144 +85,12 @@ def create_study(
     return view, is_new
 
 
-@retried(REQUEST)
-@idempotency.repeated_on_conflict
-def extend_study(
-    engine: Engine,
-    study: str,
-    definition: StudyDefinition,
-    *,
-    before: Mapping[str, Any],
-    request: ExtendRequest,
-    by: str | None,
-    max_queued: int | None = None,
-    key: IdempotencyKey | None = None,
-) -> StudyView:
-    """Let a study that has ended go on with an extended definition; QUEUED until a driver takes it.
-
-    Trials and runs that have a result stay as they are. Others take the places of those that had been cancelled.
-
-    Args:
-        definition: made from `before` by `search.extension.extended`.
-        before: the study's definition as it was read.
-        request: what was asked for, for the history.
-        by: name of the access token.
-        max_queued, key: see `create_study`.
-
-    Returns:
-        The study; as it was, where the definition is the present one and nothing of it was cut off.
-
-    Raises:
-        StudyNotFoundError: no study has this id or name.
-        StudyConflictError: it has not ended, its driver is still stopping its runs, or its definition has changed.
-        QueueFullError, AnsweredBeforeError, KeyReusedError: as `create_study`.
-    """
-    old = StudyDefinition.model_validate(before)
-    with writing(engine) as session:
-        row = _locked(session, study)
-        idempotency.check(session, key)  # after the lock, since the same request may have had it
-        if row.definition != before:
-            raise StudyConflictError(f"study '{row.name}' was extended by another request meanwhile; look at it again.")
-        if definition != old or _was_cut_off(session, row, request):
-            _check_can_extend(session, row, engine)
-            if max_queued is not None:
-                _check_queue(session, max_queued)
-            _extend(session, row, old, definition, request=request, by=by)
-        view = study_view(session, row)
-        idempotency.keep(session, key, Answer(status=200, location=None, body=view.model_dump_json()))
-    return view
-
-
-def _extend(
-    session: Session, row: Study, old: StudyDefinition, new: StudyDefinition, *, request: ExtendRequest, by: str | None
-) -> None:
-    changes, content = changes_in_words(old, new), new.to_json()
-    row.extensions = [*row.extensions, _extension(session, row, changes, request=request, by=by)]
-    row.definition, row.definition_sha256 = content, definition_sha256(content)
-    row.recipe = recipe_of(new, data_fingerprint=row.data_fingerprint)
-    row.state, row.reason, row.finished_at = StudyState.QUEUED, None, None
-    _extend_searches(session, row, new)
-    events.record_study(session, EventKind.STUDY_EXTENDED, row, changes=changes, by=by)
-    events.record_study(session, EventKind.STUDY_STATE, row)
-    session.flush()
-
-
-def _check_can_extend(session: Session, row: Study, engine: Engine) -> None:
-    if not row.state.is_terminal:
-        how = "Resume it and wait" if row.state is StudyState.PAUSED else "Wait"
-        raise StudyConflictError(
-            f"study '{row.name}' is {row.state}; only COMPLETED, FAILED or CANCELLED studies can be extended. "
-            f"{how} for its end, or cancel it: what has finished is kept, and the extension does the rest."
-        )
-    if len(row.extensions) >= MAX_EXTENSIONS:
-        raise StudyConflictError(
-            f"study '{row.name}' was extended {len(row.extensions)} times, which is the limit; clone it."
-        )
-    _check_released(session, row, engine)
-
-
-def _check_released(session: Session, row: Study, engine: Engine) -> None:
+def check_released(session: Session, row: Study, engine: Engine) -> None:
     if session.execute(select(Study.id).where(Study.id == row.id, lease_is_free(engine))).first() is None:
         raise StudyConflictError(
             f"study '{row.name}' is {row.state}, but its driver is still stopping its runs; repeat the request "
             "in a few seconds."
         )
-
-
-def _was_cut_off(session: Session, row: Study, request: ExtendRequest) -> bool:
-    """Whether something of the study is left to do: also what was cancelled in it, where nothing else is asked for."""
-    if row.state is not StudyState.COMPLETED:
-        return row.state.is_terminal
-    cancelled = select(Run.id).join(Run.search)
-    cancelled = cancelled.where(Search.study_id == row.id, Run.failure == FailureKind.CANCELLED).limit(1)
-    return request == ExtendRequest() and session.execute(cancelled).first() is not None
-
-
-def _extension(
-    session: Session, row: Study, changes: list[str], *, request: ExtendRequest, by: str | None
-) -> dict[str, Any]:
-    """What is kept of an extension: the fields of `ExtensionView`, and until then the definition and confirm results.
-
-    Verdicts that were seen before the last extension are the same ones, as long as there is no further result.
-    """
-    counted = select(Run.search_id, func.count()).join(Run.search).group_by(Run.search_id)
-    counted = counted.where(Search.study_id == row.id, Run.stage == CONFIRM, Run.state.in_(FINISHED_STATES))
-    results = session.execute(counted.where(Run.failure.is_(None) | Run.failure.not_in(WITHDRAWN))).all()
-    n_results = sum(n for _, n in results)
-    n_before = row.extensions[-1].get("n_results") if row.extensions else None
-    return {
-        "at": datetime.now(UTC).isoformat(),
-        "by": by,
-        "changes": changes,
-        "request": request.model_dump(mode="json", exclude_defaults=True),
-        "state": row.state.value,
-        "reason": row.reason,
-        "ended_at": None if row.finished_at is None or row.started_at is None else row.finished_at.isoformat(),
-        "verdicts_seen": len(results) > 1 and n_results != n_before,
-        "n_results": n_results,
-        "definition": row.definition,
-    }
-
-
-def _extend_searches(session: Session, row: Study, definition: StudyDefinition) -> None:
-    """Give the searches their new numbers and places, add those of new optimizers, and let cancelled runs be replaced.
-
-    A driver that died may have left unfinished runs: the next one continues them.
-    """
-    known = {one.label: one for one in session.execute(select(Search).where(Search.study_id == row.id)).scalars()}
-    for new in _search_rows(row.id, definition):
-        old = known.get(new.label)
-        if old is None:
-            session.add(new)
-        else:
-            old.position, old.n_trials, old.n_confirm_runs = new.position, new.n_trials, new.n_confirm_runs
-    cancelled = Run.search_id.in_([one.id for one in known.values()]), Run.failure == FailureKind.CANCELLED
-    session.execute(
-        update(Run)
-        .where(*cancelled, Run.state == RunState.FAIL)
-        .values(failure=FailureKind.REPLACED)
-        .execution_options(synchronize_session=False)
-    )
 
 
 def _definitions_of(row: Study) -> list[dict[str, Any]]:
@@ -243,7 +106,7 @@ def _is_same(stored: dict[str, Any], definition: StudyDefinition) -> bool:
         return False
 
 
-def _check_queue(session: Session, max_queued: int) -> None:
+def check_queue(session: Session, max_queued: int) -> None:
     if session.get_bind().dialect.name == "postgresql":  # SQLite has one writer at a time anyway
         session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _QUEUE_LOCK_KEY})
     queued = select(func.count()).where(Study.state == StudyState.QUEUED)
@@ -309,7 +172,7 @@ def _change(
     reason: str | None = None,
 ) -> StudyView:
     with writing(engine) as session:
-        row = _locked(session, study)
+        row = locked(session, study)
         if row.state not in allowed:
             *first, last = allowed
             states = f"{', '.join(first)} or {last}" if first else last
@@ -324,7 +187,7 @@ def _change(
     return get_study_view(engine, row.id)
 
 
-def _locked(session: Session, study: str) -> Study:
+def locked(session: Session, study: str) -> Study:
     """The study of this id or name as it is now; no other transaction changes it. Raises StudyNotFoundError."""
     found = find_study(session, study)
     return session.get_one(Study, found.id, with_for_update=True, populate_existing=True)
@@ -354,7 +217,7 @@ def request_cancel_trial(engine: Engine, study: str, label: str, number: int) ->
     """
     view = get_trial(engine, study, label, number)
     with writing(engine) as session:
-        row = _locked(session, study)
+        row = locked(session, study)
         query = (
             select(Run)
             .join(Run.search)
@@ -392,13 +255,13 @@ def delete_study(engine: Engine, study: str) -> str:
             from its weights.
     """
     with writing(engine) as session:
-        row = _locked(session, study)
+        row = locked(session, study)
         if not row.state.is_terminal:
             raise StudyConflictError(
                 f"study '{row.name}' is {row.state}; only COMPLETED, FAILED or CANCELLED studies can be deleted. "
                 "Cancel it first."
             )
-        _check_released(session, row, engine)
+        check_released(session, row, engine)
         _check_unused(session, row)
         events.record_study(session, EventKind.STUDY_DELETED, row)
         _delete_optuna_studies(session, select(Search.optuna_name).where(Search.study_id == row.id))
@@ -486,7 +349,7 @@ def _study_row(definition: StudyDefinition, content: dict[str, Any], digest: str
     )
 
 
-def _search_rows(study_id: str, definition: StudyDefinition) -> list[Search]:
+def search_rows(study_id: str, definition: StudyDefinition) -> list[Search]:
     return [
         Search(
             study_id=study_id,

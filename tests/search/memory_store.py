@@ -61,7 +61,7 @@ class MemoryStore:
         return study
 
     def extend(self, study_id: str, definition: StudyDefinition, *, n_seen: int = 1) -> StudyRecord:
-        """Let a study that has ended go on, as `service.database.studies.extend_study` does."""
+        """Let a study that has ended go on, as `service.database.extending.extend_study` does."""
         old = self.studies[study_id]
         counts = {"n_extensions": old.n_extensions + 1, "n_seen": n_seen}
         self.studies[study_id] = replace(old, definition=definition, state=StudyState.QUEUED, **counts)

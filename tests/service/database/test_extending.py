@@ -21,13 +21,14 @@ from search.places import Workplace
 from search.recipe import recipe_of
 from search.records import Capacity, Lease, SearchRecord
 from search.states import FailureKind, RunState, Stage, StudyState
-from service.database import SqlStore, events, studies
+from service.database import SqlStore, events, extending
 from service.database.errors import QueueFullError
+from service.database.extending import extend_study
 from service.database.idempotency import AnsweredBeforeError, IdempotencyKey
 from service.database.lease import close_unfinished
 from service.database.queries import comparison, get_study_view, list_studies
 from service.database.queries.best import best
-from service.database.studies import create_study, extend_study, request_cancel, request_cancel_trial
+from service.database.studies import create_study, request_cancel, request_cancel_trial
 from tests.chaos.ledger import look
 from tests.search.workers import Cluster, define
 from tests.service.database.fill import complete, definition, leased, run
@@ -228,7 +229,7 @@ def test_an_added_optimizer_with_a_recipe_of_its_own_is_part_of_the_studys_recip
 
 
 def test_a_study_is_not_extended_without_end(store: SqlStore, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "MAX_EXTENSIONS", 2)
+    monkeypatch.setattr(extending, "MAX_EXTENSIONS", 2)
     create_study(engine, two_trials())
     for n in (3, 4):
         request_cancel(engine, "digits")
