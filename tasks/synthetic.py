@@ -247,7 +247,9 @@ class Descent:
         import torch
 
         from admeta import registry
+        from tasks.engine.lazy_compiler import defer_compiler
 
+        defer_compiler()
         torch.set_num_threads(1)
         self._surface = surface
         self._noise = torch.Generator().manual_seed(derive_seed(seed, "noise"))
@@ -314,7 +316,9 @@ def updates(optimizer: str, params: Mapping[str, Any], gradients: Sequence[float
     import torch
 
     from admeta import registry
+    from tasks.engine.lazy_compiler import defer_compiler
 
+    defer_compiler()
     torch.set_num_threads(1)
     point = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
     made = registry.create(optimizer, [("point", point)], **params)
