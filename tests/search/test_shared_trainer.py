@@ -293,17 +293,24 @@ class Hungry(nn.Module):
 @pytest.mark.slow
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize(
-    ("model", "refusal"),
+    ("model", "refusal", "gpus", "shares", "words"),
     [
-        (import_path(Reading), r"the model cannot be stacked \(vmap"),
-        (import_path(Hungry), r"out of memory on \S+ during training: CUDA out of memory"),
+        (
+            import_path(Reading),
+            r"the model cannot be stacked \(vmap",
+            "auto",
+            {0.5},
+            "2 trials a card, as CPUs and the study allow",
+        ),
+        (
+            f"{__name__}:Hungry",
+            r"out of memory on \S+ during training: CUDA out of memory",
+            0,
+            {0.0},
+            "set in the definition",
+        ),
     ],
-    ids=["cannot be stacked", "no memory"],
-)
-@pytest.mark.parametrize(
-    ("gpus", "shares", "words"),
-    [("auto", {0.5}, "2 trials a card, as CPUs and the study allow"), (0, {0.0}, "set in the definition")],
-    ids=["auto", "no card"],
+    ids=["cannot be stacked, auto", "no memory, no card"],
 )
 def test_runs_that_cannot_be_a_cohort_have_a_process_each(
     model: str, refusal: str, gpus: Any, shares: set[float], words: str, tmp_path: Path
