@@ -37,6 +37,11 @@ from search.warm_start import best_alone, portfolio
 
 logger = logging.getLogger(__name__)
 
+FIRST_FAILURES = 3
+"""So many trials that raised exceptions end a search in which no other came further."""
+NONE_AFTER_FAILURES = "no other trial was started after the first had failed"
+"""The limit that ended such a search, in words."""
+
 
 class SearchLoop:
     """The search of one optimizer. A run is live from `propose` until `finish` or `requeue`.
@@ -93,6 +98,8 @@ class SearchLoop:
             points=store.points,
         )
         self._trials.reconcile({run.trial_number: run for run in self._search_runs()})
+        # The extension of a study is a further chance: what made its trials fail may have been corrected.
+        self._forgiven = {run.id for run in runs if n_extensions and run.state is RunState.FAIL}
         if not self._runs or n_extensions:  # an extended study may have settings left that its search did not come to
             self._queue_first()
         if not self._runs and definition.warm_start is not None and not self.is_baseline:
@@ -129,7 +136,31 @@ class SearchLoop:
     @property
     def is_searching(self) -> bool:
         """Whether trials are still to be asked for, or have not ended."""
-        return self._can_ask() or any(not run.state.is_finished for run in self._search_runs())
+        return self._can_ask() or self.is_training_trials
+
+    @property
+    def is_training_trials(self) -> bool:
+        """Whether trials that were asked for have not ended."""
+        return any(not run.state.is_finished for run in self._search_runs())
+
+    @property
+    def fails_from_the_start(self) -> bool:
+        """Whether FIRST_FAILURES trials raised exceptions, each as often as it was tried, and none has come further.
+
+        Then it is code or data that fail, and would with all other settings.
+        """
+        failed: list[RunRecord] = []
+        others: list[RunRecord] = []
+        for run in self._search_runs():
+            raised = run.failure is FailureKind.ERROR and run.id not in self._forgiven
+            (failed if raised else others).append(run)
+        if len(failed) < FIRST_FAILURES:
+            return False
+        furthest = max(run.epoch for run in failed)
+        return not any(
+            run.epoch > furthest or (run.state.is_finished and not (run.failure and run.failure.is_accident))
+            for run in others
+        )
 
     def runs(self) -> list[RunRecord]:
         return list(self._runs.values())

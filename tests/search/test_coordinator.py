@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from optuna.trial import TrialState
@@ -225,6 +226,66 @@ def test_a_study_says_which_optimizer_has_no_result() -> None:
     assert Counter(run.state for run in store.runs(study.id)) == {RunState.FAIL: 3, RunState.COMPLETE: 5}
     resumed = coordinator_for(store, study, owner="second")
     assert resumed.completion_reason() == coordinator.completion_reason()
+
+
+def test_a_search_that_fails_from_the_start_ends() -> None:
+    """It is the code or the data. The other optimizer trains on, and a new driver starts no more either."""
+    store = MemoryStore()
+    study = store.add_study(define(budget={"trials_per_optimizer": 8}, max_failures=1))
+    failures = {("adamw", n, Stage.SEARCH, 100): [(FailureKind.ERROR, f"ValueError: no {n}")] * 2 for n in range(8)}
+    cluster = Cluster(coordinator_for(store, study, slots=2), failures=failures)
+    for number in cluster.rounds():
+        if number == 3:
+            break
+    coordinator = coordinator_for(store, study, owner="second", slots=2)
+    Cluster(coordinator, failures=failures).run()
+    runs = [run for run in store.runs(study.id) if run.stage is Stage.SEARCH]
+    assert Counter(run.state for run in runs) == {RunState.FAIL: 3, RunState.COMPLETE: 8}
+    assert {run.n_failures for run in runs if run.state is RunState.FAIL} == {2}
+    reason = "adamw: its first 3 trials failed, and no other was started; the last: ValueError: no 2"
+    assert coordinator.completion_reason() == reason
+    n_runs = len(store.runs(study.id))
+    Cluster(coordinator_for(store, study, owner="third")).run()
+    assert len(store.runs(study.id)) == n_runs
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        [FailureKind.ERROR, FailureKind.ERROR, FailureKind.DIVERGED],
+        [FailureKind.ERROR, FailureKind.LOST, FailureKind.OUT_OF_MEMORY],
+        [FailureKind.DIVERGED] * 3,
+    ],
+)
+def test_a_search_goes_on_where_it_is_not_the_code_that_fails(kinds: list[FailureKind]) -> None:
+    store = MemoryStore()
+    study = store.add_study(define(optimizers=[{"name": "sgdm"}], budget={"trials_per_optimizer": 6}, max_failures=0))
+    failures = {("sgdm", n, Stage.SEARCH, 100): [(kind, "no")] for n, kind in enumerate(kinds)}
+    Cluster(coordinator_for(store, study), failures=failures).run()
+    assert RunState.COMPLETE in {run.state for run in store.runs(study.id)}
+
+
+def test_a_search_goes_on_where_a_trial_came_further_than_those_that_failed() -> None:
+    store = MemoryStore()
+    study = store.add_study(define(optimizers=[{"name": "sgdm"}], budget={"trials_per_optimizer": 6}, max_failures=0))
+    failures = {("sgdm", n, Stage.SEARCH, 100): [(FailureKind.ERROR, "no")] for n in range(3)}
+    Cluster(coordinator_for(store, study, slots=4), failures=failures).run()
+    states = Counter(run.state for run in store.runs(study.id) if run.stage is Stage.SEARCH)
+    assert states == {RunState.FAIL: 3, RunState.COMPLETE: 3}
+
+
+def test_an_extended_study_gives_a_search_that_failed_from_the_start_another_chance() -> None:
+    store = MemoryStore()
+    fields: dict[str, Any] = {"optimizers": [{"name": "sgdm"}], "max_failures": 0, "confirm": {"top_k": 0}}
+    study = store.add_study(define(**fields, budget={"trials_per_optimizer": 6}))
+    failures = {("sgdm", n, Stage.SEARCH, 100): [(FailureKind.ERROR, "no")] for n in range(6)}
+    Cluster(coordinator_for(store, study, slots=1), failures=failures).run()
+    assert len(store.runs(study.id)) == 3
+    extended = store.extend(study.id, define(**fields, budget={"trials_per_optimizer": 7}))
+    coordinator = coordinator_for(store, extended, owner="second")
+    Cluster(coordinator).run()
+    assert Counter(run.state for run in store.runs(study.id)) == {RunState.FAIL: 3, RunState.COMPLETE: 4}
+    assert coordinator.completion_reason() is None
 
 
 def test_one_trial_that_did_not_fail_is_a_result() -> None:
