@@ -13,8 +13,9 @@ from admeta.client.models import ExtendRequest, StudyView
 from search.definition import StudyDefinition
 from search.errors import StudyConflictError
 from search.extension import changes_in_words
+from search.loop import FIRST_FAILURES
 from search.recipe import recipe_of
-from search.states import FINISHED_STATES, FailureKind, RunState, StudyState
+from search.states import FINISHED_STATES, FailureKind, RunState, Stage, StudyState
 from service.database import events, idempotency
 from service.database.engine import writing
 from service.database.events import EventKind
@@ -106,12 +107,23 @@ def _check_can_extend(session: Session, row: Study, engine: Engine) -> None:
 
 
 def _was_cut_off(session: Session, row: Study, request: ExtendRequest) -> bool:
-    """Whether something of the study is left to do: also what was cancelled in it, where nothing else is asked for."""
+    """Whether something of the study is left to do.
+
+    Of a COMPLETED study, where nothing else is asked for: what was cancelled, and searches that failed from the start.
+    """
     if row.state is not StudyState.COMPLETED:
         return row.state.is_terminal
-    cancelled = select(Run.id).join(Run.search)
-    cancelled = cancelled.where(Search.study_id == row.id, Run.failure == FailureKind.CANCELLED).limit(1)
-    return request == ExtendRequest() and session.execute(cancelled).first() is not None
+    if request != ExtendRequest():
+        return False
+    runs = select(Run.search_id).join(Run.search).where(Search.study_id == row.id)
+    trials = runs.where(Run.stage == Stage.SEARCH).group_by(Run.search_id, Search.n_trials)
+    gave_up = trials.having(
+        func.count() < Search.n_trials,
+        func.count().filter(Run.failure == FailureKind.ERROR) >= FIRST_FAILURES,
+        func.count().filter(Run.state != RunState.FAIL) == 0,
+    )
+    cut_off = runs.where(Run.failure == FailureKind.CANCELLED), gave_up
+    return any(session.execute(query.limit(1)).first() is not None for query in cut_off)
 
 
 def _extension(

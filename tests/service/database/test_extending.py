@@ -19,7 +19,7 @@ from search.errors import StudyConflictError
 from search.extension import extended
 from search.places import Workplace
 from search.recipe import recipe_of
-from search.records import Capacity, Lease, SearchRecord
+from search.records import Capacity, Lease, RunOutcome, SearchRecord
 from search.states import FailureKind, RunState, Stage, StudyState
 from service.database import SqlStore, events, extending
 from service.database.errors import QueueFullError
@@ -107,6 +107,19 @@ def test_the_same_totals_again_change_nothing(store: SqlStore, engine: Engine) -
     assert extend(engine, "digits", trials=6) == first
     with pytest.raises(StudyConflictError, match="is QUEUED; only COMPLETED, FAILED or CANCELLED studies can be"):
         extend(engine, "digits", trials=7)
+
+
+def test_a_search_that_failed_from_the_start_goes_on(store: SqlStore, engine: Engine) -> None:
+    lease, (admetar, sgdm) = leased(store, definition())
+    failed = RunOutcome(state=RunState.FAIL, failure=FailureKind.ERROR, error="ValueError: no")
+    for number in range(3):
+        run(store, lease, admetar, number, failed)
+    for number in range(4):
+        run(store, lease, sgdm, number, complete(0.5) if number else failed)
+    store.set_study_state(lease, StudyState.COMPLETED)
+    store.release_lease(lease)
+    assert extend(engine, "digits", seeds=3).state == "COMPLETED"  # as it has: something else was asked for
+    assert extend(engine, "digits").state == "QUEUED"
 
 
 def test_two_requests_at_once_are_not_mixed(store: SqlStore, engine: Engine) -> None:
