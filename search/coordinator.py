@@ -383,7 +383,8 @@ def _why_without_result(loop: SearchLoop) -> str | None:
     error = (last.error or "").strip().splitlines()
     what = (error[-1] if error else str(last.failure)).rstrip(".")
     if loop.is_cut_short and loop.limit == NONE_AFTER_FAILURES:
-        return f"{loop.record.label}: its first {len(trials)} trials failed, and no other was started; the last: {what}"
+        which = f"its first {len(trials)} trials failed, and no other starts until the study is extended; the last"
+        return f"{loop.record.label}: {which} with: {what}"
     which = f"all {len(trials)} trials failed, the last" if len(trials) > 1 else "its only trial failed,"
     return f"{loop.record.label}: {which} with: {what}"
 

@@ -242,7 +242,10 @@ def test_a_search_that_fails_from_the_start_ends() -> None:
     runs = [run for run in store.runs(study.id) if run.stage is Stage.SEARCH]
     assert Counter(run.state for run in runs) == {RunState.FAIL: 3, RunState.COMPLETE: 8}
     assert {run.n_failures for run in runs if run.state is RunState.FAIL} == {2}
-    reason = "adamw: its first 3 trials failed, and no other was started; the last: ValueError: no 2"
+    reason = (
+        "adamw: its first 3 trials failed, and no other starts until the study is extended; the last with: "
+        "ValueError: no 2"
+    )
     assert coordinator.completion_reason() == reason
     n_runs = len(store.runs(study.id))
     Cluster(coordinator_for(store, study, owner="third")).run()
