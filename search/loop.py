@@ -37,7 +37,7 @@ from search.warm_start import best_alone, portfolio
 
 logger = logging.getLogger(__name__)
 
-FIRST_FAILURES = 3
+FIRST_FAILURES = 5
 """So many trials that raised exceptions end a search in which no other came further."""
 NONE_AFTER_FAILURES = "no other trial was started after the first had failed"
 """The limit that ended such a search, in words."""

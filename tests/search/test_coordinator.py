@@ -240,11 +240,11 @@ def test_a_search_that_fails_from_the_start_ends() -> None:
     coordinator = coordinator_for(store, study, owner="second", slots=2)
     Cluster(coordinator, failures=failures).run()
     runs = [run for run in store.runs(study.id) if run.stage is Stage.SEARCH]
-    assert Counter(run.state for run in runs) == {RunState.FAIL: 3, RunState.COMPLETE: 8}
+    assert Counter(run.state for run in runs) == {RunState.FAIL: 5, RunState.COMPLETE: 8}
     assert {run.n_failures for run in runs if run.state is RunState.FAIL} == {2}
     reason = (
-        "adamw: its first 3 trials failed, and no other starts until the study is extended; the last with: "
-        "ValueError: no 2"
+        "adamw: its first 5 trials failed, and no other starts until the study is extended; the last with: "
+        "ValueError: no 4"
     )
     assert coordinator.completion_reason() == reason
     n_runs = len(store.runs(study.id))
@@ -255,14 +255,14 @@ def test_a_search_that_fails_from_the_start_ends() -> None:
 @pytest.mark.parametrize(
     "kinds",
     [
-        [FailureKind.ERROR, FailureKind.ERROR, FailureKind.DIVERGED],
-        [FailureKind.ERROR, FailureKind.LOST, FailureKind.OUT_OF_MEMORY],
-        [FailureKind.DIVERGED] * 3,
+        [*[FailureKind.ERROR] * 4, FailureKind.DIVERGED, FailureKind.ERROR],
+        [*[FailureKind.ERROR] * 3, FailureKind.OUT_OF_MEMORY, *[FailureKind.ERROR] * 2],
+        [FailureKind.DIVERGED] * 6,
     ],
 )
 def test_a_search_goes_on_where_it_is_not_the_code_that_fails(kinds: list[FailureKind]) -> None:
     store = MemoryStore()
-    study = store.add_study(define(optimizers=[{"name": "sgdm"}], budget={"trials_per_optimizer": 6}, max_failures=0))
+    study = store.add_study(define(optimizers=[{"name": "sgdm"}], budget={"trials_per_optimizer": 8}, max_failures=0))
     failures = {("sgdm", n, Stage.SEARCH, 100): [(kind, "no")] for n, kind in enumerate(kinds)}
     Cluster(coordinator_for(store, study), failures=failures).run()
     assert RunState.COMPLETE in {run.state for run in store.runs(study.id)}
@@ -270,24 +270,24 @@ def test_a_search_goes_on_where_it_is_not_the_code_that_fails(kinds: list[Failur
 
 def test_a_search_goes_on_where_a_trial_came_further_than_those_that_failed() -> None:
     store = MemoryStore()
-    study = store.add_study(define(optimizers=[{"name": "sgdm"}], budget={"trials_per_optimizer": 6}, max_failures=0))
-    failures = {("sgdm", n, Stage.SEARCH, 100): [(FailureKind.ERROR, "no")] for n in range(3)}
-    Cluster(coordinator_for(store, study, slots=4), failures=failures).run()
+    study = store.add_study(define(optimizers=[{"name": "sgdm"}], budget={"trials_per_optimizer": 8}, max_failures=0))
+    failures = {("sgdm", n, Stage.SEARCH, 100): [(FailureKind.ERROR, "no")] for n in range(5)}
+    Cluster(coordinator_for(store, study, slots=6), failures=failures).run()
     states = Counter(run.state for run in store.runs(study.id) if run.stage is Stage.SEARCH)
-    assert states == {RunState.FAIL: 3, RunState.COMPLETE: 3}
+    assert states == {RunState.FAIL: 5, RunState.COMPLETE: 3}
 
 
 def test_an_extended_study_gives_a_search_that_failed_from_the_start_another_chance() -> None:
     store = MemoryStore()
     fields: dict[str, Any] = {"optimizers": [{"name": "sgdm"}], "max_failures": 0, "confirm": {"top_k": 0}}
-    study = store.add_study(define(**fields, budget={"trials_per_optimizer": 6}))
+    study = store.add_study(define(**fields, budget={"trials_per_optimizer": 8}))
     failures = {("sgdm", n, Stage.SEARCH, 100): [(FailureKind.ERROR, "no")] for n in range(6)}
     Cluster(coordinator_for(store, study, slots=1), failures=failures).run()
-    assert len(store.runs(study.id)) == 3
-    extended = store.extend(study.id, define(**fields, budget={"trials_per_optimizer": 7}))
+    assert len(store.runs(study.id)) == 5
+    extended = store.extend(study.id, study.definition)
     coordinator = coordinator_for(store, extended, owner="second")
-    Cluster(coordinator).run()
-    assert Counter(run.state for run in store.runs(study.id)) == {RunState.FAIL: 3, RunState.COMPLETE: 4}
+    Cluster(coordinator, failures=failures).run()
+    assert Counter(run.state for run in store.runs(study.id)) == {RunState.FAIL: 6, RunState.COMPLETE: 2}
     assert coordinator.completion_reason() is None
 
 

@@ -110,12 +110,12 @@ def test_the_same_totals_again_change_nothing(store: SqlStore, engine: Engine) -
 
 
 def test_a_search_that_failed_from_the_start_goes_on(store: SqlStore, engine: Engine) -> None:
-    lease, (admetar, sgdm) = leased(store, definition())
+    lease, (admetar, sgdm) = leased(store, definition(budget={"trials_per_optimizer": 6}))
     failed = RunOutcome(state=RunState.FAIL, failure=FailureKind.ERROR, error="ValueError: no")
-    for number in range(3):
+    for number in range(5):
         run(store, lease, admetar, number, failed)
-    for number in range(4):
-        run(store, lease, sgdm, number, complete(0.5) if number else failed)
+    for number in range(6):
+        run(store, lease, sgdm, number, failed if number else complete(0.5))
     store.set_study_state(lease, StudyState.COMPLETED)
     store.release_lease(lease)
     assert extend(engine, "digits", seeds=3).state == "COMPLETED"  # as it has: something else was asked for
