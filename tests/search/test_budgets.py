@@ -61,14 +61,14 @@ def test_an_epoch_budget_alone_pays_for_trials_until_it_is_spent(slots: int) -> 
 
 
 def test_a_search_whose_trials_spend_nothing_ends() -> None:
-    """Each fails at once, of an error that no other trial repairs."""
+    """Each diverges at once, whatever its settings."""
     store = MemoryStore()
     study = store.add_study(
         define(optimizers=["adamw"], budget={"gpu_hours_per_optimizer": 1.0}, max_failures=0, confirm={"top_k": 0})
     )
     cluster = Cluster(coordinator_for(store, study, gpus=1.0))
     cluster.failures = {
-        ("adamw", number, Stage.SEARCH, 100): [(FailureKind.ERROR, "no such file")] for number in range(1000)
+        ("adamw", number, Stage.SEARCH, 100): [(FailureKind.DIVERGED, "loss is nan")] for number in range(1000)
     }
     cluster.run()
     runs = store.runs(study.id)

@@ -65,6 +65,7 @@ def test_a_running_study_says_what_runs_where_and_how_long_it_takes(browser: Any
 def test_axes_of_parallel_coordinates_are_brushed_and_moved(browser: Any, hard_address: str) -> None:
     with visit(browser, hard_address + SEARCH, width=1440) as page:
         page.wait_for_selector("[data-part=parallel] .axis")
+        drawn(page)  # what is drawn later moves what the mouse aims at
         axes = "[...document.querySelectorAll('[data-part=parallel] [data-axis]')].map((one) => one.dataset.axis)"
         assert page.evaluate(axes) == ["lambd", "lr", "betas", "k", "weight_decay", "val_accuracy"]
         grip = page.locator("[data-axis=lr] .grip")
@@ -77,7 +78,7 @@ def test_axes_of_parallel_coordinates_are_brushed_and_moved(browser: Any, hard_a
         page.mouse.move(x, (top + bottom) / 2, steps=4)
         page.mouse.up()
         chosen = page.locator("[data-chosen]")
-        assert "trials are chosen, by lr." in chosen.inner_text()
+        comes(page, lambda: "trials are chosen, by lr." in chosen.inner_text(), what="trials are chosen")
         n = int(chosen.inner_text().split()[0])
         assert 70 < n < 130, "about half of the learning rates, drawn evenly on a log scale, are in the upper half"
         assert page.locator("[data-part=parallel] polyline.faded").count() > 0
@@ -93,6 +94,7 @@ def test_axes_of_parallel_coordinates_are_brushed_and_moved(browser: Any, hard_a
         assert page.evaluate("document.activeElement.dataset.axis") == "lr"
         page.reload()
         page.locator("[data-chosen]", has_text="by lr").wait_for()
+        drawn(page)
         assert page.evaluate(axes)[:3] == ["lambd", "betas", "lr"]
         name = page.locator("[data-axis=k] .name").bounding_box()
         assert name is not None
@@ -100,7 +102,7 @@ def test_axes_of_parallel_coordinates_are_brushed_and_moved(browser: Any, hard_a
         page.mouse.down()
         page.mouse.move(name["x"] - 400, name["y"] + 4, steps=4)
         page.mouse.up()
-        assert page.evaluate(axes)[0] == "k"
+        comes(page, lambda: page.evaluate(axes)[0] == "k", what="the axis is the first")
 
 
 @pytest.mark.parametrize("part", ["parallel", "scatter", "slices"])
@@ -108,6 +110,7 @@ def test_what_one_points_at_is_named_and_stands_out_everywhere(browser: Any, har
     with visit(browser, hard_address + SEARCH, width=1440) as page:
         page.wait_for_selector(f"[data-part={part}] svg")
         page.wait_for_selector("[data-part=scatter] svg circle")
+        drawn(page)
         shape = page.locator(f"[data-part={part}] svg").first.locator("polyline, circle").last
         shape.scroll_into_view_if_needed()
         place = shape.evaluate("""(node) => {
