@@ -10,8 +10,8 @@ demo: $(READY)
 	@$(BIN)/admeta demo
 
 # Four processes on any machine: tests that start Rays, services and browsers wait for leases, outages and processes, and
-# others can train meanwhile; of more Rays at once a machine's memory may have no room. On two idle cores all tests take 20
-# minutes so, and 30 in two stages of two processes each. Each takes file after file, those of slow tests first (tests/conftest.py).
+# others can train meanwhile; of more Rays at once a machine's memory may have no room. On two idle cores all tests take 23
+# minutes so. Each takes file after file, those of slow tests first (tests/conftest.py).
 TEST_PROCESSES ?= 4
 
 # Pytest compiles the tests with its own assertions: once, and not in each process.
