@@ -18,12 +18,12 @@ from search.analysis import Decision
 from search.assignment import Assignment, Report
 from search.confirmation import describe, next_seeds
 from search.definition import StudyDefinition
-from search.loop import NONE_AFTER_FAILURES, SearchLoop
+from search.loop import SearchLoop
 from search.objectives import COSTS
 from search.places import Place, Places, Workplace
 from search.prediction import results_of, verifying_trials, why_not_verified
 from search.records import Lease, RunOutcome, RunRecord, StudyRecord, run_folder
-from search.spending import may_be_spent, spent_by_search, spent_by_study
+from search.spending import FIRST_FAILED, may_be_spent, spent_by_search, spent_by_study
 from search.states import FailureKind, RunState, Stage, StudyState
 from search.store import Store
 from tasks.config import with_recipe
@@ -334,7 +334,7 @@ class Coordinator:
 
     def completion_reason(self) -> str | None:
         """Which limits ended searches before their planned trials, and which searches have no result; None: neither."""
-        cut_short = [loop for loop in self._loops if loop.is_cut_short and loop.limit != NONE_AFTER_FAILURES]
+        cut_short = [loop for loop in self._loops if loop.is_cut_short and not loop.has_given_up]
         reasons = [f"{loop.record.label}: {loop.limit}" for loop in cut_short]
         return "; ".join([*reasons, *filter(None, map(_why_without_result, self._loops))]) or None
 
@@ -346,10 +346,12 @@ class Coordinator:
                 loop.close_waiting_trials(spent)
             elif (limit := spent_by_search(self._definition, loop.runs())) is not None:
                 loop.end_search(limit)
-            elif loop.fails_from_the_start and not loop.is_training_trials:
-                loop.end_search(NONE_AFTER_FAILURES)
+            elif loop.fails_from_the_start:
+                loop.is_on_hold = loop.is_training_trials
+                if not loop.is_on_hold:
+                    loop.end_search(FIRST_FAILED)
             else:
-                loop.is_on_hold = loop.fails_from_the_start or may_be_spent(self._definition, loop.runs())
+                loop.is_on_hold = may_be_spent(self._definition, loop.runs())
         for loop in self._loops:
             if loop.waits_for_prediction and not loop.limit:
                 self._predict(loop)
@@ -382,7 +384,7 @@ def _why_without_result(loop: SearchLoop) -> str | None:
     last = max(trials, key=lambda run: run.trial_number)
     error = (last.error or "").strip().splitlines()
     what = (error[-1] if error else str(last.failure)).rstrip(".")
-    if loop.is_cut_short and loop.limit == NONE_AFTER_FAILURES:
+    if loop.has_given_up:
         which = f"its first {len(trials)} trials failed, and no other starts until the study is extended; the last"
         return f"{loop.record.label}: {which} with: {what}"
     which = f"all {len(trials)} trials failed, the last" if len(trials) > 1 else "its only trial failed,"

@@ -30,17 +30,13 @@ from search.records import (
 from search.sections import WarmStart
 from search.sensitivity import sensitivity_runs
 from search.space import fit
+from search.spending import FIRST_FAILED, fail_from_the_start
 from search.states import FailureKind, RunState, Stage
 from search.store import Store
 from search.trials import SAME_AS, Trials
 from search.warm_start import best_alone, portfolio
 
 logger = logging.getLogger(__name__)
-
-FIRST_FAILURES = 5
-"""So many trials that raised exceptions end a search in which no other came further."""
-NONE_AFTER_FAILURES = "no other trial was started after the first had failed"
-"""The limit that ended such a search, in words."""
 
 
 class SearchLoop:
@@ -145,22 +141,13 @@ class SearchLoop:
 
     @property
     def fails_from_the_start(self) -> bool:
-        """Whether FIRST_FAILURES trials raised exceptions, each as often as it was tried, and none has come further.
+        """See `search.spending.fail_from_the_start`."""
+        return fail_from_the_start(self._search_runs(), forgiven=self._forgiven)
 
-        Then it is code or data that fail, and would with all other settings.
-        """
-        failed: list[RunRecord] = []
-        others: list[RunRecord] = []
-        for run in self._search_runs():
-            raised = run.failure is FailureKind.ERROR and run.id not in self._forgiven
-            (failed if raised else others).append(run)
-        if len(failed) < FIRST_FAILURES:
-            return False
-        furthest = max(run.epoch for run in failed)
-        return not any(
-            run.epoch > furthest or (run.state.is_finished and not (run.failure and run.failure.is_accident))
-            for run in others
-        )
+    @property
+    def has_given_up(self) -> bool:
+        """Whether no further trial was started because the first ones failed."""
+        return self.is_cut_short and self.limit == FIRST_FAILED
 
     def runs(self) -> list[RunRecord]:
         return list(self._runs.values())

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from search.definition import StudyDefinition
 from search.records import RunRecord
 from search.sections import N_TRIALS, Budget
-from search.states import RunState, Stage
+from search.states import FailureKind, RunState, Stage
+
+FIRST_FAILURES = 5
+"""This many trials that raised exceptions end a search, if no other trial trained further."""
+FIRST_FAILED = "no other trial was started after the first ones failed"
+"""The limit of such a search, in words."""
 
 
 def spent_by_study(budget: Budget, runs: Iterable[RunRecord], *, elapsed_s: Callable[[], float]) -> str | None:
@@ -62,6 +67,29 @@ def may_be_spent(definition: StudyDefinition, runs: Sequence[RunRecord]) -> bool
         return True
     an_epoch = gpu_hours / n_epochs if n_epochs else 0.0
     return max_hours is not None and gpu_hours + n_open * an_epoch >= max_hours
+
+
+def fail_from_the_start(trials: Iterable[RunRecord], *, forgiven: Set[int]) -> bool:
+    """Whether FIRST_FAILURES trials raised exceptions, each as often as it was tried, and no other trained further.
+
+    Then the code or the data are at fault, and would fail with all other settings.
+
+    Args:
+        trials: the runs of stage search.
+        forgiven: ids of runs that failed before the study was extended; their failures do not count.
+    """
+    failed: list[RunRecord] = []
+    others: list[RunRecord] = []
+    for run in trials:
+        raised = run.failure is FailureKind.ERROR and run.id not in forgiven
+        (failed if raised else others).append(run)
+    if len(failed) < FIRST_FAILURES:
+        return False
+    furthest = max(run.epoch for run in failed)
+    return not any(
+        run.epoch > furthest or (run.state.is_finished and not (run.failure and run.failure.is_accident))
+        for run in others
+    )
 
 
 def _trained(runs: Iterable[RunRecord]) -> list[RunRecord]:

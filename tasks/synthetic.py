@@ -29,6 +29,8 @@ from tasks.errors import Diverged
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.nn import Parameter
+    from torch.optim import Optimizer
 
 
 class SyntheticConfig(TaskConfig):
@@ -246,11 +248,6 @@ class Descent:
     ) -> None:
         import torch
 
-        from admeta import registry
-        from tasks.engine.lazy_compiler import defer_compiler
-
-        defer_compiler()
-        torch.set_num_threads(1)
         self._surface = surface
         self._noise = torch.Generator().manual_seed(derive_seed(seed, "noise"))
         if start is None:
@@ -259,7 +256,7 @@ class Descent:
         else:
             point = torch.tensor(start)
         self._point = torch.nn.Parameter(point)
-        self._optimizer = registry.create(optimizer, [("point", self._point)], **params)
+        self._optimizer = _optimizer_of(self._point, optimizer, params)
         self._lrs = [group["lr"] for group in self._optimizer.param_groups]
 
     def loss(self) -> float:
@@ -315,16 +312,23 @@ def updates(optimizer: str, params: Mapping[str, Any], gradients: Sequence[float
     """
     import torch
 
-    from admeta import registry
-    from tasks.engine.lazy_compiler import defer_compiler
-
-    defer_compiler()
-    torch.set_num_threads(1)
     point = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    made = registry.create(optimizer, [("point", point)], **params)
+    made = _optimizer_of(point, optimizer, params)
     path = [0.0]
     for gradient in gradients:
         point.grad = torch.full_like(point, gradient)
         made.step()
         path.append(point.item())
     return [before - after for before, after in pairwise(path)]
+
+
+def _optimizer_of(point: Parameter, name: str, params: Mapping[str, Any]) -> Optimizer:
+    """The optimizer of one parameter, in a process of one thread that imports no compiler."""
+    import torch
+
+    from admeta import registry
+    from tasks.engine.lazy_compiler import defer_compiler
+
+    defer_compiler()
+    torch.set_num_threads(1)
+    return registry.create(name, [("point", point)], **params)

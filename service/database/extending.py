@@ -13,8 +13,8 @@ from admeta.client.models import ExtendRequest, StudyView
 from search.definition import StudyDefinition
 from search.errors import StudyConflictError
 from search.extension import changes_in_words
-from search.loop import FIRST_FAILURES
 from search.recipe import recipe_of
+from search.spending import FIRST_FAILURES
 from search.states import FINISHED_STATES, FailureKind, RunState, Stage, StudyState
 from service.database import events, idempotency
 from service.database.engine import writing
