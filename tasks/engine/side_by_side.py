@@ -132,7 +132,10 @@ class _Noise:
         self._generator = torch.Generator(device)
         # A graph keeps the state that the default generator had as it was captured, so a card's is exchanged and not
         # copied. torch has no such exchange for the CPU's.
-        self._default = None if device.type == "cpu" else torch.cuda.default_generators[device.index or 0]
+        self._default = None
+        if device.type == "cuda":
+            torch.cuda.init()  # the first run of a process comes before any work on the card, which would make them
+            self._default = torch.cuda.default_generators[device.index or 0]
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
