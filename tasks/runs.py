@@ -109,9 +109,12 @@ def check(
     with initial_weights(config, data_dir=data_dir, origins=origins) as weights:
         whole = config.model_dump(mode="json")
         for recipe in recipes:
-            _load(parse_config(with_recipe(whole, recipe)), data_dir).check_fit()
+            task = _load(parse_config(with_recipe(whole, recipe)), data_dir)
+            task.check_fit()
+            task.check_model()
         task = _load(config, data_dir)
         task.check_fit()
+        task.check_model()
         if metric is not None:
             task.check_metric(metric.removeprefix("val_"))
         model = task.build_model()  # fails if the checkpoint is damaged or has no such head

@@ -134,7 +134,8 @@ class _Noise:
         # copied. torch has no such exchange for the CPU's.
         self._default = None
         if device.type == "cuda":
-            torch.cuda.init()  # the first run of a process comes before any work on the card, which would make them
+            # The first run of a process comes before any work on the card, with which torch makes its generators.
+            torch.cuda.init()  # type: ignore[no-untyped-call]
             self._default = torch.cuda.default_generators[device.index or 0]
 
     @contextlib.contextmanager

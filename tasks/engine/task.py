@@ -142,6 +142,13 @@ class Task(ABC, Generic[ConfigT, DataT]):
                 f"{self.config.name!r}; lower batch_size or accumulation"
             )
 
+    def check_model(self) -> None:
+        """Check that the model takes the data's batches. Called once a study, and not for each run.
+
+        Raises:
+            ConfigError: with the reason and the next step.
+        """
+
 
 def find_longest_stack(model: nn.Module) -> Sequence[nn.Module]:
     """The layers of a model's longest `nn.ModuleList`; the model itself where there is none."""

@@ -82,8 +82,7 @@ class OwnTask(Task[OwnConfig, OwnData]):
     def build_model(self) -> nn.Module:
         return build_own(self.config.model, **self.config.settings)
 
-    def check_fit(self) -> None:
-        super().check_fit()
+    def check_model(self) -> None:
         split, n_classes = self.data.train, self.data.n_classes
         want = (2, n_classes) if n_classes else (2, *split.labels.shape[1:])
         check_output(self.build_model(), split.inputs[:2].cpu(), want=want, name=self.config.model)

@@ -52,8 +52,7 @@ class DigitsTask(ImageTask[DigitsConfig]):
             std=std,
         )
 
-    def check_fit(self) -> None:
-        super().check_fit()
+    def check_model(self) -> None:
         if ":" in self.config.model:
             check_output(self.build_model(), torch.zeros(2, 1, 8, 8), want=(2, 10), name=self.config.model)
 

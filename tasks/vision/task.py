@@ -231,8 +231,7 @@ class NamedModelTask(ImageTask[SplitConfigT], Generic[SplitConfigT]):
         layers = getattr(getattr(model, "encoder", None), "layers", None)  # of torchvision's vision transformers
         return list(layers) if isinstance(layers, nn.Sequential) else super().compile_regions(model)
 
-    def check_fit(self) -> None:
-        super().check_fit()
+    def check_model(self) -> None:
         check_model(
             self.config.model,
             n_classes=self._n_classes,

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.tasks.noise import write_noise
+
 TRAIN = """
 import sys
+from pathlib import Path
 from tasks.registry import parse_config
-from tasks.runs import open_run
+from tasks.runs import check, open_run
 
+config, data = parse_config({{"epochs": 1, **{task}}}), Path({data!r})
+check(config, data_dir=data)
 for optimizer in {optimizers}:
-    run = open_run(parse_config({{"name": {task!r}, "epochs": 1}}), optimizer=optimizer, params={{"lr": 0.01}}, seed=0)
+    run = open_run(config, optimizer=optimizer, params={{"lr": 0.01}}, seed=0, data_dir=data)
     run.advance()
     run.close()
 told = sorted(
@@ -45,10 +52,19 @@ def _execute(code: str, to: Connection) -> None:
     to.send(names["told"])
 
 
-@pytest.mark.parametrize("task", ["digits", "synthetic"])
-def test_training_imports_no_compiler(task: str) -> None:
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"name": "digits"},
+        {"name": "synthetic"},
+        {"name": "image_folder", "data_dir": "pets", "image_size": 32, "batch_size": 8, "model": "resnet20"},
+    ],
+    ids=lambda task: task["name"],
+)
+def test_a_check_and_training_import_no_compiler(task: Mapping[str, Any], tmp_path: Path) -> None:
+    write_noise(tmp_path / "pets", {"red": (55, 0, 0), "blue": (0, 0, 55)}, n_train=16, n_test=4)
     optimizers = ["sgd", "sgdm", "adam", "adamw", "radam", "admetar", "ranger", "adabelief"]
-    assert run(TRAIN.format(task=task, optimizers=optimizers)) == ["torch"]
+    assert run(TRAIN.format(task=task, optimizers=optimizers, data=str(tmp_path))) == ["torch"]
 
 
 USES = {
