@@ -315,6 +315,13 @@ class TaskConfig(Part):
         """The import paths ("module:name") in this configuration, by field: what an operator must allow."""
         return {}
 
+    def libraries(self) -> tuple[str, ...]:
+        """Modules that take long to import and that its runs need besides what all runs need.
+
+        Processes that wait for the next study import them, so none may touch CUDA.
+        """
+        return ("torch._inductor.compile_fx",) if self.acceleration == "compile" else ()
+
     def space(self, own: str, *, recipe: Iterable[str] = ()) -> str:
         """Which of an optimizer's spaces is searched where a study names none.
 

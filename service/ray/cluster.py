@@ -17,7 +17,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,8 @@ WAITING_BYTES = 110 * 2**20
 """What one of Ray's processes holds alone while it waits, besides the pages of libraries that all share."""
 WAITING_BYTES_FOR_CARDS = 430 * 2**20
 """The same where the machine has cards."""
+LIBRARIES_BYTES = 140 * 2**20
+"""What transformers, the largest library of a task, holds besides."""
 WAITING_SHARE = 0.25
 """Of the free memory, what processes may hold that wait: the rest is for the trials' data and what they compile."""
 
@@ -196,9 +198,9 @@ def free_memory() -> int:
     return max(0, min(int(psutil.virtual_memory().available), int(estimate_available_memory())))
 
 
-def _with_room(n: int) -> int:
+def _with_room(n: int, *, libraries: Sequence[str] = ()) -> int:
     """How many of `n` processes may wait, by the memory that is free now; what waits already is not part of it."""
-    each = WAITING_BYTES_FOR_CARDS if has_cards() else WAITING_BYTES
+    each = (WAITING_BYTES_FOR_CARDS if has_cards() else WAITING_BYTES) + (LIBRARIES_BYTES if libraries else 0)
     return min(n, int(WAITING_SHARE * free_memory() / each))
 
 
@@ -216,11 +218,15 @@ def _n_own_cards() -> int:
     return n if visible is None else min(n, len(visible))
 
 
-def refill_spare(settings: Settings) -> list[Any]:
+def refill_spare(settings: Settings, *, libraries: Sequence[str] = ()) -> list[Any]:
     """Have an embedded Ray start the processes that are missing for the next study, without waiting for them.
 
     Ray starts a process for each task for which none waits; each task lasts long enough to keep its process from the
     next. The first study after another finds the process that checked that one, and the others as they are made.
+
+    Args:
+        libraries: modules that they import too, where the machine has cards: those of the last study's task, since the
+            next one's is likely to be the same.
 
     Returns:
         A reference for each process, which is ready when the process has started; empty for a cluster.
@@ -228,17 +234,24 @@ def refill_spare(settings: Settings) -> list[Any]:
     if settings.ray_address is not None:
         return []
     pause = _make_pause()
-    return [pause.remote() for _ in range(_with_room(_n_spare()))]
+    imported = libraries if has_cards() else ()
+    return [pause.remote(imported) for _ in range(_with_room(_n_spare(), libraries=imported))]
 
 
 @functools.cache  # Ray stores each task that is made, as long as it runs
 def _make_pause() -> Any:
-    """A task that only waits, made here so that Ray sends it by value and no process imports this module for it."""
+    """A task that waits and imports, made here so that Ray sends it by value and no process imports this module."""
 
-    def pause() -> None:
+    def pause(libraries: Sequence[str]) -> None:
+        import importlib
         import time
 
         time.sleep(0.2)
+        for module in libraries:
+            try:
+                importlib.import_module(module)
+            except Exception:  # noqa: BLE001 - the study's own runs tell
+                return
 
     return ray.remote(pause).options(num_cpus=0)
 

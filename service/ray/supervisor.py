@@ -21,6 +21,7 @@ from ray.exceptions import ActorUnavailableError, RayError, RuntimeEnvSetupError
 from sqlalchemy.exc import SQLAlchemyError
 
 from admeta.client.models import NodeView
+from search.definition import StudyDefinition
 from search.driver import DriverOptions, find_driver, has_started, launch_driver
 from search.errors import SearchError
 from search.records import Lease
@@ -128,6 +129,7 @@ class Supervisor:
         self._told_waiting: dict[str, str] = {}
         self._refill_at = float("inf")
         self._spare: list[Any] = []
+        self._libraries: tuple[str, ...] = ()
         self._nodes = Nodes(prepares=settings.runtime_env is not None)
         self._clock = ClockWatch()
         self._ray_status = "starting"
@@ -334,7 +336,7 @@ class Supervisor:
         """Where those of the last time have not all started, more of them would only delay one another."""
         self._refill_at = time.monotonic() + REFILL_EVERY_S
         if not self._spare or not ray.wait(self._spare, num_returns=len(self._spare), timeout=0)[1]:
-            self._spare = cluster.refill_spare(self._settings)
+            self._spare = cluster.refill_spare(self._settings, libraries=self._libraries)
 
     def _note_failure(self, study_id: str, driver: Driver, error: RayError) -> None:
         """Count a driver's failure. The next driver continues, unless too many have failed without progress."""
@@ -379,8 +381,10 @@ class Supervisor:
             self._check_silent(study_id, old, has_started=has_started(old))
             return
         settings = self._settings
+        definition = self._definition_of(study_id)
+        self._libraries = () if definition is None else definition.task.libraries()
         try:
-            code = self._code_of(study_id)
+            code = self._code_for(definition)
         except SettingsError as error:
             self._tell_waiting(study_id, str(error))
             return
@@ -407,18 +411,18 @@ class Supervisor:
             self._refill_at = time.monotonic() + FIRST_REFILL_S
         logger.info("study %s: driver started", study_id)
 
-    def _code_of(self, study_id: str) -> dict[str, Any] | None:
-        """The runtime environment with the operator's own modules, for a study that names objects of modules.
-
-        None also where the study's definition cannot be read: its driver tells why, and fails.
-        """
-        if self._settings.code is None:
-            return None
+    def _definition_of(self, study_id: str) -> StudyDefinition | None:
+        """None where it cannot be read: the study's driver tells why, and fails."""
         try:
-            imports = self._store.get_study(study_id).definition.imports()
+            return self._store.get_study(study_id).definition
         except SearchError:
             return None
-        return cluster.send_code(self._settings) if imports else None
+
+    def _code_for(self, definition: StudyDefinition | None) -> dict[str, Any] | None:
+        """The runtime environment with the operator's own modules, for a study that names objects of modules."""
+        if self._settings.code is None or definition is None or not definition.imports():
+            return None
+        return cluster.send_code(self._settings)
 
     def _check_silent(self, study_id: str, driver: Any, *, has_started: bool) -> None:
         """Kill a driver that takes too long to start, or that has run without a lease; called at every tick."""

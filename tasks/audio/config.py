@@ -20,7 +20,7 @@ from tasks.config import (
     ValFraction,
     WeightDecayOn,
 )
-from tasks.text.config import CHECKPOINT_NAME
+from tasks.text.config import CHECKPOINT_NAME, TRANSFORMERS
 
 WAV2VEC2 = "facebook/wav2vec2-base"
 SPECTROGRAM = "spectrogram"
@@ -73,6 +73,9 @@ class AudioConfig(TaskConfig):
         description="spec: spans of time and of frequency are masked in training, as a checkpoint's config has it",
     )
     on_bad_audio: Literal["refuse", "skip"] = Field("refuse", description="a file that cannot be read, or is truncated")
+
+    def libraries(self) -> tuple[str, ...]:
+        return (*super().libraries(), *(() if self.model == SPECTROGRAM else TRANSFORMERS))
 
 
 class SuperbKsConfig(AudioConfig):

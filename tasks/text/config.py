@@ -33,6 +33,13 @@ from tasks.config import (
 TEXT_MODELS = ("tiny", "minilm", "bert-base-uncased", "bert-large-uncased")
 CHECKPOINT_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95}){0,5}"
 """A hub name (bert-base-uncased, org/name) or a folder inside the data folder."""
+TRANSFORMERS = (
+    "transformers.modeling_utils",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.auto.tokenization_auto",
+    "transformers.tokenization_utils_tokenizers",
+)
+"""What takes four seconds of processor to import where a checkpoint is loaded; the model's own module takes little."""
 
 
 def _as_list(value: object) -> object:
@@ -86,6 +93,9 @@ class TextConfig(TaskConfig):
     max_length: Count = Field(128, ge=8, le=8192, description="tokens, special ones included; longer texts are cut")
     val_fraction: ValFraction = 0.1
     lora: Lora | None = Field(None, description="train adapters and the head alone; {} is rank 8 on query and value")
+
+    def libraries(self) -> tuple[str, ...]:
+        return (*super().libraries(), *TRANSFORMERS)
 
     def space(self, own: str, *, recipe: Iterable[str] = ()) -> str:
         """Adapters take larger rates, 2e-4 to 5e-4 with AdamW in Hu et al., appendix D; whole models 1e-5 to 2e-4."""

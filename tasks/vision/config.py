@@ -78,6 +78,10 @@ class ImageConfig(TaskConfig):
     def imports(self) -> dict[str, str]:
         return {"model": self.model} if ":" in self.model else {}
 
+    def libraries(self) -> tuple[str, ...]:
+        from_torchvision = self.model.startswith("torchvision/") or self.model in VIT_SIZES
+        return (*super().libraries(), *(("torchvision.models",) if from_torchvision else ()))
+
 
 class SplitImageConfig(ImageConfig):
     """Tasks whose validation set is split off the training set; the defaults are the paper's for CIFAR.

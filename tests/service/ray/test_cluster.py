@@ -27,6 +27,8 @@ from ray._private.runtime_env import packaging
 from service.ray import cluster
 from service.ray.node import ClockWatch, JoinError
 from service.settings import load
+from tasks.registry import parse_config
+from tasks.text.config import TRANSFORMERS
 
 
 @pytest.fixture
@@ -169,10 +171,13 @@ def test_processes_that_wait_hold_at_most_a_quarter_of_the_free_memory(
     assert f"{n_kept} processes wait for a study instead of" in caplog.text
 
     asked: list[None] = []
-    pause = SimpleNamespace(remote=lambda: asked.append(None))
+    pause = SimpleNamespace(remote=lambda _: asked.append(None))
     monkeypatch.setattr(cluster, "_make_pause", lambda: pause)
     cluster.refill_spare(load({}, home=tmp_path))
     assert len(asked) == n_refilled
+    asked.clear()
+    cluster.refill_spare(load({}, home=tmp_path), libraries=TRANSFORMERS)
+    assert len(asked) == (n_refilled if n_cards == 0 or n_refilled == 2 else 4)
 
 
 def test_free_memory_is_what_a_containers_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +210,7 @@ def test_an_embedded_ray_is_asked_again_and_again_for_waiting_processes_by_one_t
 
     def remote(task: Any) -> Any:
         made.append(task)
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: asked.append(task)))
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda _: asked.append(task)))
 
     monkeypatch.setattr(cluster, "ray", SimpleNamespace(remote=remote))
     monkeypatch.setattr(cluster, "_make_pause", functools.cache(cluster._make_pause.__wrapped__))
@@ -218,11 +223,46 @@ def test_an_embedded_ray_is_asked_again_and_again_for_waiting_processes_by_one_t
     assert len(asked) == 2 * cluster.N_SPARE
 
 
+@pytest.mark.parametrize("n_cards", [0, 1])
+def test_what_waits_on_a_machine_with_cards_imports_the_libraries_of_the_last_task(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, n_cards: int
+) -> None:
+    """A library that cannot be imported fails the task's own runs, which tell, and not what waits."""
+
+    def run_now(task: Any) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=task))
+
+    monkeypatch.setattr(cluster, "ray", SimpleNamespace(remote=run_now))
+    monkeypatch.setattr(cluster, "_make_pause", cluster._make_pause.__wrapped__)
+    monkeypatch.setattr(cluster, "_n_own_cards", lambda: n_cards)
+    monkeypatch.setattr(cluster, "_n_spare", lambda: 1)
+    monkeypatch.setattr(cluster, "free_memory", lambda: 2**40)
+    monkeypatch.delitem(sys.modules, "sched", raising=False)
+    cluster.refill_spare(load({}, home=tmp_path), libraries=("sched", "no.such.module"))
+    assert ("sched" in sys.modules) == (n_cards > 0)
+
+
+@pytest.mark.parametrize(
+    ("task", "libraries"),
+    [
+        ({"name": "digits", "model": "mlp"}, ()),
+        ({"name": "cifar10", "model": "vit_tiny"}, ("torchvision.models",)),
+        ({"name": "cifar10", "acceleration": "compile"}, ("torch._inductor.compile_fx",)),
+        ({"name": "cola"}, TRANSFORMERS),
+        ({"name": "audio_folder", "model": "tiny", "data_dir": "clips"}, TRANSFORMERS),
+    ],
+)
+def test_libraries_of_tasks(task: dict[str, Any], libraries: tuple[str, ...]) -> None:
+    assert parse_config({"epochs": 1, **task}).libraries() == libraries
+    assert all(importlib.util.find_spec(module) for module in libraries)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
-def test_what_waits_for_a_worker_has_not_touched_the_cards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("libraries", [(), TRANSFORMERS, ("torchvision.models",), ("torch._inductor.compile_fx",)])
+def test_what_waits_for_a_worker_has_not_touched_the_cards(tmp_path: Path, libraries: tuple[str, ...]) -> None:
     """CUDA reads which card a process has, and with whom it shares it, when it starts."""
-    imports = "; ".join(f"import {module}" for module in cluster.PRELOADED_FOR_CARDS)
+    imports = "; ".join(f"import {module}" for module in (*cluster.PRELOADED_FOR_CARDS, *libraries))
     held = (
         "[link for fd in os.listdir('/proc/self/fd') if 'nvidia' in (link := os.path.realpath(f'/proc/self/fd/{fd}'))]"
     )

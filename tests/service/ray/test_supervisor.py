@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +30,7 @@ from service.ray import supervisor as module
 from service.ray.node import ClockWatch, JoinError
 from service.ray.supervisor import Driver, Supervisor
 from service.settings import Settings
+from tasks.text.config import TRANSFORMERS
 from tests.machine import wait_until
 from tests.service.fakes import definition
 
@@ -42,6 +43,7 @@ class FakeCluster:
         self.fault: str | None = None
         self.node_dead = False
         self.cards = False
+        self.libraries: Sequence[str] = ()
         self.calls: list[str] = []
 
     def ClockWatch(self) -> ClockWatch:
@@ -58,8 +60,9 @@ class FakeCluster:
     def has_cards(self) -> bool:
         return self.cards
 
-    def refill_spare(self, _: Settings) -> list[Any]:
+    def refill_spare(self, _: Settings, *, libraries: Sequence[str]) -> list[Any]:
         self.calls.append("refill_spare")
+        self.libraries = libraries
         return []
 
     def control_is_lost(self) -> str | None:
@@ -136,7 +139,7 @@ def test_what_ray_cannot_recover_from_needs_a_new_process_and_frees_the_studies(
 def test_with_cards_processes_for_the_next_study_are_made_while_one_runs(
     settings: Settings, cluster: FakeCluster, engine: Engine, monkeypatch: pytest.MonkeyPatch, cards: bool
 ) -> None:
-    """Without cards they would take CPUs from the trials."""
+    """They import what this one's task needs. Without cards they would take CPUs from the trials."""
     method = SimpleNamespace(remote=lambda *_, **__: object())
     driver = SimpleNamespace(run=method, __ray_ready__=method)
     monkeypatch.setattr(module, "REFILL_EVERY_S", 0.1)
@@ -144,13 +147,15 @@ def test_with_cards_processes_for_the_next_study_are_made_while_one_runs(
     monkeypatch.setattr(module, "find_driver", lambda _: None)
     monkeypatch.setattr(module, "launch_driver", lambda *_, **__: driver)
     cluster.cards = cards
-    create_study(engine, StudyDefinition.model_validate(definition()))
+    task = {"name": "cola", "model": "tiny", "epochs": 1}
+    create_study(engine, StudyDefinition.model_validate(definition(task=task, objective={"metric": "val_mcc"})))
     supervisor = Supervisor(settings)
     supervisor.start()
     wait_until(lambda: bool(supervisor._drivers), what="its driver is started")
     time.sleep(0.35)
     supervisor.stop()
     assert cluster.calls.count("refill_spare") in ((1, 2, 3) if cards else (0,))
+    assert cluster.libraries == (TRANSFORMERS if cards else ())
 
 
 def test_a_study_that_a_later_rule_refuses_stops_no_other(
@@ -457,7 +462,7 @@ def test_waiting_processes_are_not_asked_for_while_those_of_the_last_time_start(
     started: list[str] = []
     monkeypatch.setattr(module, "ray", SimpleNamespace(wait=lambda asked, **_: (started, asked[len(started) :])))
 
-    def refill(_: Settings) -> list[str]:
+    def refill(_: Settings, **__: Any) -> list[str]:
         cluster.calls.append("refill")
         return ["a", "b"]
 
