@@ -75,7 +75,7 @@ _SERVER_HINT = "Only the client is installed here. Install what a service needs:
 
 _COMMANDS_INSTEAD = {
     "invalid_definition": "Correct it and submit again; `admeta optimizers` and `admeta tasks` list the known names.",
-    "no_result": "Submit a study with both, or wait for its first trial: `admeta list`.",
+    "no_result": "Submit a study of it, or wait for the first trial of one: `admeta list` shows all studies.",
     "paper_study_not_found": "`admeta paper studies` lists them.",
     "paper_table_not_found": "`admeta paper tables` lists them.",
     "run_not_found": "`admeta runs STUDY` lists a study's runs with their ids.",
@@ -145,7 +145,7 @@ def report(error: ServiceError) -> None:
     if fields:
         say(f"error: {len(fields)} {'rules are' if len(fields) > 1 else 'rule is'} broken", err=True)
         for field in fields:
-            say(f"  {field.field} = {field.value!r}: {field.rule}", err=True)
+            say(f"  {field.sentence(repr(field.value))}", err=True)
     else:
         say(f"error: {error.detail}", err=True)
     say(f"hint: {_hint(error)}", err=True)

@@ -82,7 +82,7 @@ def invalid_definition(
     hint: str = "Correct it and submit again. GET /v1/optimizers and GET /v1/tasks list the names and parameters.",
 ) -> ApiError:
     """422 for a body, by default a study definition: each field at fault with its value and rule."""
-    detail = "; ".join(f"{f.field} = {json.dumps(f.value, ensure_ascii=False)}: {f.rule}" for f in fields)
+    detail = "; ".join(f.sentence(json.dumps(f.value, ensure_ascii=False)) for f in fields)
     return ApiError(422, error, detail, hint=hint, fields=fields)
 
 
@@ -121,7 +121,7 @@ async def _left(request: Request, _error: ClientDisconnect) -> Response:
 
 async def _bad_query(request: Request, error: RequestValidationError) -> Response:
     fields = invalid.query_fields(error.errors(), known=_query_names(request))
-    detail = "; ".join(f"{f.field} = {f.value!r}: {f.rule}" for f in fields)
+    detail = "; ".join(f.sentence(repr(f.value)) for f in fields)
     hint = f"The parameters of {request.url.path} are listed at /docs."
     return answer(422, ErrorView(error="invalid_query", detail=detail, hint=hint, fields=fields))
 

@@ -35,6 +35,7 @@ _MAX_EXPLAINED = 5 * MAX_FIELDS
 _NAME_RULE = "must be 1 to 100 letters, digits, '-', '_' or '.', starting with a letter or digit"
 _WORDING = (
     ("Input should ", "must "),
+    ("String should match pattern", "must match the pattern"),
     ("should have ", "must have "),
     (" after validation", ""),
     ("a valid dictionary or object to extract fields from", "an object"),
@@ -57,7 +58,11 @@ def definition_fields(error: ValidationError, raw: Mapping[str, Any]) -> list[Fi
         for one in error.errors(include_url=False)[:_MAX_EXPLAINED]
         if one["type"] != "missing" or one["loc"][-1] not in DERIVED
     )
-    unique = {(field.field, field.rule): field for field in found}  # members of a union repeat an error
+    unique: dict[tuple[str, str], FieldError] = {}
+    for field in found:  # each member of a union has an error of its own
+        kind = "must be " if field.rule.startswith("must be ") else field.rule
+        known = unique.setdefault((field.field, kind), field)
+        unique[field.field, kind] = known.model_copy(update={"rule": _either(known.rule, field.rule)})
     return list(unique.values())[:MAX_FIELDS]
 
 
@@ -71,9 +76,15 @@ def body_fields(error: ValidationError, raw: Mapping[str, Any], *, known: Sequen
             rule = f"unknown field; {_nearest(str(path[-1]), known)}"
         field = _dotted(path)
         if field in found:
-            rule = f"{found[field].rule} or {rule.removeprefix('must be ')}"
+            rule = _either(found[field].rule, rule)
         found[field] = FieldError(field=field, value=short_value(value), rule=shorten(rule, limit=MAX_RULE))
     return list(found.values())
+
+
+def _either(rule: str, other: str) -> str:
+    """The rules of two members of a union as one: "must be a valid number or 'auto'"."""
+    more = other.removeprefix("must be ")
+    return rule if other == rule or rule.endswith(f" or {more}") else f"{rule} or {more}"
 
 
 def query_fields(errors: Sequence[Any], *, known: Sequence[str]) -> list[FieldError]:
@@ -84,7 +95,8 @@ def query_fields(errors: Sequence[Any], *, known: Sequence[str]) -> list[FieldEr
         name = ".".join(place[1:] if place[:1] in (["query"], ["path"], ["header"]) else place) or "(query)"
         unknown = error["type"] == "extra_forbidden"
         rule = f"unknown parameter; {_nearest(name, known)}" if unknown else readable(error)
-        fields.append(FieldError(field=shorten(name), value=short_value(error.get("input")), rule=rule))
+        value = None if error["type"] == "missing" else error.get("input")  # the input of a missing one is all others
+        fields.append(FieldError(field=shorten(name), value=short_value(value), rule=rule))
     return fields
 
 
@@ -155,6 +167,8 @@ def _user_path(error: ErrorDetails, raw: Any) -> tuple[Location, Any]:
             value = value[part]
             path.append(part)
     ours = "message" in error.get("ctx", {})  # placed by `search.definition` on a field that may be absent
+    if ours and isinstance(value, str) and error["loc"][-1] == "metric":
+        return (*path, "metric"), value  # the metric alone stands for the object
     if (ours or error["type"] == "missing") and error["loc"] and error["loc"][-1:] != tuple(path[-1:]):
         return (*path, error["loc"][-1]), None
     return tuple(path), value

@@ -270,7 +270,7 @@ def get_best(engine: Database, filters: Annotated[BestFilters, Query()]) -> Best
             404,
             "no_result",
             f"no finished trial of optimizer '{filters.optimizer}' on task '{info.name}'{of_model} yet{others}.",
-            hint="Submit a study with both (POST /v1/studies), or wait for its first trial.",
+            hint="Submit a study of it (POST /v1/studies), or wait for the first trial of one.",
         )
     return queries.with_front(engine, found)
 

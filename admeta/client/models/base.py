@@ -103,3 +103,8 @@ class FieldError(View):
     field: str = Field(examples=["optimizers.0.space.lr.low"])
     value: Any = None
     rule: str
+
+    def sentence(self, value: str) -> str:
+        """The field, its value written so, and the rule; a field that was not given has no value to show."""
+        is_absent = self.value is None and self.rule.startswith("is required")
+        return f"{self.field} {self.rule}" if is_absent else f"{self.field} = {value}: {self.rule}"

@@ -260,6 +260,7 @@ def test_lists_are_filtered_and_paged(api: TestClient) -> None:
         ("/v1/studies/first/trials/sgdm/-1", "number", "greater than or equal to 0"),
         ("/v1/studies/first/trials/sgdm/" + "9" * 30, "number", "less than"),
         ("/v1/best?task=digits", "optimizer", "is required"),
+        ("/v1/best?task=digits&optimizer=sgdm&recipe=X", "recipe", "must match the pattern '^[0-9a-f]+$'"),
         ("/v1/best?task=digits&optimizer=sgdm&modle=x", "modle", "did you mean 'model'?"),
     ],
 )
@@ -270,6 +271,9 @@ def test_bad_queries_name_the_parameter(shared_api: TestClient, path: str, field
     (fault,) = response.json()["fields"]
     assert fault["field"] == field
     assert rule in fault["rule"]
+    if rule == "is required":
+        assert response.json()["detail"] == "optimizer is required"
+        assert "value" not in fault
 
 
 @pytest.mark.parametrize("cursor", ["x", "%00", "AAAA", "e30=", "W10=", "💥", "x" * 500, "bnVsbA=="])
