@@ -104,7 +104,7 @@ def check_allowed(path: str, allowed: Sequence[str]) -> None:
     listed = ", ".join(allowed) or "nothing"
     raise ImportPathError(
         f"{path!r} is outside the packages that this service imports for studies, which are: {listed}. Its operator "
-        "can allow another with 'admeta serve --allow-imports'"
+        "can allow another with 'admeta serve --allow-imports'."
     )
 
 

@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 FREE_FALSE_STARTS = 3
 WORKER_TIMEOUT_S = 60.0
+MAX_ERROR = 500
+"""Characters of an error in a study's reason."""
+
 PROCESS_EACH = "the runs that start from now have a process each; this does not count as a failure of the run"
 TOO_MANY = "too many runs shared the card, so that fewer start now; this does not count as a failure of the run"
 
@@ -94,6 +97,7 @@ class Coordinator:
         self._confirming: str | None = None
         self._told: str | None = None
         self._has_reported = False
+        self._last_failure: str | None = None
         self._false_starts: Counter[int] = Counter()
         self._closed = False
         self._apply_budgets()
@@ -157,20 +161,23 @@ class Coordinator:
         waited_s = max((self._elapsed_s() - live.proposed_at_s for live in self._live.values()), default=0.0)
         if waited_s < WORKER_TIMEOUT_S:
             return None
-        return (
-            f"has waited {waited_s // 60:.0f} min for Ray to start a worker, though the cluster has room for a run; "
-            "look at the service's log and at `ray status`, and restart Ray if this continues"
-        )
+        waited = f"has waited {waited_s // 60:.0f} min for Ray to start a worker"
+        look = "look at the service's log and at `ray status`, and restart Ray if this continues"
+        if self._places.workplace.is_shared():
+            return f"{waited}; runs of other studies may hold its CPUs or cards. Where none trains, {look}"
+        return f"{waited}, though the cluster has room for a run; {look}"
 
     def _first_epoch(self) -> str | None:
         """What this driver's runs do before the first of them reports, in words; None once one has."""
         if self._has_reported:
             return None
         if any(live.start_epoch is not None for live in self._live.values()):
-            return "its first runs read the data, build the model and train their first epoch"
-        if not self._live and not self._places.n_at_once():
-            return "waits for CPUs or cards, which studies of higher priority use"
-        return "starts its first workers"
+            doing = "its first runs read the data, build the model and train their first epoch"
+        elif not self._live and not self._places.n_at_once():
+            doing = "waits for CPUs or cards, which studies of higher priority use"
+        else:
+            doing = "starts its first workers"
+        return doing if self._last_failure is None else f"{doing}; {self._last_failure}"
 
     def begin(self, ticket: str) -> None:
         """Count a new attempt: the run's worker starts."""
@@ -250,6 +257,9 @@ class Coordinator:
             loop.finish(run, outcome)
         else:
             loop.requeue(run)
+        if not self._has_reported:
+            self._last_failure = f"{_named(loop, run)}: attempt {run.attempt} failed: {error[:MAX_ERROR]}"
+            self.tell_why_waiting()
 
     def _should_retry(self, loop: SearchLoop, run: RunRecord, kind: FailureKind) -> bool:
         """Whether to try again. A run that ran out of memory on a shared card is tried once more, on a whole one."""

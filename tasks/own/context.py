@@ -249,6 +249,8 @@ def _number(name: str, value: Any) -> float:
         return float(value.detach() if isinstance(value, Tensor) else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"report: {name} = {str(value)[:80]} is a {type(value).__name__}, not a number") from error
+    except OverflowError as error:  # an integer; infinite floats are a result
+        raise ValueError(f"report: {name} is a whole number beyond 1.8e308, the largest float") from error
 
 
 def _check_state(value: Any, at: str) -> None:

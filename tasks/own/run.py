@@ -103,6 +103,7 @@ class PythonRun(Progress):
             report=self._report,
         )
         self._test: dict[str, float] = {}
+        self._returned: Any = None
         self._ended = False
         self._turns: queue.SimpleQueue[Turn] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[_Told] = queue.SimpleQueue()
@@ -139,8 +140,10 @@ class PythonRun(Progress):
         if told.epoch is None:
             self._ended = True
             if self._epoch == 0:
+                returned = "" if self._returned is None else f"; it returned a {type(self._returned).__name__}, unread"
                 raise OwnCodeError(
                     f"{self._config.run} ended without a report; it must yield an epoch's metrics, or call ctx.report"
+                    f"{returned}"
                 )
             raise EndedEarly(self._epoch)
         self._epoch, self._step = told.epoch, self._context.step or told.epoch
@@ -236,6 +239,8 @@ class PythonRun(Progress):
             result = self._function(self._context)
             if isinstance(result, Iterator):
                 self._report_each(result)
+            else:
+                self._returned = result
         except TrialEnded:
             pass
         except BaseException as error:  # noqa: BLE001 - the run raises it

@@ -85,7 +85,24 @@ class OwnTask(Task[OwnConfig, OwnData]):
     def check_model(self) -> None:
         split, n_classes = self.data.train, self.data.n_classes
         want = (2, n_classes) if n_classes else (2, *split.labels.shape[1:])
-        check_output(self.build_model(), split.inputs[:2].cpu(), want=want, name=self.config.model)
+        model = self.build_model()
+        check_output(model, split.inputs[:2].cpu(), want=want, name=self.config.model)
+        for name in ("train", "val", "test"):
+            self._check_inputs(model, getattr(self.data, name).inputs, split=name)
+
+    def _check_inputs(self, model: nn.Module, inputs: Tensor, *, split: str) -> None:
+        """Refuse inputs that are not finite, unless the model takes them: every loss over them would be NaN."""
+        rows = _not_finite(inputs)
+        if not len(rows):
+            return
+        with torch.no_grad():
+            found = model(inputs[[rows[0], rows[-1]]].cpu())  # as `check_output` left it
+        if not found.isfinite().all():
+            raise DataError(
+                f"task.data: '{split}' of '{self.config.data}' has NaN or infinite values in {len(rows)} of "
+                f"{len(inputs)} inputs, and '{self.config.model}' returns none that are finite for them; replace or "
+                "remove them"
+            )
 
     def check_metric(self, metric: str) -> None:
         if metric == "accuracy" and not self.data.n_classes:
@@ -147,12 +164,21 @@ def _split(pair: Any, *, what: str) -> OwnSplit:
     inputs, labels = (one.detach().cpu().contiguous() for one in pair)
     if len(inputs) != len(labels) or len(inputs) == 0:
         raise DataError(f"{what} has {len(inputs)} inputs and {len(labels)} labels; it must have as many, and some")
+    if labels.is_floating_point() and (n := len(_not_finite(labels))):
+        raise DataError(f"{what} has NaN or infinite values in {n} of {len(labels)} labels; replace or remove them")
     is_class = labels.dtype == torch.int64 and labels.ndim == 1 and int(labels.min()) >= 0
     if not is_class and not labels.is_floating_point():
         raise DataError(
             f"{what} has labels of {labels.dtype} {tuple(labels.shape)}; classes are int64 (n,) from 0, values floating"
         )
     return OwnSplit(inputs, labels)
+
+
+def _not_finite(values: Tensor) -> list[int]:
+    """The rows in which a value is NaN or infinite; found in parts, since a mask of all would take much memory."""
+    parts = (values[i : i + EVAL_BATCH].unsqueeze(-1) for i in range(0, len(values), EVAL_BATCH))
+    found: list[int] = torch.cat([~part.flatten(1).isfinite().all(1) for part in parts]).nonzero().flatten().tolist()
+    return found
 
 
 def _held_out(train: OwnSplit, config: OwnConfig) -> dict[str, OwnSplit]:
@@ -210,4 +236,14 @@ def check_output(model: nn.Module, inputs: Tensor, *, want: tuple[int, ...], nam
 
 def explained(path: str, error: BaseException) -> str:
     """An error of code at an import path, with its lines there."""
-    return f"{in_words(error)}{code_lines(error, path.partition(':')[0].partition('.')[0])}"
+    return f"{in_words(error)}{code_lines(error, path.partition(':')[0].partition('.')[0])}{_relative(error)}"
+
+
+def _relative(error: BaseException) -> str:
+    """What to know of a relative path that is not there: workers do not run where the user tried the code."""
+    name = error.filename if isinstance(error, FileNotFoundError) else None
+    if not isinstance(name, str) or Path(name).is_absolute():
+        return ""
+    return (
+        f"; relative paths begin at {Path.cwd()} in a worker: keep data in the service's data folder, and open it there"
+    )

@@ -416,6 +416,33 @@ def test_a_study_whose_workers_do_not_start_says_so() -> None:
     )
 
 
+def test_a_study_that_waits_beside_others_says_so() -> None:
+    """Whether runs of other studies hold the CPUs or Ray is at fault cannot be told apart: both are named."""
+    store, clock = MemoryStore(), [0.0]
+    study = store.add_study(define())
+    coordinator = coordinator_for(store, study, slots=1, elapsed_s=lambda: clock[0], shared=True)
+    coordinator.next("t0")
+    clock[0] = 130.0
+    coordinator.tell_why_waiting()
+    assert "2 min for Ray to start a worker; runs of other studies may hold" in (store.get_study(study.id).reason or "")
+
+
+def test_the_first_error_is_told_before_any_trial_has_ended() -> None:
+    """Whoever watches code that cannot train need not wait for all attempts of all first trials."""
+    store = MemoryStore()
+    study = store.add_study(define())
+    coordinator = coordinator_for(store, study, slots=1)
+    coordinator.next("t0")
+    coordinator.begin("t0")
+    coordinator.fail("t0", kind=FailureKind.ERROR, error="ValueError: 3 columns")
+    reason = store.get_study(study.id).reason or ""
+    assert reason.startswith("starts its first workers; ")
+    assert reason.endswith(" trial 0 (search, seed 100): attempt 1 failed: ValueError: 3 columns")
+    coordinator.next("t1")
+    coordinator.begin("t1")
+    assert "ValueError: 3 columns" in (store.get_study(study.id).reason or "")
+
+
 def test_what_precedes_the_first_epoch_is_told() -> None:
     """By the driver that began the study and by the next one; nothing once a run has reported."""
     store = MemoryStore()

@@ -49,6 +49,7 @@ def coordinator_for(
     gpus: float = 0.0,
     packing: Packing | None = None,
     crowded: bool = False,
+    shared: bool = False,
     cohort: int = 1,
 ) -> Coordinator:
     """A coordinator under a lease of its own, as after a driver's start."""
@@ -62,6 +63,7 @@ def coordinator_for(
         packing=packing,
         task_shape="shape",
         is_crowded=lambda: crowded,
+        is_shared=lambda: shared,
     )
     if cohort > 1:
         workplace = replace(workplace, cohort=cohort, packing=None, without_cohort=partial(replace, workplace))

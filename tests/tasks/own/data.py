@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,21 @@ def raises(folder: Path | None) -> dict[str, Any]:
     raise FileNotFoundError("no blobs.csv")
 
 
+def opens(folder: Path | None) -> dict[str, Any]:
+    return {"train": Path("blobs.csv").read_text()}
+
+
+def gaps(folder: Path | None) -> dict[str, Any]:
+    inputs, labels = _blobs(200, 0)
+    inputs[[3, 7], 1] = torch.tensor([math.nan, math.inf])
+    return {"train": (inputs, labels), "test": _blobs(50, 1)}
+
+
+def unknown_labels(folder: Path | None) -> dict[str, Any]:
+    x = torch.linspace(-1, 1, 100).unsqueeze(1)
+    return {"train": (x, 3 * x + 1), "test": (x, torch.where(x > 0, math.nan, x))}
+
+
 def without_test(folder: Path | None) -> dict[str, Any]:
     return {"train": _blobs(200, 0)}
 
@@ -66,6 +82,13 @@ class Net(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         found: Tensor = self.layers(inputs)
         return found
+
+
+class Masked(Net):
+    """Takes inputs with gaps."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.nan_to_num(0.0, 0.0, 0.0))
 
 
 def line() -> nn.Module:

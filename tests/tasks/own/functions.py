@@ -120,6 +120,14 @@ def diverges(ctx: Context) -> Iterator[dict[str, float]]:
     yield {"val_loss": float("nan"), "val_accuracy": 0.5}
 
 
+def returns_metrics(ctx: Context) -> dict[str, float]:
+    return {"val_loss": 0.3}
+
+
+def tells_a_long_integer(ctx: Context) -> Iterator[dict[str, int]]:
+    yield {"val_loss": 10**400}
+
+
 def returns_none_metrics(ctx: Context) -> Iterator[Any]:
     yield None
 

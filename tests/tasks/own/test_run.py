@@ -148,6 +148,8 @@ def test_a_function_may_end_before_its_epochs_do() -> None:
     ("name", "n_good", "reason"),
     [
         ("empty", 0, r"functions:empty ended without a report; it must yield an epoch's metrics, or call ctx\.report"),
+        ("returns_metrics", 0, r"ended without a report; .* or call ctx\.report; it returned a dict, unread"),
+        ("tells_a_long_integer", 0, r"ValueError: report: val_loss is a whole number beyond 1\.8e308"),
         ("raises", 1, r"RuntimeError: mat1 and mat2 shapes cannot be multiplied \(2x3 and 2x3\) \(functions\.py, line "
          r"\d+, in raises; functions\.py, line \d+, in bad_shapes\)"),
         ("returns_none_metrics", 0, "yielded a NoneType; it must yield an epoch's metrics as a dict"),

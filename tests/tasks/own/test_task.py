@@ -84,6 +84,15 @@ def test_batches_are_a_function_of_seed_and_epoch() -> None:
     ("fields", "reason"),
     [
         ({"data": "raises"}, r"raises' raised FileNotFoundError: no blobs\.csv \(data\.py, line \d+, in raises\)"),
+        (
+            {"data": "opens"},
+            r"No such file or directory: 'blobs.csv' .*; relative paths begin at /.* in a worker: keep",
+        ),
+        (
+            {"data": "gaps"},
+            r"'(train|val)' of .* has NaN or infinite values in [12] of \d+ inputs, and .* returns none",
+        ),
+        ({"data": "unknown_labels", "model": "line"}, "'test' of .* has NaN or infinite values in 50 of 100 labels"),
         ({"data": "asks_for_arguments"}, "asks_for_arguments' raised SystemExit: 2"),
         ({"model": "asks_for_arguments", "settings": {"folder": 1}}, "raised SystemExit: 2"),
         ({"data": "absent"}, "task.data: .* has no 'absent'"),
@@ -108,6 +117,10 @@ def test_what_cannot_train_is_told_before_the_first_trial(fields: dict[str, Any]
     release_data()
     with pytest.raises(TaskError, match=reason):
         runs.check(config(**fields))
+
+
+def test_a_model_may_take_inputs_that_are_not_finite() -> None:
+    runs.check(config("gaps", model="Masked"))
 
 
 @pytest.mark.parametrize("task", ["digits", "cifar10", "image_folder"])
