@@ -49,6 +49,10 @@ VISIBLE = 0.1
 """Gains below this share of the standard deviation between seeds are not worth hours: 800 seeds would show them."""
 
 
+SAME_WITH_EACH_SEED = "what was confirmed has the same value with each of its seeds, as if the seed had no effect"
+"""Why no spread between seeds is known although settings were confirmed with several."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """An optimizer with its best settings in one recipe.
@@ -188,9 +192,11 @@ def choose(
     n_trials = _n_trials(1, cost, hours)
     searched = gain_of_search(candidates[0], direction, n_more=n_trials)
     if sure is None:
+        same = any(one.n > 1 for one in candidates if not one.n_failed)
+        known = SAME_WITH_EACH_SEED if same else "nothing was confirmed with several seeds"
         if searched is None or searched > 0:
-            return Choice(spend=Spend.SEARCH, why="nothing was confirmed with several seeds, and searches are short")
-        return Choice(spend=Spend.SEEDS, why="nothing was confirmed with several seeds, and its search gained no more")
+            return Choice(spend=Spend.SEARCH, why=f"{known}, and searches are short")
+        return Choice(spend=Spend.NOTHING if same else Spend.SEEDS, why=f"{known}, and its search gained no more")
     names = likely(candidates, sure)
     told = sure.gain_of_seeds(_n_seeds(len(names), cost, hours)) if len(names) > 1 else 0.0
     if searched is None:

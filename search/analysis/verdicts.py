@@ -234,7 +234,7 @@ def _unanswered(verdict: PairVerdict, known: Mapping[str, Sample]) -> PairVerdic
     if empty:
         return replace(verdict, note=f"{' and '.join(empty)} has no run that did not fail")
     means = [math.fsum(known[label].values.values()) / len(known[label].values) for label in (verdict.a, verdict.b)]
-    rule = f"no optimizer has two {verdict.unit} that differ, so the spread is unknown"
+    rule = f"No optimizer has two {verdict.unit} that differ, so the spread is unknown"
     return replace(verdict, difference=means[0] - means[1], note=rule)
 
 

@@ -12,6 +12,7 @@ from search.definition import StudyDefinition
 from search.recommendation import (
     MAX_SEEDS,
     MAX_TRIALS,
+    SAME_WITH_EACH_SEED,
     Candidate,
     Choice,
     Cost,
@@ -133,6 +134,12 @@ def test_hours_go_to_what_gains_most() -> None:
     few = decide(candidate("a", 0.9, search_values=RISING), hours=0.05)
     assert few == Choice(spend=Spend.NOTHING, why="0.05 hours are less than the 0.1 hours of one training")
     assert decide(hours=0.0).spend is Spend.NOTHING
+
+
+def test_where_no_seed_changes_anything_none_is_paid_for() -> None:
+    flat, rising = (candidate("a", 0.9, std=0.0, search_values=of) for of in (FLAT, RISING))
+    assert decide(flat) == Choice(spend=Spend.NOTHING, why=f"{SAME_WITH_EACH_SEED}, and its search gained no more")
+    assert decide(rising).spend is Spend.SEARCH
 
 
 def test_unlikely_candidates_are_not_planned() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import combinations
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Engine, func, select
 from sqlalchemy.orm import Session
 
+from admeta.client.formatting import number
 from admeta.client.models import (
     BestOfNView,
     ComparisonRow,
@@ -51,6 +52,9 @@ from service.database.queries.lookup import confirm_of, find_study
 from service.database.queries.summaries import TrialSummary, test_metric
 from service.database.retry import REQUEST, retried
 from tasks.engine.protocol import Cost
+
+MIN_EQUAL = 3
+"""Trials of a search that all have one value before that is told."""
 
 MAX_STUDIES = 50
 """Last studies of a task among which one of the same data is looked for."""
@@ -117,7 +121,7 @@ def compared(session: Session, row: Study, *, test: SignificanceTest) -> tuple[C
         optimizers=_folded(row, ranked, samples, [one for one, _ in searches], values, counts) if repeated else [],
         pairs=[PairView.model_validate(pair) for pair in _verdicts(ranked, samples, rules)] if confirms else [],
         over_searches={label: _spread_over(one) for label, one in samples.items()} if repeated else {},
-        remarks=_remarks(row),
+        remarks=[*_remarks(row), *_without_effect(row, [one for one, _ in searches], values)],
         **found_edges(
             session, row, {one.id: place_in_definition(row, one)["listed_as"] for one, _ in searches}, chosen
         ),
@@ -129,8 +133,31 @@ def _remarks(study: Study) -> list[str]:
     common = study.definition["budget"]["trials_per_optimizer"]
     budgets = {one["label"]: one.get("n_trials") or common for one in study.definition["optimizers"]}
     looks = looks_in_words(confirm_of(study).confidence, study.n_seen)
-    remarks = (unequal_budgets(budgets), looks, _recipe_note(study), _several_objectives(study))
+    remarks = (unequal_budgets(budgets), looks, _recipe_note(study), _several_objectives(study), _unconfirmed(study))
     return [remark for remark in remarks if remark is not None]
+
+
+def _unconfirmed(study: Study) -> str | None:
+    if confirm_of(study).top_k:
+        return None
+    return (
+        "Nothing is confirmed (confirm.top_k is 0): each value is the best of a search, which is partly luck, and no "
+        "verdict rests on it."
+    )
+
+
+def _without_effect(
+    study: Study, searches: Sequence[Search], values: Mapping[int, Sequence[float | None]]
+) -> Iterator[str]:
+    """The searches whose trials all have one value."""
+    for search in searches:
+        of = values.get(search.id, ())
+        if len(of) >= MIN_EQUAL and of[0] is not None and len(set(of)) == 1:
+            yield (
+                f"{search.label}: all {len(of)} trials have the same {study.metric}, {number(of[0])}: nothing tells "
+                "their settings apart, and the best are those tried first. Perhaps the training does not use the "
+                "optimizer's settings, or the metric is too coarse."
+            )
 
 
 def _several_objectives(study: Study) -> str | None:

@@ -126,6 +126,22 @@ def test_comparison_by_the_confirm_runs(store: SqlStore, engine: Engine) -> None
     assert comparison(engine, "digits").complete
 
 
+@pytest.mark.parametrize(
+    ("values", "is_told"), [((0.5, 0.5, 0.5), True), ((0.5, 0.5), False), ((0.5, 0.5, 0.6), False)]
+)
+def test_a_search_whose_trials_all_have_one_value_is_told(
+    store: SqlStore, engine: Engine, values: Sequence[float], is_told: bool
+) -> None:
+    """Own code that makes its optimizer itself trains the same with all settings."""
+    lease, (search, _) = leased(store, definition())
+    for number, value in enumerate(values):
+        run(store, lease, search, number, complete(value))
+    remarks = comparison(engine, "digits").remarks
+    assert [one[:64] for one in remarks] == [
+        "admetar: all 3 trials have the same val_accuracy, 0.5: nothing t"
+    ] * is_told
+
+
 def test_settings_that_failed_with_every_seed_have_no_rank(store: SqlStore, engine: Engine) -> None:
     lease, (admetar, _) = filled(store)
     confirm(store, lease, admetar, 1, DIVERGED, DIVERGED, DIVERGED)

@@ -64,6 +64,23 @@ def test_the_papers_settings_where_the_paper_has_some(engine: Engine) -> None:
     assert (found.source, found.optimizer) in {("paper", "adamw"), ("defaults", "adamw")}
 
 
+@pytest.mark.parametrize(
+    ("admetar", "sgdm", "told"),
+    [
+        ([0.9, 0.9], [0.8, 0.8], "admetar has the best value of 2 optimizers. How"),
+        ([0.9, 0.9], [0.9, 0.9], "2 optimizers, and so has sgdm: the results do not decide between them. How"),
+    ],
+)
+def test_confirmed_values_without_a_spread_are_not_called_single_runs(
+    store: SqlStore, engine: Engine, admetar: list[float], sgdm: list[float], told: str
+) -> None:
+    measured(store, "flat", admetar, sgdm)
+    found = asked(engine)
+    assert (found.optimizer, found.probability) == ("admetar", None)
+    assert told in found.how_sure
+    assert "what was confirmed has the same value with each of its seeds" in found.how_sure
+
+
 def test_the_best_of_the_recipe_with_its_probability_and_the_cost(store: SqlStore, engine: Engine) -> None:
     measured(store, "first", [0.90, 0.91, 0.92], [0.80, 0.81, 0.82])
     found = asked(engine)

@@ -337,6 +337,7 @@ def test_repeated_searches_without_confirmation_are_ranked_by_their_best(store: 
     ]
     assert view.optimizers[0].validation.mean == pytest.approx(0.85)
     assert view.pairs == []
+    assert [one[:47] for one in view.remarks] == ["Nothing is confirmed (confirm.top_k is 0): each"]
 
 
 def test_a_thousand_searches_are_compared(store: SqlStore) -> None:

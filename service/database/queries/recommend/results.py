@@ -11,7 +11,18 @@ from sqlalchemy.orm import Session
 from admeta.client.formatting import chance
 from admeta.client.models import CandidateView, RecommendationView, RecommendRequest
 from search.optimizer_search import BASELINE
-from search.recommendation import Candidate, Choice, Cost, Planned, Sureness, choose, in_order, likely, sureness
+from search.recommendation import (
+    SAME_WITH_EACH_SEED,
+    Candidate,
+    Choice,
+    Cost,
+    Planned,
+    Sureness,
+    choose,
+    in_order,
+    likely,
+    sureness,
+)
 from search.states import Direction, RunState, Stage
 from service.database.models import Run, Search, Study
 from service.database.queries.best import BestResult
@@ -132,10 +143,7 @@ def _how_sure(ranked: Sequence[Candidate], sure: Sureness | None) -> str:
     if best.n_failed:
         return f"All settings had failed runs; those of {best.optimizer} had the best mean of the others."
     if sure is None:
-        return (
-            f"{best.optimizer} has the best single run of {len(ranked)} optimizers. How much of that is luck is not "
-            "known: none was confirmed with two seeds."
-        )
+        return _without_spread(ranked)
     if len(sure.names) == 1:
         return f"Nothing else is known that did not fail: {best.optimizer} is the only candidate."
     next_best = max((name for name in sure.names[1:]), key=lambda name: sure.chances[name])
@@ -150,6 +158,23 @@ def _how_sure(ranked: Sequence[Candidate], sure: Sureness | None) -> str:
         f"seeds; next is {next_best} with {chance(others)}, which differs by {pair.difference:+.4g} (95 % interval "
         f"{pair.low:.4g} to {pair.high:.4g}).{undecided}{luck}"
     )
+
+
+def _without_spread(ranked: Sequence[Candidate]) -> str:
+    """How sure a choice is where nothing says how much seeds differ; the first of `ranked` has no failed runs."""
+    best = ranked[0]
+    equal = [one.optimizer for one in ranked[1:] if one.mean == best.mean and not one.n_failed]
+    if len(ranked) == 1:
+        place = f"{best.optimizer} is the only optimizer with a result"
+    elif equal:
+        place = (
+            f"{best.optimizer} has the best value of {len(ranked)} optimizers, and so has {', '.join(equal)}: the "
+            "results do not decide between them"
+        )
+    else:
+        place = f"{best.optimizer} has the best value of {len(ranked)} optimizers"
+    why = SAME_WITH_EACH_SEED if any(one.n > 1 for one in ranked) else "none was confirmed with two seeds"
+    return f"{place}. How much of that is luck is not known: {why}."
 
 
 def _candidate_view(one: Candidate, known: BestResult, best: Candidate, sure: Sureness | None) -> CandidateView:
