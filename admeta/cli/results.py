@@ -69,7 +69,7 @@ def compare(
         emit(view, output, table=str)
         return
     if not view.complete:
-        say("The study has not ended; these are its results so far.", err=True)
+        say("The study is not COMPLETED: these are the results that it has. `admeta show` tells its state.", err=True)
     show_comparison(view, searches=searches)
     if curves:
         say("\nMedian of the best of n trials drawn at random from each search's, with a band for all n (95 %):\n")
@@ -116,8 +116,13 @@ def best(
             if output is Output.TABLE and view.front:
                 say(f"\nIts Pareto front in study {view.study}, by {', '.join(of.metric for of in view.objectives)}:")
                 show(analyses.front_of(view))
-            return
-        emit(_best_of_each(client, task, model=model, metric=metric, recipe=recipe), output, table=across.best)
+            views = [view]
+        else:
+            views = _best_of_each(client, task, model=model, metric=metric, recipe=recipe)
+            emit(views, output, table=across.best)
+    if output is Output.TABLE:
+        for note in across.on_recipes(views):
+            say(f"\n{note}")
 
 
 def recommend(

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from admeta.client.models import EventView, LogView, TrialView
 
 _State = Annotated[RunState | None, typer.Option(help="Only in this state.", case_sensitive=False)]
+_CUT_BYTES = 1 << 20
+"""At least so much is dropped where the service cuts a log to its last part."""
+
 _Limit = Annotated[int, typer.Option(help="Show at most this many.", min=1)]
 
 
@@ -131,12 +134,13 @@ def logs(
                 if follow
                 else [client.logs(run, attempt=attempt, tail=tail)],
                 output,
+                is_whole=tail is None,
             )
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 
 
-def _show_logs(parts: Iterable[LogView], output: Output) -> None:
+def _show_logs(parts: Iterable[LogView], output: Output, *, is_whole: bool) -> None:
     attempt: int | None = None
     for part in parts:
         if output is not Output.TABLE:
@@ -144,6 +148,9 @@ def _show_logs(parts: Iterable[LogView], output: Output) -> None:
             continue
         if attempt is not None and part.attempt != attempt:
             say(f"--- attempt {part.attempt}", err=True)
+        missing = part.offset - len(part.text.encode())
+        if attempt is None and is_whole and missing >= _CUT_BYTES:
+            say(f"the first {missing / 2**20:.1f} MiB are not kept: a log of more than 2 MiB is cut", err=True)
         attempt = part.attempt
         say(part.text, nl=False)
 

@@ -142,7 +142,7 @@ class ComparisonView(View):
     task: str
     metric: str
     direction: str
-    complete: bool = Field(description="False while the study still runs.")
+    complete: bool = Field(description="Whether the study is COMPLETED; also false where it was cancelled or failed.")
     rows: list[ComparisonRow]
     optimizers: list[ComparisonRow] = Field(
         default=[],

@@ -10,6 +10,15 @@ from admeta.client.models.base import Finite, TrainedView, View
 from admeta.client.models.comparison import ObjectiveView, ParetoTrialView, SpreadView
 
 
+class RecipeView(View):
+    """A recipe: what results have to have in common to be compared."""
+
+    recipe: str = Field(description="Its hash.")
+    model: str | None
+    epochs: int | None = Field(description="Epochs of a full training.")
+    study: str = Field(description="The last study of this recipe with a result.")
+
+
 class BestView(TrainedView):
     """The best settings known for a task and optimizer over all studies of one recipe."""
 
@@ -21,7 +30,7 @@ class BestView(TrainedView):
         description="Hash of what makes results comparable: the task's configuration, its data and the objective. "
         "Results of other recipes are not compared with this one.",
     )
-    other_recipes: list[str] = Field(
+    other_recipes: list[RecipeView] = Field(
         default=[], description="Further recipes with results of this task and optimizer; ask for one with ?recipe=."
     )
     optimizer: str

@@ -2,7 +2,7 @@
 
 A trial competes by its confirm runs; a search without confirmed trials by its best COMPLETE run. Confirmed trials
 come before all single runs, because the best of many single runs is partly luck. Among the confirmed, those with
-the smallest share of failed seeds come first, then the mean over the seeds decides.
+the smallest share of failed seeds come first, then the mean over the seeds decides, and of equal means that of more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Engine, ScalarSelect, Select, asc, case, d
 from sqlalchemy.orm import Session, aliased, contains_eager, selectinload
 
 import tasks.registry
-from admeta.client.models import BestView, OurNumberView, SpreadView
+from admeta.client.models import BestView, OurNumberView, RecipeView, SpreadView
 from search.analysis import spread
 from search.paper.comparison import FINETUNED, Measured, number_text, variant_of
 from search.recipe import LADDER
@@ -99,13 +99,17 @@ def best(
         wanted.append(Study.direction == direction)
         in_order = asc if direction == Direction.MINIMIZE else desc
         recipes = _recipes(session, wanted)
-        for origin, chosen in product(([Study.origin.is_(None)], []), recipes):
+        for origin, chosen in product(([Study.origin.is_(None)], []), [one.recipe for one in recipes]):
             where = [*wanted, *origin, Study.recipe.is_(None) if chosen is None else Study.recipe == chosen]
             for candidates in (_confirmed(*where), _single(*where)):
-                found = _first(session, candidates.order_by("failed_share", in_order("value"), "first_id"))
+                found = _first(session, candidates.order_by("failed_share", in_order("value"), desc("n"), "first_id"))
                 if found is not None:
                     (run,) = _load(session, [found.run_id])
-                    others = [other for other in recipes if other not in (None, chosen)]
+                    others = [
+                        RecipeView(recipe=other.recipe, model=other.model, epochs=other.epochs, study=other.study)
+                        for other in recipes
+                        if other.recipe not in (None, chosen)
+                    ]
                     view = _best_view(run, _summary(run), task=_tasks(session, [run])[run.search.study_id])
                     return view.model_copy(update={"other_recipes": others})
     return None
@@ -132,16 +136,18 @@ def _first(session: Session, candidates: Select[*tuple[Any, ...]]) -> Any:
     return first
 
 
-def _recipes(session: Session, where: Sequence[ColumnElement[bool]]) -> list[str | None]:
-    """The recipes of the studies, those with most epochs first, then those used last."""
+def _recipes(session: Session, where: Sequence[ColumnElement[bool]]) -> list[Any]:
+    """The recipes with a result, each with its last study: those with most epochs first, then those used last."""
     query = (
-        select(Study.recipe)
+        select(Study.recipe, Study.model, Study.epochs, Study.name.label("study"))
         .join(Search, Search.study_id == Study.id)
-        .where(*where)
-        .group_by(Study.recipe)
-        .order_by(func.coalesce(func.max(Study.epochs), 0).desc(), func.max(Study.created_at).desc())
+        .where(*where, best_run_id().is_not(None))
+        .order_by(func.coalesce(Study.epochs, 0).desc(), Study.created_at.desc())
     )
-    return list(session.execute(query).scalars())
+    last: dict[str | None, Any] = {}
+    for row in session.execute(query):
+        last.setdefault(row.recipe, row)
+    return list(last.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +216,8 @@ def best_results(engine: Engine, *where: ColumnElement[bool]) -> list[BestResult
         ]
 
 
-def _order(row: Any) -> tuple[bool, float, float, int]:
-    return not row.confirmed, row.failed_share, row.direction.cost(row.value), row.first_id
+def _order(row: Any) -> tuple[bool, float, float, int, int]:
+    return not row.confirmed, row.failed_share, row.direction.cost(row.value), -row.n, row.first_id
 
 
 def _key(row: Any) -> _Key:
@@ -250,6 +256,7 @@ def _confirmed(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
             Run.trial_number,
             func.avg(failed).label("failed_share"),
             func.avg(complete).label("value"),
+            func.count(complete).label("n"),
             func.min(Run.id).label("first_id"),
         )
         .join(Run.search)
@@ -260,14 +267,14 @@ def _confirmed(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
         .subquery()
     )
     of_trial = (Run.search_id == trials.c.search_id) & (Run.trial_number == trials.c.trial_number)
-    found = trials.c.failed_share, trials.c.value, trials.c.first_id
+    found = trials.c.failed_share, trials.c.value, trials.c.n, trials.c.first_id
     return _candidates(True, *found).join(trials, of_trial & (Run.stage == Stage.SEARCH))  # noqa: FBT003  (a column)
 
 
 def _single(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
     """The best run of each search."""
     winners = select(best_run_id().label("run_id")).select_from(Search).join(Search.study).where(*where).subquery()
-    found = literal(0.0).label("failed_share"), Run.value, Run.id.label("first_id")
+    found = literal(0.0).label("failed_share"), Run.value, literal(1).label("n"), Run.id.label("first_id")
     return _candidates(False, *found).join(winners, winners.c.run_id == Run.id)  # noqa: FBT003  (a column)
 
 

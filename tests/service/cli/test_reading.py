@@ -15,7 +15,7 @@ import yaml
 from admeta.cli.output import show_comparison
 from admeta.cli.results import _best_of_each
 from admeta.client import Client
-from admeta.client.models import ComparisonView, EdgeView
+from admeta.client.models import ComparisonView, EdgeView, LogView, RecipeView
 
 Say = Callable[..., tuple[int, str, str]]
 
@@ -135,7 +135,7 @@ def test_a_list_says_when_there_is_more(say: Say) -> None:
 
 
 def test_a_study_that_goes_on_is_compared_as_it_stands(say: Say) -> None:
-    assert "not ended" in say("compare running")[2]
+    assert "is not COMPLETED: these are the results that it has" in say("compare running")[2]
 
 
 def test_logs(say: Say, say_json: Callable[..., Any]) -> None:
@@ -149,6 +149,13 @@ def test_logs(say: Say, say_json: Callable[..., Any]) -> None:
     assert code == 1
     assert "there is no attempt 9" in err
     assert say("logs 999999")[0] == 1
+
+
+def test_a_log_that_was_cut_says_what_is_missing(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = LogView(run=1, attempt=1, text="late\n", offset=3 << 20, ended=True)
+    monkeypatch.setattr(Client, "logs", lambda self, run, **_: cut)
+    assert say("logs 1") == (0, "late\n", "the first 3.0 MiB are not kept: a log of more than 2 MiB is cut\n")
+    assert say("logs 1 --tail 1") == (0, "late\n", "")
 
 
 def test_events(say: Say, say_json: Callable[..., Any]) -> None:
@@ -263,6 +270,26 @@ def test_best_lists_what_the_studies_searched(filled: str, monkeypatch: pytest.M
     with Client(filled) as client:
         found = _best_of_each(client, "digits", model=None, metric=None)
     assert [getattr(one, "optimizer", one) for one in found] == ["adamw", "muon+lion", "torch.optim:NAdam"]
+
+
+def test_best_settings_of_several_recipes_say_so(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of a training of 12 epochs and of one of 30 are not comparable, although they stand in one table."""
+    code, alone, _ = say("best --task digits")
+    assert code == 0
+    assert "recipes" not in alone
+    real, other = Client.best, RecipeView(recipe="ab" * 32, model="mlp", epochs=3, study="short")
+
+    def best(self: Client, *, optimizer: str, **filters: Any) -> Any:
+        found = real(self, optimizer=optimizer, **filters)
+        changes = {"recipe": "cd" * 32, "epochs": 30} if optimizer == "sgdm" else {"other_recipes": [other]}
+        return found.model_copy(update=changes)
+
+    monkeypatch.setattr(Client, "best", best)
+    _, out, _ = say("best --task digits")
+    assert "cdcdcdcd convnet 30 epochs" in out
+    assert "These results are of 2 recipes" in out
+    assert "other recipes, which cannot be compared with these: abababab mlp 3 epochs (study short)." in out
+    assert "(study short)" in say("best --task digits --optimizer adamw")[1]
 
 
 def test_a_recommendation_takes_fields_of_the_task(say: Say) -> None:

@@ -74,14 +74,28 @@ def test_results_of_two_recipes_are_never_ranked_together(store: SqlStore, engin
     for name, epochs, value in (("short", 1, 0.9), ("long", 12, 0.8), ("long-again", 12, 0.7)):
         lease, (search, _) = leased(store, definition(name, task={"name": "digits", "epochs": epochs}))
         run(store, lease, search, 0, complete(value))
+    leased(store, definition("without-results", task={"name": "digits", "epochs": 30}))
     found = best(engine, task="digits", optimizer="admetar")
     assert found is not None
-    assert (found.study, found.epochs, len(found.other_recipes)) == ("long", 12, 1)
-    short = best(engine, task="digits", optimizer="admetar", recipe=found.other_recipes[0][:12])
+    assert (found.study, found.epochs) == ("long", 12)
+    assert [(one.study, one.model, one.epochs) for one in found.other_recipes] == [("short", "convnet", 1)]
+    short = best(engine, task="digits", optimizer="admetar", recipe=found.other_recipes[0].recipe[:12])
     assert short is not None
     assert (short.study, short.epochs) == ("short", 1)
     assert [(one.best.study, one.best.epochs) for one in best_results(engine)] == [("short", 1), ("long", 12)]
     assert [one.best.study for one in longest_recipes(best_results(engine))] == ["long"]
+
+
+def test_of_equal_means_that_of_more_seeds_is_best(store: SqlStore, engine: Engine) -> None:
+    for name, seeds in (("first", [0]), ("second", [0, 1, 2]), ("third", [0, 1])):
+        lease, (search, _) = leased(store, definition(name))
+        run(store, lease, search, 0, complete(0.5))
+        for seed in seeds:
+            run(store, lease, search, 0, complete(0.5), stage=Stage.CONFIRM, seed=seed)
+    found = best(engine, task="digits", optimizer="admetar")
+    assert found is not None
+    assert (found.study, found.validation.n) == ("second", 3)
+    assert [one.best.study for one in best_results(engine)] == ["second"]
 
 
 def test_a_preset_is_apart_from_the_default(store: SqlStore, engine: Engine) -> None:

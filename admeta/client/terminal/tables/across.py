@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from admeta.client.formatting import NOTHING, chance, number, reached, settings, spread
@@ -13,14 +13,18 @@ if TYPE_CHECKING:
         BestView,
         ProfilesView,
         ProfileTaskView,
+        RecipeView,
         RecommendationView,
     )
 
+_MAX_RECIPES = 5
+"""Other recipes that are listed beside the best settings."""
+
 
 def best(views: Iterable[BestView]) -> FittedTable:
-    """One line for each optimizer: its best settings."""
-    columns = ("optimizer", "validation", "test", "evidence", "from", "settings")
-    table = FittedTable(*columns, wrapped=["evidence", "from", "settings"])
+    """One line for each optimizer: its best settings, and the recipe that they are best in."""
+    columns = ("optimizer", "validation", "test", "evidence", "recipe", "from", "settings")
+    table = FittedTable(*columns, wrapped=["evidence", "recipe", "from", "settings"])
     for view in views:
         begun = f", begun from {view.init_from}" if view.init_from else ""
         table.add_row(
@@ -28,10 +32,37 @@ def best(views: Iterable[BestView]) -> FittedTable:
             reached(view),
             spread(view.test),
             view.evidence,
+            recipe(view),
             f"{view.study} {view.label}/{view.trial}{begun}",
             settings(view.chosen),
         )
     return table
+
+
+def recipe(of: BestView | RecipeView) -> str:
+    """The beginning of a recipe's hash, which `--recipe` takes, with its model and epochs."""
+    parts = [of.recipe and of.recipe[:8], of.model, None if of.epochs is None else f"{of.epochs} epochs"]
+    return " ".join(filter(None, parts))
+
+
+def on_recipes(views: Sequence[BestView]) -> list[str]:
+    """What to know about the recipes of the best settings: whether their values compare, and which others there are."""
+    used = {view.recipe for view in views}
+    others = {other.recipe: other for view in views for other in view.other_recipes if other.recipe not in used}
+    notes = []
+    if len(used) > 1:
+        notes.append(
+            f"These results are of {len(used)} recipes (task with its settings, data and objective): only values of "
+            "one recipe can be compared. --recipe HASH shows one."
+        )
+    if others:
+        listed = [f"{recipe(other)} (study {other.study})" for other in others.values()]
+        more = f"; and {len(listed) - _MAX_RECIPES} more" if len(listed) > _MAX_RECIPES else ""
+        notes.append(
+            "There are also results of other recipes, which cannot be compared with these: "
+            f"{'; '.join(listed[:_MAX_RECIPES])}{more}. --recipe HASH or --model MODEL shows them."
+        )
+    return notes
 
 
 def candidates(view: RecommendationView) -> FittedTable:
