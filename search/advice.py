@@ -15,6 +15,7 @@ from search import pruners, samplers
 from search.definition import StudyDefinition
 from search.objectives import COSTS, MEMORY
 from search.optimizer_search import OptimizerSearch
+from search.sections import N_TAKEN
 from search.space import CategoricalParameter
 
 SMALL_SHARE = 0.1
@@ -48,7 +49,8 @@ def _study(definition: StudyDefinition) -> Iterator[str]:
             "epochs; each search will end after its first trials."
         )
     warm_start = definition.warm_start
-    if warm_start is not None and warm_start.n_trials > (taken := warm_start.n_trials_within(budget)):
+    given = warm_start is not None and warm_start.n_trials != N_TAKEN[warm_start.scope]  # nobody chose the default
+    if warm_start is not None and given and warm_start.n_trials > (taken := warm_start.n_trials_within(budget)):
         trials = budget.trials_per_optimizer
         share = "a tenth" if warm_start.scope == "recipe" else "a fifth"
         of = "1, where trials are not counted" if trials is None else f"{share} of trials_per_optimizer = {trials}"
@@ -56,6 +58,8 @@ def _study(definition: StudyDefinition) -> Iterator[str]:
             f"warm_start: n_trials = {warm_start.n_trials} is more than {of}; {taken} will be taken over, so that "
             "settings which turn out wrong cost little."
         )
+    if warm_start is not None and definition.name in (warm_start.studies or ()):
+        yield f"warm_start: studies names '{definition.name}', this study itself, from which nothing is taken over."
     if warm_start is not None and warm_start.task is not None:
         yield (
             f"warm_start: task = '{warm_start.task}' has no effect; settings are taken over from studies of the same "

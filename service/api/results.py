@@ -303,7 +303,8 @@ def check_recommendable(asked: RecommendRequest) -> None:
         raise invalid_definition(
             named,
             error="invalid_query",
-            hint="`task` may be an object with the fields of the task, as in a study; GET /v1/tasks shows them.",
+            hint="`task` may be an object with the fields of the task, as in a study; `admeta recommend --set "
+            "FIELD=VALUE` gives one. GET /v1/tasks shows them.",
         ) from None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import groupby, takewhile
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -302,6 +303,18 @@ class RecommendFilters(Filters):
     )
 
 
+@cache
+def _askable_tasks() -> list[str]:
+    """The tasks that their name and model describe; others have fields without a default, such as a data folder."""
+    return sorted(
+        name
+        for name, info in tasks.registry.all_tasks().items()
+        if not any(
+            field.is_required() for key, field in info.config.model_fields.items() if key not in ("name", "model")
+        )
+    )
+
+
 @router.get("/recommend")
 def recommend_page(request: Request, engine: Database, filters: Annotated[RecommendFilters, Query()]) -> Response:
     """What to train with now, how sure that is, and what hours are best spent on; with a form to ask again."""
@@ -315,7 +328,7 @@ def recommend_page(request: Request, engine: Database, filters: Annotated[Recomm
         "recommend.html",
         found=found,
         filters=filters,
-        tasks=sorted(tasks.registry.all_tasks()),
+        tasks=_askable_tasks(),
         plan=studyfile.dump(found.plan) if found and found.plan else None,
     )
 

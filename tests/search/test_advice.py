@@ -38,6 +38,7 @@ CASES = [
         {"warm_start": {"n_trials": 3}},
         "n_trials = 3 is more than a tenth of trials_per_optimizer = 20; 2 will be taken",
     ),
+    ({"warm_start": {"studies": ["a", "digits"]}, "name": "digits"}, "studies names 'digits', this study itself"),
     ({"warm_start": {"task": "cifar10"}}, "task = 'cifar10' has no effect"),
     ({"pruner": {"name": "hyperband", "min_epochs": 30}}, "min_epochs = 30"),
     ({"pruner": {"name": "median", "n_startup_trials": 20}}, "no trial will be stopped early"),
@@ -72,6 +73,11 @@ def test_a_warning_says_what_will_happen(changes: dict[str, Any], part: str) -> 
 @pytest.mark.parametrize("name", admeta.registry.OPTIMIZERS)
 def test_the_defaults_are_beyond_reproach(name: str) -> None:
     assert warned(**search(name)) == []
+
+
+def test_a_default_is_not_warned_of() -> None:
+    """From everything four trials are taken, at most a fifth: nobody asked for four in a budget of ten."""
+    assert warned(warm_start={"from": "everything"}, budget={"trials_per_optimizer": 10}) == []
 
 
 def test_a_cliff_that_is_not_reached_is_not_mentioned() -> None:

@@ -10,7 +10,7 @@ import json
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Any
@@ -47,8 +47,22 @@ def get_study_view(engine: Engine, study: str) -> StudyView:
 
 def study_view(session: Session, row: Study) -> StudyView:
     """The study as a single read gives it."""
-    warnings = list(_warnings(json.dumps(row.definition)))
+    warnings = [*_warnings(json.dumps(row.definition)), *_absent_studies(session, row)]
     return StudyView(**row.columns(), searches=search_views(session, [row])[row.id], warnings=warnings)
+
+
+def _absent_studies(session: Session, row: Study) -> Iterator[str]:
+    """The studies of a warm start that do not exist, before it has been read: a name that is misspelt takes nothing."""
+    named = set((row.definition.get("warm_start") or {}).get("studies") or ())
+    if not named or row.state is not StudyState.QUEUED:
+        return
+    known = set(session.execute(select(Study.name).where(Study.name.in_(named))).scalars())
+    if absent := sorted(named - known):
+        listed = ", ".join(f"'{name}'" for name in absent)
+        yield (
+            f"warm_start: studies names {listed}, and no study has that name: nothing is taken over from it. Cancel "
+            "this one and submit it with names that `admeta list` shows, or let that study end before this one begins."
+        )
 
 
 @lru_cache(maxsize=1000)  # a study that is watched is read every second, and this is most of the work

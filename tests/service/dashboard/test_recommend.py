@@ -66,6 +66,8 @@ def test_the_page_asks_and_answers(pages: TestClient) -> None:
     empty = pages.get("/recommend").text
     assert 'aria-current="page">Recommend' in empty
     assert 'name="gpu_hours"' in empty
+    assert "<option>python" not in empty  # whose function the form cannot give
+    assert "admeta recommend --task NAME --set FIELD=VALUE" in empty
     text = pages.get("/recommend?task=cifar100&model=&gpu_hours=2").text
     assert "<option selected>cifar100" in text
     assert "other recipes" in text

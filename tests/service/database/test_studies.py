@@ -66,6 +66,13 @@ def test_other_definition_is_a_conflict(engine: Engine, change: dict[str, Any]) 
         create_study(engine, definition(**(before | change)))
 
 
+def test_a_warm_start_from_a_study_that_is_not_there_is_warned_of(engine: Engine) -> None:
+    """A misspelt name would take nothing over without a word."""
+    create_study(engine, definition("first"))
+    view, _ = create_study(engine, definition(warm_start={"studies": ["first", "frist"]}))
+    assert view.warnings[-1].startswith("warm_start: studies names 'frist', and no study has that name")
+
+
 def test_many_at_once_make_one_study(engine: Engine) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: create_study(engine, definition()), range(8)))
