@@ -241,8 +241,8 @@ def _origin_folders(study: StudyRecord, store: Store, *, storage: str) -> tuple[
     found = store.find_runs(origin.study, label=origin.optimizer, trial_number=origin.trial)
     if found is None:
         raise ConfigError(
-            f"init_from: there is no trial {origin.trial} of optimizer '{origin.optimizer}' in study '{origin.study}'; "
-            "GET /v1/studies/{id}/trials lists a study's trials"
+            f"init_from: there is no trial {origin.trial} of optimizer '{origin.optimizer}' in study '{origin.study}', "
+            "or the study was deleted; GET /v1/studies/{id}/trials lists a study's trials"
         )
     study_id, runs = found
     ordered = sorted(runs, key=lambda run: (run.stage is not Stage.CONFIRM, run.seed))

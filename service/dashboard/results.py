@@ -6,6 +6,7 @@ models counts as its, by `search.paper`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -97,7 +98,11 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixRow:
-    """One recipe; a cell an optimizer, None where nothing was measured. Results are only compared within a recipe."""
+    """One recipe; a cell an optimizer, None where nothing was measured. Results are only compared within a recipe.
+
+    Attributes:
+        apart: the beginning of the recipe's hash where another row has the same task, model, epochs and metric.
+    """
 
     task: str
     model: str | None
@@ -106,6 +111,7 @@ class MatrixRow:
     metric: str
     direction: str
     cells: list[Entry | None]
+    apart: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +129,7 @@ def matrix(found: Sequence[BestResult]) -> Matrix:
     names = {one.best.optimizer for one in main}
     order = [*_PAPERS_ORDER, *known_optimizers()]
     optimizers = sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
+    n_alike = Counter((task, model, epochs, metric) for task, model, epochs, _, metric, _ in set(map(_row_key, main)))
     rows: list[MatrixRow] = []
     for (task, model, epochs, recipe, metric, direction), group in groupby(main, key=_row_key):
         by_name = {one.best.optimizer: one for one in group}
@@ -136,6 +143,7 @@ def matrix(found: Sequence[BestResult]) -> Matrix:
                 metric=metric,
                 direction=direction,
                 cells=_led(cells, direction),
+                apart=recipe[:8] if recipe and n_alike[task, model, epochs, metric] > 1 else None,
             )
         )
     return Matrix(optimizers=optimizers, rows=rows)
@@ -204,7 +212,8 @@ def to_latex(table: Matrix) -> str:
 
 def _row_title(row: MatrixRow) -> str:
     epochs = [] if row.epochs is None else [f"{row.epochs} epochs"]
-    return " ".join([row.task, *([row.model] if row.model else []), *epochs, row.metric])
+    apart = [f"recipe {row.apart}"] if row.apart else []
+    return " ".join([row.task, *([row.model] if row.model else []), *epochs, *apart, row.metric])
 
 
 def _cell_text(cell: Entry | None) -> str:

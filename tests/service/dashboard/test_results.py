@@ -87,6 +87,21 @@ def test_seeds_that_failed_are_told_and_never_lead(api: TestClient, settings: Se
     )
 
 
+def test_rows_that_differ_in_nothing_shown_name_their_recipe(api: TestClient, settings: Settings) -> None:
+    """Two data sets of one function's model, or two batch sizes: their rows would read the same."""
+    engine = make_engine(settings.database_url)
+    store = SqlStore(engine)
+    for name, changes in (("a", {}), ("b", {"batch_size": 32}), ("c", {"epochs": 3})):
+        lease, (search, _) = leased(store, definition(name, task={"name": "digits", **changes}))
+        run(store, lease, search, 0, complete(0.8))
+    engine.dispose()
+    titles = re.findall(r"digits convnet (.*?) val", api.get("/results.tex").text)
+    assert titles[0] == "3 epochs"
+    assert all(re.fullmatch("20 epochs recipe [0-9a-f]{8}", title) for title in titles[1:])
+    assert len(set(titles)) == 3
+    assert len(re.findall(r">recipe [0-9a-f]{8}</span>", api.get("/results").text)) == 2
+
+
 def test_nothing_measured_says_what_to_do(api: TestClient) -> None:
     assert "Submit a study" in api.get("/results").text
     assert api.get("/results.json").json() == []
