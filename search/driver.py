@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib import import_module
+from types import ModuleType
+from typing import Any, TypeVar
 
 import optuna
 import ray
@@ -30,13 +32,11 @@ from search.records import Capacity, CompetingStudy, Lease, StudyRecord, run_fol
 from search.retention import Retention
 from search.sections import NO_CARD
 from search.states import RunState, Stage, StudyState
+from search.stopping import StopSwitch
 from search.store import Store
 from tasks.config import TrialRef
 from tasks.engine.folders import inside
 from tasks.errors import ConfigError, TaskError
-
-if TYPE_CHECKING:
-    from search.tuning import StopSwitch
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -74,9 +74,6 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
     Returns:
         The study's state then; None if another driver holds the study.
     """
-    # Brings Ray Tune, which the service has no use for.
-    from search.tuning import StopSwitch, run_experiment
-
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     lease = store.acquire_lease(study_id, owner=options.owner, ttl_s=options.lease_ttl_s)
     if lease is None:
@@ -100,6 +97,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                     origins=origins,
                     is_stopping=lambda: stop.is_stopping,
                     tell=tell,
+                    meanwhile=_import_tune,
                 )
             except TaskError as error:
                 state = _pause_or_raise(store, lease, error)
@@ -114,7 +112,7 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
                 )
                 with Retention(store, study.id, storage=options.storage) as retention:
                     if renewal.state is StudyState.RUNNING:
-                        run_experiment(coordinator, stop)
+                        _import_tune().run_experiment(coordinator, stop)
                     state = _conclude(store, lease, coordinator, retention, stop, renewal.state)
         except TaskError as error:
             state = store.set_study_state(lease, StudyState.FAILED, reason=str(error))
@@ -123,6 +121,11 @@ def drive(study_id: str, *, store: Store, options: DriverOptions) -> StudyState 
             return None
     store.release_lease(lease)
     return state
+
+
+def _import_tune() -> ModuleType:
+    """What runs the study, and brings Ray Tune, a second's work: neither the service nor a worker has use for it."""
+    return import_module("search.tuning")
 
 
 def _check_imports(study: StudyRecord, allowed: Sequence[str]) -> None:

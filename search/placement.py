@@ -89,6 +89,7 @@ def check(
     origins: Sequence[str],
     is_stopping: Callable[[], bool],
     tell: Callable[[str], None],
+    meanwhile: Callable[[], object],
 ) -> str | None:
     """Check that a study can be trained: its data, its initial weights, its optimizers that are not our own or torch's.
 
@@ -99,6 +100,7 @@ def check(
     Args:
         origins: checkpoint folders of the trial that the study starts from.
         tell: is given what happens now, in words, before what takes time.
+        meanwhile: is called while a worker checks; not where there is nothing to check.
 
     Returns:
         The fingerprint of the data that the task names, as the worker sees them; None where it names none.
@@ -118,6 +120,7 @@ def check(
     task = definition.task.model_dump(mode="json") if trains else None
     recipes = _recipes([search.optimizer for search in definition.planned_searches()])
     asked = ask.remote(task, foreign, data_dir, origins, definition.objective.metric, recipes)
+    meanwhile()
     found: str | None = _answer(asked, is_stopping=is_stopping)
     return found
 

@@ -1,5 +1,7 @@
 """The worker's side: one Ray actor that executes runs, one after the other.
 
+It does what Tune asks of its workers and imports nothing of Tune, a second's work for each process.
+
 A step is one epoch and its evaluation. Checkpoints are this class's own and not Tune's: whatever ended an attempt
 (an exception, the worker, the node, the driver, the whole cluster), the next one finds its run's last checkpoint in
 the same folder and continues from there.
@@ -24,10 +26,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import ray
-from ray import tune
 
 from search import shared_trainer
-from search.assignment import CARD_KIND, Assignment, Curve, Pace, Report
+from search.assignment import Assignment, Curve, Pace, Report
 from search.records import AttemptStart, Point, RunOutcome
 from search.run_log import start_log
 from search.states import Direction, FailureKind, RunState, Stage
@@ -40,39 +41,28 @@ from tasks.registry import explain_undefined, why_not_side_by_side
 GRACE_S = 15.0
 """For the current epoch. Machines are ended 30 s after the signal or later, and saving takes time too."""
 WORKER_ENVIRONMENT = {
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # workers stay in the folder in which they were started
     "PL_DISABLE_FORK": "1",  # Tune's own default, for a fault of Ray with Lightning's forks
 }
 
 
-def resources_of(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """The resources of the assignment's worker, in Tune's form.
+class TrialWorker:
+    """Executes the assignment in its config; the process is used again for the next one by `reset`."""
 
-    Ray names it to each worker, which imports its module: it stands here, where a worker has imported all.
-    """
-    assignment = Assignment.from_config(config)
-    resources = {"CPU": assignment.cpus, "GPU": assignment.gpus}
-    if assignment.slot is not None and assignment.slot.kind:
-        resources[f"{CARD_KIND}{assignment.slot.kind}"] = 0.001  # Ray's own resource, of every node with such cards
-    return tune.PlacementGroupFactory([resources])
-
-
-class TrialWorker(tune.Trainable):  # type: ignore[misc]
-    """Executes the assignment in its config; Tune reuses the process for the next one by `reset_config`."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, config: dict[str, Any]) -> None:
         os.environ.update(WORKER_ENVIRONMENT)
-        super().__init__(*args, **kwargs)
-
-    def setup(self, config: dict[str, Any]) -> None:
         self._run: Run | None = None
         self._unsaved = False
         self._take_up(config)
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
+    def reset(self, config: dict[str, Any]) -> bool:
+        """Take up another assignment; True, by which Tune knows that the process can be used again."""
         self._close()
-        self._take_up(new_config)
+        self._take_up(config)
         return True
+
+    def get_auto_filled_metrics(self, **_: object) -> dict[str, Any]:
+        """Nothing: what Tune asks each worker to show before its first result."""
+        return {}
 
     def _take_up(self, config: dict[str, Any]) -> None:
         self._assignment = Assignment.from_config(config)
@@ -83,8 +73,8 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._problem: str | None = None
         self._pace: Pace | None = None
 
-    def step(self) -> dict[str, Any]:
-        """One epoch; the run is opened here and not in `setup`, so that its errors are this run's.
+    def train(self) -> dict[str, Any]:
+        """One epoch; the run is opened here and not in `__init__`, so that its errors are this run's.
 
         Raises:
             PreemptedError: the process was told to stop; the run is saved, or was before.
@@ -154,7 +144,7 @@ class TrialWorker(tune.Trainable):  # type: ignore[misc]
         self._log.say(f"told to stop: {rest}")
         raise PreemptedError(f"the worker was told to stop (SIGTERM); {rest}")
 
-    def cleanup(self) -> None:
+    def stop(self) -> None:
         """The worker's end. A run that is stopped between two evaluations, by a pause say, leaves a checkpoint."""
         with self._log.capturing():
             if self._run is not None and self._unsaved:

@@ -1,7 +1,7 @@
 """A study's experiment in Ray Tune, and what Tune calls: a searcher, a scheduler, a callback and a stopper.
 
 They forward to one coordinator. Tune pickles them into its experiment folder, so they are pickled without content: no
-store, no address, no password.
+store, no address, no password. Workers are no classes of Tune's, so that their processes need not import it.
 """
 
 from __future__ import annotations
@@ -10,33 +10,31 @@ import errno
 import logging
 import os
 import pickle
-import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import ray
 from ray import cloudpickle, tune
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError, RuntimeEnvSetupError
+from ray.train.constants import RAY_CHDIR_TO_TRIAL_DIR
 from ray.tune import Callback, Stopper, TuneError
 from ray.tune import tune as tune_module
-from ray.tune.execution import class_cache
+from ray.tune.execution import class_cache, tune_controller
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from admeta.imports import in_words
-from search.assignment import Assignment, Report
+from search.assignment import CARD_KIND, Assignment, Report
 from search.coordinator import Coordinator, Idle
 from search.states import FailureKind
-from search.trainable import WORKER_ENVIRONMENT, PreemptedError, TrialWorker, resources_of
+from search.stopping import StopSwitch
+from search.trainable import WORKER_ENVIRONMENT, PreemptedError, TrialWorker
 from tasks.engine.folders import private_folder
 from tasks.errors import CannotStackError, NanFromAnotherRun, NanInSeveralRuns, OutOfMemory
-
-T = TypeVar("T")
 
 TUNE_ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # curves are in SQL; no csv, json and tensorboard files a trial
@@ -53,11 +51,6 @@ TUNE_ENVIRONMENT = {
 }
 
 CANCEL_POLL_S = 1.0
-SAVE_S = 600.0
-"""For which the workers of a study that is paused may write their checkpoints, on a slow storage; then they are killed.
-"""
-END_S = 10
-"""For which other workers may end. One whose run was cancelled may be in a long step."""
 IDLE_POLL_S = 0.2
 LINGER_S = 1.0
 """For which a worker without a run is kept, though other studies have use for its place."""
@@ -72,12 +65,11 @@ def run_experiment(coordinator: Coordinator, stop: StopSwitch) -> None:
     os.environ.update(TUNE_ENVIRONMENT)
     _give_workers_no_environment()
     tune_module.TuneController = StudyLoop
+    tune_controller._get_trainable_kwargs = _arguments_of
     logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)  # looks for files we don't write
-    worker = tune.with_resources(TrialWorker, resources_of)
-    worker.__qualname__ = TrialWorker.__qualname__  # Ray calls processes by it: ray::TrialWorker.train
     with private_folder(SCRATCH_PREFIX) as folder:  # Tune needs one; nothing in it is read back
         tune.Tuner(
-            worker,
+            StudyWorker,
             tune_config=tune.TuneConfig(
                 search_alg=StudySearcher(coordinator, stop),
                 scheduler=StudyScheduler(coordinator, stop),
@@ -89,7 +81,7 @@ def run_experiment(coordinator: Coordinator, stop: StopSwitch) -> None:
             run_config=tune.RunConfig(
                 name="study",
                 storage_path=str(folder),
-                stop=stop,
+                stop=StudyStopper(stop),
                 callbacks=[AttemptCallback(coordinator, stop)],
                 failure_config=tune.FailureConfig(max_failures=0),  # retries are ours, counted in SQL
                 checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
@@ -101,11 +93,37 @@ def run_experiment(coordinator: Coordinator, stop: StopSwitch) -> None:
 def _give_workers_no_environment() -> None:
     """Let workers start in processes that wait: Ray starts a new process where a worker is given environment variables.
 
-    Tune always gives two, which a worker sets itself (`search.trainable`). Where credentials of AWS are set, Tune gives
-    these too, and workers start in new processes.
+    Tune always gives two: one that a worker sets itself (`search.trainable`), one that only Tune's own workers read.
+    Where credentials of AWS are set, Tune gives these too, and workers start in new processes.
     """
     class_cache.DEFAULT_ENV_VARS.clear()
-    class_cache.ENV_VARS_TO_PROPAGATE -= WORKER_ENVIRONMENT.keys()
+    class_cache.ENV_VARS_TO_PROPAGATE -= {*WORKER_ENVIRONMENT, RAY_CHDIR_TO_TRIAL_DIR}
+
+
+def _arguments_of(trial: Trial) -> dict[str, Any]:
+    """What a trial's worker is created with: Tune's function of that name adds objects of its own classes."""
+    trial.init_local_path()  # where Tune writes why the trial failed
+    return {"config": trial.config}
+
+
+class StudyWorker(tune.Trainable):  # type: ignore[misc]
+    """What Tune knows of a worker: what it holds. Its process runs a `TrialWorker`."""
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        """The resources of the assignment's worker."""
+        assignment = Assignment.from_config(config)
+        resources = {"CPU": assignment.cpus, "GPU": assignment.gpus}
+        if assignment.slot is not None and assignment.slot.kind:
+            resources[f"{CARD_KIND}{assignment.slot.kind}"] = 0.001  # Ray's own resource, of every node with such cards
+        return tune.PlacementGroupFactory([resources])
+
+
+class _WorkerClasses(class_cache._ActorClassCache):  # type: ignore[misc]
+    """Tune's store of the actor classes of workers, in which there is one."""
+
+    def get(self, trainable_cls: type) -> Any:
+        return super().get(TrialWorker)
 
 
 class _PickledEmpty:
@@ -214,6 +232,23 @@ class StudyLoop(TuneController):  # type: ignore[misc]
 
     _idle_since: float | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._class_cache = _WorkerClasses()
+
+    def _schedule_trial_reset(self, trial: Trial, new_config: dict[str, Any], new_experiment_tag: str) -> None:
+        """Give a worker the next run. Tune's own method adds objects of its classes to the config."""
+        trial.set_experiment_tag(new_experiment_tag)
+        trial.set_config(new_config)
+        self._resetting_trials.add(trial)
+        self._schedule_trial_task(
+            trial=trial,
+            method_name="reset",
+            args=(new_config,),
+            on_result=self._on_trial_reset,
+            on_error=self._trial_task_failure,
+        )
+
     def _update_trial_queue(self, blocking: bool = False, timeout: int = 600) -> bool:  # noqa: FBT001, FBT002 - Tune's signature
         found: bool = super()._update_trial_queue(blocking=False, timeout=timeout)
         if blocking and not found:
@@ -245,57 +280,17 @@ class AttemptCallback(_PickledEmpty, Callback):  # type: ignore[misc]
         self._stop.guard(lambda: self._coordinator.begin(trial.trial_id), default=None)
 
 
-class StopSwitch(_PickledEmpty, Stopper):  # type: ignore[misc]
-    """Ends the experiment: at once after `throw`; after `drain` each run stops at its next evaluation.
+class StudyStopper(_PickledEmpty, Stopper):  # type: ignore[misc]
+    """Tells Tune when its experiment ends at once."""
 
-    Attributes:
-        error: what the coordinator raised first; the driver raises it again once Tune has ended.
-    """
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-        self._draining = threading.Event()
-        self._thrown = threading.Event()
-
-    @property
-    def is_draining(self) -> bool:
-        return self._draining.is_set()
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether no further run may start."""
-        return self._draining.is_set() or self._thrown.is_set()
-
-    def drain(self) -> None:
-        self._draining.set()
-
-    def throw(self, error: BaseException | None = None) -> None:
-        if self.error is None:
-            self.error = error
-        self._thrown.set()
-
-    def guard(self, call: Callable[[], T], *, default: T) -> T:
-        """The call's result; the default if it raises, or if an earlier one raised.
-
-        What it raises is kept for the driver: Tune would log it, wrap it, or count it as the run's failure.
-        """
-        if self.error is None:
-            try:
-                return call()
-            except BaseException as error:  # noqa: BLE001 - the driver raises it again
-                self.throw(error)
-        return default
+    def __init__(self, stop: StopSwitch) -> None:
+        self._stop = stop
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        """Whether the experiment ends now."""
-        return self._thrown.is_set()
-
-    def end_s(self) -> float:
-        """Seconds that workers have to end."""
-        return SAVE_S if self.is_draining and not self._thrown.is_set() else END_S
+        return self._stop.is_thrown
 
 
 def describe(error: BaseException) -> tuple[FailureKind, str]:

@@ -45,7 +45,8 @@ from tasks.engine.folders import is_remote
 log = logging.getLogger(__name__)
 
 PRELOADED = ("search.trainable",)
-"""What Ray's processes import as they start: Ray Tune and what a trial's worker and a driver need, without torch."""
+"""What Ray's processes import as they start: what a trial's worker needs, without torch. Ray Tune, which drivers alone
+need, takes as long again; a driver imports it while a worker checks its study."""
 PRELOADED_FOR_CARDS = (*PRELOADED, "service.ray.supervisor", "search.tuning", "tasks.engine.run")
 """The same where the machine has cards, with all that a driver, a check and a worker import later, five seconds' work.
 
@@ -53,7 +54,7 @@ Nothing that may touch CUDA: a worker learns only later which card it has, and h
 """
 N_SPARE = 3
 """Processes that are started after a study for the next one: its driver's and two workers'."""
-WAITING_BYTES = 110 * 2**20
+WAITING_BYTES = 50 * 2**20
 """What one of Ray's processes holds alone while it waits, besides the pages of libraries that all share."""
 WAITING_BYTES_FOR_CARDS = 430 * 2**20
 """The same where the machine has cards."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import subprocess
 import tempfile
 from collections import Counter
@@ -23,6 +22,7 @@ from search.states import RunState, Stage, StudyState
 from search.tuning import SCRATCH_PREFIX
 from tasks.engine import checkpoint
 from tasks.engine.folders import private_folder
+from tests.local_ray import local_ray as own_ray
 from tests.machine import PATIENCE_S, wait_until
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import define
@@ -31,11 +31,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
-    ray.shutdown()
+def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with own_ray(tmp_path_factory.mktemp("home"), num_cpus=2):
+        yield
 
 
 def digits(**changes: object) -> StudyDefinition:
@@ -168,6 +166,7 @@ def test_the_check_finds_the_fingerprint_of_the_data_on_a_worker(tmp_path: Path)
                 origins=(),
                 is_stopping=lambda: False,
                 tell=lambda _: None,
+                meanwhile=lambda: None,
             )
         )
     assert found[0] is not None

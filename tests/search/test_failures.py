@@ -17,8 +17,9 @@ from search.coordinator import FREE_FALSE_STARTS, Coordinator, Idle
 from search.errors import LeaseLostError
 from search.records import Point, RunOutcome, RunRecord, StudyRecord
 from search.states import FailureKind, RunState
+from search.stopping import END_S, SAVE_S, StopSwitch
 from search.trainable import PreemptedError
-from search.tuning import END_S, SAVE_S, AttemptCallback, StopSwitch, StudyLoop, StudyScheduler, StudySearcher, describe
+from search.tuning import AttemptCallback, StudyLoop, StudyScheduler, StudySearcher, describe
 from tasks.engine.protocol import Cost
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import Cluster, coordinator_for, define
@@ -191,7 +192,7 @@ def test_what_the_coordinator_raises_inside_tune_reaches_the_driver(store: Memor
     trial: Any = _Trial()
     AttemptCallback(coordinator, stop).on_trial_start(0, [], trial)
     assert isinstance(stop.error, LeaseLostError)
-    assert stop.stop_all()
+    assert stop.is_thrown
     assert scheduler.on_trial_result(None, trial, epoch(1).to_result()) == "STOP"
     assert searcher.suggest("t1") == "FINISHED"
 
@@ -211,18 +212,18 @@ def test_draining_ends_each_run_at_its_next_evaluation(store: MemoryStore, study
         "_actor_cleanup_timeout": 0,
     }
     loop._cleanup_stopping_actors()
-    assert not stop.stop_all()
+    assert not stop.is_thrown
     assert loop._actor_force_cleanup_timeout == END_S
     stop.drain()
     assert searcher.suggest("t1") == "FINISHED"
     assert scheduler.on_trial_result(None, trial, epoch(2).to_result()) == "STOP"
     assert (only_run(store, study).state, only_run(store, study).epoch) == (RunState.WAITING, 2)
     loop._cleanup_stopping_actors()
-    assert not stop.stop_all()
+    assert not stop.is_thrown
     assert loop._actor_force_cleanup_timeout == SAVE_S  # for the checkpoints, on a slow storage
     stop.throw()  # the study is cancelled
     loop._cleanup_stopping_actors()
-    assert stop.stop_all()
+    assert stop.is_thrown
     assert loop._actor_force_cleanup_timeout == END_S
 
 

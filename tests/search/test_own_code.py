@@ -31,7 +31,7 @@ def config(folder: Path, name: str, **changes: Any) -> dict[str, Any]:
 
 
 def step(worker: TrialWorker) -> Report:
-    report: Report = worker.step()["report"]
+    report: Report = worker.train()["report"]
     return report
 
 
@@ -39,7 +39,7 @@ def steps(worker: TrialWorker) -> list[Report]:
     found = [step(worker)]
     while found[-1].end is None:
         found.append(step(worker))
-    worker.cleanup()
+    worker.stop()
     return found
 
 
@@ -89,7 +89,7 @@ def test_a_worker_that_is_told_to_stop_ends_code_within_a_long_epoch(
     step(worker)
     with pytest.raises(PreemptedError, match=r"took longer than the 0\.1 s left"):
         step(worker)
-    worker.cleanup()
+    worker.stop()
     assert functions.told == ["long", "stopped"]
     reports = steps(TrialWorker(config=config(tmp_path, "preempted", attempt=2)))
     assert reports[0].start is not None
@@ -126,7 +126,7 @@ def test_failing_code_is_told_with_its_lines_and_traced_in_the_log(tmp_path: Pat
     log = read_log(str(tmp_path), 1, whole=True).text
     assert 'functions.py", line' in log
     assert "return float((torch.ones(2, 3) @ torch.ones(2, 3)).sum())" in log
-    worker.cleanup()
+    worker.stop()
 
 
 def test_a_metric_that_the_code_does_not_report_is_told(tmp_path: Path) -> None:

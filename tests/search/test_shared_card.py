@@ -5,17 +5,15 @@ There is no card: the runs train on the CPU, in the places of a card.
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import ray
 
 from search import placement
 from search.driver import DriverOptions, drive
 from search.states import RunState, StudyState
+from tests.local_ray import local_ray
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import define
 
@@ -23,13 +21,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def ray_with_a_card() -> Iterator[None]:
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    ray.init(
-        address="local", num_cpus=4, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-    )
-    yield
-    ray.shutdown()
+def ray_with_a_card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with local_ray(tmp_path_factory.mktemp("home"), num_cpus=4, num_gpus=1):
+        yield
 
 
 @pytest.mark.usefixtures("ray_with_a_card")

@@ -6,17 +6,16 @@ import math
 import os
 import queue
 import re
-import secrets
 import signal
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
 import torch
 from pydantic import ValidationError
 from torch import nn
@@ -32,6 +31,7 @@ from search.states import FailureKind, RunState, Stage, StudyState
 from tasks.config import with_recipe
 from tasks.registry import parse_config
 from tasks.runs import open_run
+from tests.local_ray import local_ray as own_ray
 from tests.machine import PATIENCE_S, wait_until
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import define
@@ -48,14 +48,11 @@ def local_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Told of a card, whether there is one or not, for which NVIDIA's multi-process service does not start."""
     folder = tmp_path_factory.mktemp("bin")
     write_refusing_control(folder, reason="no service here")
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-        ray.init(
-            address="local", num_cpus=1, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-        )
-    yield
-    ray.shutdown()
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+            stack.enter_context(own_ray(folder, num_cpus=1, num_gpus=1))
+        yield
 
 
 def digits(**changes: Any) -> Any:

@@ -114,7 +114,7 @@ def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workers:
 
 
 def step(worker: TrialWorker) -> Report:
-    report: Report = worker.step()["report"]
+    report: Report = worker.train()["report"]
     return report
 
 
@@ -210,7 +210,7 @@ def test_a_run_stopped_between_evaluations_leaves_a_checkpoint(workers: Workers)
     step(worker)
     step(worker)
     assert checkpoint.load_latest(workers.folder) is None  # none was due
-    worker.cleanup()
+    worker.stop()
     state = checkpoint.load_latest(workers.folder)
     assert state is not None
     assert state["run"]["epoch"] == 2
@@ -287,8 +287,8 @@ def test_a_storage_that_is_away_is_no_reason_to_start_over(workers: Workers, mon
     with monkeypatch.context() as patch:
         patch.setattr(LocalFolder, "read", refusing(OSError(errno.EIO, os.strerror(errno.EIO))))
         with pytest.raises(UnreadableError, match="cannot be read: Input/output error"):
-            worker.step()
-    worker.cleanup()
+            worker.train()
+    worker.stop()
     start = step(workers.start(good(0.1), good(0.2), attempt=3)).start
     assert start is not None
     assert start.resumed_from_epoch == 1
@@ -331,8 +331,8 @@ def test_told_to_stop_it_ends_the_epoch_saves_and_gives_the_run_back(workers: Wo
     step(worker)
     workers.runs[0].during_epoch = lambda: os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(PreemptedError, match=r"told to stop \(SIGTERM\); the run continues elsewhere from epoch 2"):
-        worker.step()
-    worker.cleanup()
+        worker.train()
+    worker.stop()
     again = step(workers.start(good(0.1), good(0.2), good(0.3), attempt=2))
     assert [p.epoch for p in again.points] == [1, 2, 3]
     assert again.start is not None
@@ -352,9 +352,9 @@ def test_an_epoch_beyond_the_grace_period_is_interrupted(workers: Workers, monke
     step(worker)
     workers.runs[0].during_epoch = hang
     with pytest.raises(PreemptedError, match=r"took longer than the 0\.1 s left"):
-        worker.step()
+        worker.train()
     assert not ended
-    worker.cleanup()
+    worker.stop()
     state = checkpoint.load_latest(workers.folder)
     assert state is not None
     assert state["run"]["epoch"] == 1
@@ -381,8 +381,8 @@ def test_a_run_whose_cohorts_process_ended_was_preempted_if_its_worker_is_told_t
         if told_to_stop:
             run.during_epoch = lambda: os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(error, match=match):
-            worker.step()
-        worker.cleanup()
+            worker.train()
+        worker.stop()
         assert run.closed
         state = checkpoint.load_latest(workers.folder)
         assert state is not None
@@ -395,7 +395,7 @@ def test_a_run_at_its_end_is_not_given_back(workers: Workers) -> None:
     workers.runs[0].during_epoch = lambda: os.kill(os.getpid(), signal.SIGTERM)
     assert step(worker).end is not None
     before = signal.getsignal(signal.SIGTERM)
-    worker.cleanup()
+    worker.stop()
     assert signal.getsignal(signal.SIGTERM) != before  # whoever had it has it again
 
 
@@ -409,7 +409,7 @@ def test_a_reused_worker_gives_back_what_the_run_before_held(workers: Workers) -
     step(worker)
     first = workers.runs[0]
     config = assignment(checkpoint_dir=str(workers.folder / "next"), run_id=2).to_config()
-    assert worker.reset_config(config)
+    assert worker.reset(config)
     assert first.closed
 
 

@@ -13,7 +13,8 @@ from ray.exceptions import RayTaskError
 
 from search.assignment import Assignment
 from search.states import RunState
-from search.tuning import AttemptCallback, StopSwitch, StudyScheduler, StudySearcher
+from search.stopping import StopSwitch
+from search.tuning import AttemptCallback, StudyScheduler, StudySearcher, StudyStopper
 from tasks.errors import NanFromAnotherRun, NanInSeveralRuns
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import coordinator_for, define
@@ -27,7 +28,7 @@ def test_what_tune_pickles_carries_nothing() -> None:
         StudySearcher(coordinator, stop),
         StudyScheduler(coordinator, stop),
         AttemptCallback(coordinator, stop),
-        stop,
+        StudyStopper(stop),
     )
     for shell in shells:
         assert len(pickle.dumps(shell)) < 100

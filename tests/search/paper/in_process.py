@@ -7,6 +7,7 @@ tests/chaos.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import tasks.runs
 from search.assignment import Assignment, Report
@@ -33,6 +34,7 @@ class InProcess:
         self._folder = folder
         self._data_dir = data_dir
         self._worker: TrialWorker | None = None
+        self._config: dict[str, Any] = {}
 
     def run(self, definition: StudyDefinition) -> StudyRecord:
         """Check the study and run it; COMPLETED, or the error of the check or the worker."""
@@ -73,8 +75,8 @@ class InProcess:
         config = assignment.to_config()
         if self._worker is None:
             self._worker = TrialWorker(config=config)
-        elif self._worker.config != config:
-            self._worker.reset_config(config)
-            self._worker.config = config
-        report: Report = self._worker.step()["report"]
+        elif self._config != config:
+            self._worker.reset(config)
+        self._config = config
+        report: Report = self._worker.train()["report"]
         return report

@@ -148,7 +148,7 @@ def test_with_cards_processes_wait_that_have_imported_all_for_a_driver_a_check_a
 
 
 @pytest.mark.parametrize(
-    ("n_cards", "free_gib", "n_kept", "n_refilled"), [(1, 5, 2, 2), (1, 10.5, 6, 6), (0, 0.5, 2, 1)]
+    ("n_cards", "free_gib", "n_kept", "n_refilled"), [(1, 5, 2, 2), (1, 10.5, 6, 6), (0, 0.25, 2, 1)]
 )
 def test_processes_that_wait_hold_at_most_a_quarter_of_the_free_memory(
     init_options: dict[str, Any],
