@@ -167,7 +167,7 @@ def _user_path(error: ErrorDetails, raw: Any) -> tuple[Location, Any]:
             value = value[part]
             path.append(part)
     ours = "message" in error.get("ctx", {})  # placed by `search.definition` on a field that may be absent
-    if ours and isinstance(value, str) and error["loc"][-1] == "metric":
+    if ours and isinstance(value, str) and error["loc"][-1] == "metric" and path[-1:] != ["metric"]:
         return (*path, "metric"), value  # the metric alone stands for the object
     if (ours or error["type"] == "missing") and error["loc"] and error["loc"][-1:] != tuple(path[-1:]):
         return (*path, error["loc"][-1]), None
