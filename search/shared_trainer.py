@@ -330,9 +330,10 @@ class SharedTrainer:
             except queue.Empty:
                 if waiting and self._slots is not None:
                     self._slots.step()
-                    for seat in waiting:
-                        if not seat.member.is_training:
-                            self._resolve(seat.take_waits(), partial(self._finish, seat))
+                    ended = [seat for seat in waiting if not seat.member.is_training]
+                    # Runs side by side have a few steps to work on while one is evaluated, and then need further ones.
+                    for seat in ended if self._slots.is_one_network else ended[:1]:
+                        self._resolve(seat.take_waits(), partial(self._finish, seat))
                 continue
             self._resolve(answer, call)
             self._empty_since = time.monotonic()  # reading the data of a run that failed may have taken minutes

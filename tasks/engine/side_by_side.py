@@ -18,8 +18,8 @@ from tasks.config import TaskConfig
 from tasks.engine.protocol import Evaluation
 from tasks.engine.slots import SlotRun, Slots
 
-AHEAD = 3
-"""Steps of a run that are launched before the first of them has ended."""
+AHEAD = 5
+"""Steps of a run that are launched before the first of them has ended: the card's work while another is evaluated."""
 
 
 class SideBySide(Slots["SideRun"]):
@@ -64,11 +64,22 @@ class SideRun(SlotRun):
                 self.wait_for_step()
         return self.finish()
 
+    @property
+    def is_training(self) -> bool:
+        """Whether steps of the epoch are to be launched or under way.
+
+        `finish` waits for those under way, and meanwhile launches nothing for the others.
+        """
+        return super().is_training or bool(self._launched)
+
     def launch_step(self) -> bool:
-        """Launch the epoch's next step, and return True; False where `AHEAD` are under way. An error ends the epoch."""
+        """Launch the epoch's next step, and return True; False where none is left, or `AHEAD` are under way.
+
+        An error ends the epoch.
+        """
         while self._launched and self._launched[0].query():  # type: ignore[no-untyped-call]
             self._launched.popleft()
-        if len(self._launched) >= AHEAD:
+        if not self._steps_left or len(self._launched) >= AHEAD:
             return False
         assert self._training is not None
         try:
@@ -89,9 +100,9 @@ class SideRun(SlotRun):
         if self._launched:
             self._launched.popleft().synchronize()
 
-    def finish(self) -> Evaluation:
+    def fail(self, error: Exception) -> None:
+        super().fail(error)
         self._launched.clear()
-        return super().finish()
 
     def environment(self) -> dict[str, Any]:
         """As of any run, and that its process trains others."""

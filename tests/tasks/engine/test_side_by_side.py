@@ -205,6 +205,37 @@ def test_on_a_card_each_run_has_its_stream_and_is_few_steps_ahead(together: Call
     assert join(place, cfg, JOBS[3])._stream is stream
 
 
+def test_an_epoch_ends_with_its_last_step_and_not_with_its_launch(together: Callable[..., SideBySide]) -> None:
+    """An evaluation that waited for the run's own steps would launch nothing for the others meanwhile."""
+    place = together(config())
+    ending, other = (join(place, config(), job) for job in JOBS[:2])
+    ending.begin()
+    while ending.is_training:
+        place.step()
+    under_way = _UnderWay()
+    ending._launched.append(under_way)  # type: ignore[arg-type]
+    other.begin()
+    left = other._steps_left
+    place.step()
+    assert (ending.is_training, other._steps_left, under_way.n_waits) == (True, left - 1, 0)
+    other._steps_left = 0
+    place.step()  # nothing is to be launched
+    assert (ending.is_training, under_way.n_waits) == (False, 1)
+    assert ending.finish().epoch == 1
+
+
+class _UnderWay:
+    """A step on a card that has not ended."""
+
+    n_waits = 0
+
+    def query(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        self.n_waits += 1
+
+
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
