@@ -98,6 +98,7 @@ class Coordinator:
         self._told: str | None = None
         self._has_reported = False
         self._last_failure: str | None = None
+        self._raised: dict[int, str] = {}
         self._false_starts: Counter[int] = Counter()
         self._closed = False
         self._apply_budgets()
@@ -251,7 +252,7 @@ class Coordinator:
             return
         outcome = RunOutcome(state=RunState.FAIL, failure=kind, error=error)
         logger.warning("%s: its attempt failed (%s): %s", _named(loop, run), kind, error, extra=_about(loop, run))
-        should_retry = self._should_retry(loop, run, kind)
+        should_retry = self._should_retry(loop, run, kind, error)
         run = self._store.fail_attempt(self._lease, run.id, outcome=outcome)
         if run.n_failures > self._definition.max_failures or not should_retry:
             loop.finish(run, outcome)
@@ -261,9 +262,17 @@ class Coordinator:
             self._last_failure = f"{_named(loop, run)}: attempt {run.attempt} failed: {error[:MAX_ERROR]}"
             self.tell_why_waiting()
 
-    def _should_retry(self, loop: SearchLoop, run: RunRecord, kind: FailureKind) -> bool:
-        """Whether to try again. A run that ran out of memory on a shared card is tried once more, on a whole one."""
-        return kind is not FailureKind.OUT_OF_MEMORY or self._places.want_whole_card(loop, run)
+    def _should_retry(self, loop: SearchLoop, run: RunRecord, kind: FailureKind, error: str) -> bool:
+        """Whether to try again. A run that ran out of memory on a shared card is tried once more, on a whole one.
+
+        What a run raises twice in the same words before its first epoch, it would raise again: it is its code's fault.
+        """
+        if kind is FailureKind.OUT_OF_MEMORY:
+            return self._places.want_whole_card(loop, run)
+        if kind is FailureKind.ERROR and loop.epoch_of(run) == 0:
+            before, self._raised[run.id] = self._raised.get(run.id), error
+            return error != before
+        return True
 
     def give_up_cohort(self, ticket: str, *, reason: str) -> None:
         """Queue a run again that cannot be trained in a cohort. From now on each run gets a process of its own."""

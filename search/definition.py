@@ -188,7 +188,8 @@ class StudyDefinition(Strict):
     )
     max_failures: Annotated[Count, Field(ge=0, le=100)] = Field(
         default=2,
-        description="Retries of a run whose worker died or raised an exception. A diverged run is not retried.",
+        description="Retries of a run whose worker died or raised an exception; not after an exception before the "
+        "first epoch that repeats itself. A diverged run is not retried.",
     )
     priority: Annotated[Count, Field(ge=-100, le=100)] = Field(
         default=0, description="Studies with a higher value run first."

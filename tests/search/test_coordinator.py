@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -126,6 +127,30 @@ def test_an_error_is_retried_up_to_max_failures(n_errors: int, state: RunState, 
     assert (run.state, run.attempt, run.n_failures) == (state, attempts, n_errors)
     assert (run.error == "RuntimeError: out of luck") is (state is RunState.FAIL)
     assert sum(r.stage is Stage.SEARCH for r in store.runs(study.id)) == 8
+
+
+@pytest.mark.parametrize(
+    ("raised", "n_failures"),
+    [
+        (["NameError: x"] * 6, 2),
+        (["OSError: away", "NameError: x", "NameError: x", "NameError: x"], 3),
+        (["OSError: 1", "OSError: 2"] * 3, 6),
+        ([None, "OSError: disk full"] * 6, 6),
+    ],
+)
+def test_an_exception_that_repeats_itself_before_the_first_epoch_is_not_tried_again(
+    raised: Sequence[str | None], n_failures: int
+) -> None:
+    """It is the code's. After an epoch it may be the machine's, and one that differs may be chance."""
+    store = MemoryStore()
+    study = store.add_study(define(optimizers=["sgdm"], max_failures=5, confirm={"top_k": 0}))
+    failures = {
+        ("sgdm", 1, Stage.SEARCH, 100): [None if error is None else (FailureKind.ERROR, error) for error in raised]
+    }
+    Cluster(coordinator_for(store, study), failures=failures).run()
+    (run,) = [run for run in store.runs(study.id) if run.state is RunState.FAIL]
+    assert (run.n_failures, run.failure) == (n_failures, FailureKind.ERROR)
+    assert run.error == [error for error in raised if error][n_failures - 1]
 
 
 def test_one_optimizer_that_always_fails_does_not_stop_the_others() -> None:

@@ -76,13 +76,13 @@ class Cluster:
     """Runs what the coordinator hands out, one epoch of every live run in turn.
 
     Attributes:
-        failures: by (label, trial, stage, seed): exceptions still to raise at the first epoch.
+        failures: by (label, trial, stage, seed): exceptions still to raise, one an epoch; None: an epoch without one.
         finished: assignments that ended, in order.
     """
 
     coordinator: Coordinator
     score: Score = by_learning_rate
-    failures: dict[tuple[str, int, Stage, int], list[tuple[FailureKind, str]]] = field(default_factory=dict)
+    failures: dict[tuple[str, int, Stage, int], list[tuple[FailureKind, str] | None]] = field(default_factory=dict)
     live: dict[str, tuple[Assignment, int]] = field(default_factory=dict)
     finished: list[Assignment] = field(default_factory=list)
     started: list[Assignment] = field(default_factory=list)
@@ -118,9 +118,9 @@ class Cluster:
     def _epoch(self, ticket: str) -> None:
         assignment, epoch = self.live.pop(ticket)
         key = (assignment.label, assignment.trial_number, assignment.stage, assignment.seed)
-        if self.failures.get(key):
-            kind, error = self.failures[key].pop(0)
-            self.coordinator.fail(ticket, kind=kind, error=error)
+        failure = self.failures[key].pop(0) if self.failures.get(key) else None
+        if failure is not None:
+            self.coordinator.fail(ticket, kind=failure[0], error=failure[1])
             return
         point, end = self._train(assignment, epoch + 1)
         if self.coordinator.report(ticket, Report(points=[point], end=end)):
