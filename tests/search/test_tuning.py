@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 from ray import cloudpickle
 from ray.exceptions import RayTaskError
+from ray.tune.execution.tune_controller import TuneController
 
 from search.assignment import Assignment
 from search.states import RunState
 from search.stopping import StopSwitch
-from search.tuning import AttemptCallback, StudyScheduler, StudySearcher, StudyStopper
+from search.tuning import AttemptCallback, StudyLoop, StudyScheduler, StudySearcher, StudyStopper
 from tasks.errors import NanFromAnotherRun, NanInSeveralRuns
 from tests.search.memory_store import MemoryStore
 from tests.search.workers import coordinator_for, define
@@ -56,3 +58,11 @@ def test_a_run_with_nan_from_another_of_its_cohort_has_not_failed(
     again = coordinator.next("b")
     assert isinstance(again, Assignment)
     assert (again.run_id, again.attempt, again.cohort) == (run.id, 2, cohort)
+
+
+def test_the_private_parts_of_tune_that_we_replace_are_there() -> None:
+    """An assignment to a name that Tune no longer reads would do nothing, and workers would need Tune again."""
+    assert "_get_trainable_kwargs(trial=" in inspect.getsource(TuneController)
+    assert "self._class_cache.get(trainable_cls)" in inspect.getsource(TuneController)
+    theirs, ours = (inspect.signature(one._schedule_trial_reset) for one in (TuneController, StudyLoop))
+    assert list(theirs.parameters) == list(ours.parameters)
