@@ -16,5 +16,7 @@ from service.settings import load
 def local_ray(home: Path, **options: Any) -> Iterator[None]:
     """A Ray on loopback that ends with the block; `options` are those of `ray.init`."""
     cluster.start_embedded(log_to_driver=False, logging_level=logging.ERROR, **options)
-    yield
-    cluster.leave(load({}, home=home))
+    try:
+        yield
+    finally:
+        cluster.leave(load({}, home=home))
