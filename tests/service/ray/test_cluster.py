@@ -148,7 +148,8 @@ def test_with_cards_processes_wait_that_have_imported_all_for_a_driver_a_check_a
 
 
 @pytest.mark.parametrize(
-    ("n_cards", "free_gib", "n_kept", "n_refilled"), [(1, 5, 2, 2), (1, 10.5, 6, 6), (0, 0.25, 2, 1)]
+    ("n_cards", "free_gib", "n_kept", "n_refilled", "with_libraries"),
+    [(1, 5, 2, 2, 2), (1, 10.5, 6, 6, 4), (0, 0.25, 2, 1, 1)],
 )
 def test_processes_that_wait_hold_at_most_a_quarter_of_the_free_memory(
     init_options: dict[str, Any],
@@ -159,6 +160,7 @@ def test_processes_that_wait_hold_at_most_a_quarter_of_the_free_memory(
     free_gib: float,
     n_kept: int,
     n_refilled: int,
+    with_libraries: int,
 ) -> None:
     """On a machine of 8 GB ten processes that have imported torch would leave nothing for trials."""
     monkeypatch.setattr(cluster, "_n_own_cards", lambda: n_cards)
@@ -177,7 +179,7 @@ def test_processes_that_wait_hold_at_most_a_quarter_of_the_free_memory(
     assert len(asked) == n_refilled
     asked.clear()
     cluster.refill_spare(load({}, home=tmp_path), libraries=TRANSFORMERS)
-    assert len(asked) == (n_refilled if n_cards == 0 or n_refilled == 2 else 4)
+    assert len(asked) == with_libraries
 
 
 def test_free_memory_is_what_a_containers_limit_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
