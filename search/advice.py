@@ -48,23 +48,7 @@ def _study(definition: StudyDefinition) -> Iterator[str]:
             f"budget: epochs_per_optimizer = {budget.epochs_per_optimizer} is less than one training of {epochs} "
             "epochs; each search will end after its first trials."
         )
-    warm_start = definition.warm_start
-    given = warm_start is not None and warm_start.n_trials != N_TAKEN[warm_start.scope]  # nobody chose the default
-    if warm_start is not None and given and warm_start.n_trials > (taken := warm_start.n_trials_within(budget)):
-        trials = budget.trials_per_optimizer
-        share = "a tenth" if warm_start.scope == "recipe" else "a fifth"
-        of = "1, where trials are not counted" if trials is None else f"{share} of trials_per_optimizer = {trials}"
-        yield (
-            f"warm_start: n_trials = {warm_start.n_trials} is more than {of}; {taken} will be taken over, so that "
-            "settings which turn out wrong cost little."
-        )
-    if warm_start is not None and definition.name in (warm_start.studies or ()):
-        yield f"warm_start: studies names '{definition.name}', this study itself, from which nothing is taken over."
-    if warm_start is not None and warm_start.task is not None:
-        yield (
-            f"warm_start: task = '{warm_start.task}' has no effect; settings are taken over from studies of the same "
-            "recipe only (task, model, epochs, data, objective). Leave it out, or name settings under 'first'."
-        )
+    yield from _warm_start(definition)
     if definition.sensitivity is not None and (not definition.confirm.top_k or len(definition.confirm.seeds) < 2):
         yield (
             "sensitivity: no trial is confirmed with two seeds, so the spread between seeds is not known; ranges will "
@@ -74,6 +58,29 @@ def _study(definition: StudyDefinition) -> Iterator[str]:
         yield (
             f"confirm: top_k = {definition.confirm.top_k} is more than trials_per_optimizer = "
             f"{budget.trials_per_optimizer}; only trials that completed can be confirmed."
+        )
+
+
+def _warm_start(definition: StudyDefinition) -> Iterator[str]:
+    warm_start, budget = definition.warm_start, definition.budget
+    if warm_start is None:
+        return
+    taken = warm_start.n_trials_within(budget)
+    is_default = warm_start.n_trials == N_TAKEN[warm_start.scope]  # nobody chose it
+    if warm_start.n_trials > taken and not is_default:
+        trials = budget.trials_per_optimizer
+        share = "a tenth" if warm_start.scope == "recipe" else "a fifth"
+        of = "1, where trials are not counted" if trials is None else f"{share} of trials_per_optimizer = {trials}"
+        yield (
+            f"warm_start: n_trials = {warm_start.n_trials} is more than {of}; {taken} will be taken over, so that "
+            "settings which turn out wrong cost little."
+        )
+    if definition.name in (warm_start.studies or ()):
+        yield f"warm_start: studies names '{definition.name}', this study itself, from which nothing is taken over."
+    if warm_start.task is not None:
+        yield (
+            f"warm_start: task = '{warm_start.task}' has no effect; settings are taken over from studies of the same "
+            "recipe only (task, model, epochs, data, objective). Leave it out, or name settings under 'first'."
         )
 
 
